@@ -30,6 +30,8 @@ type Client struct {
 	order atomic.Int64 // calls of Reset
 	limit atomic.Int64 // IDs that the cluster grants at a time, as far as known
 
+	mark atomic.Pointer[Watermark] // the highest that the client has seen; nil: none
+
 	coalesce *coalescer  // nil: another mode
 	prefetch *prefetcher // nil: another mode
 

@@ -149,13 +149,16 @@ func (c *Client) pause(ctx context.Context, wait, end time.Duration, changed <-c
 	return nil
 }
 
-// call sends e one request by send, with the timeout of an attempt. own is that of ask.
+// call sends e one request by send, with the timeout of an attempt and wait besides, for which
+// the node may hold it back. own is that of ask.
 // The error is a *Refusal; after any other, it is unknown whether the request was served.
-func (e *endpoint) call(ctx context.Context, own bool, send func(context.Context, *grpc.ClientConn) error) error {
+func (e *endpoint) call(ctx context.Context, own bool, wait time.Duration,
+	send func(context.Context, *grpc.ClientConn) error) error {
 	e.requests.Add(1)
 	deadline, ok := ctx.Deadline()
-	callers := ok && time.Until(deadline) <= e.pool.o.AttemptTimeout
-	attempt, cancel := context.WithTimeout(ctx, e.pool.o.AttemptTimeout)
+	timeout := e.pool.o.AttemptTimeout + wait
+	callers := ok && time.Until(deadline) <= timeout
+	attempt, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn := e.conn.Load()
 	err := send(attempt, conn)
@@ -178,7 +181,7 @@ func (e *endpoint) call(ctx context.Context, own bool, send func(context.Context
 func (e *endpoint) allocate(ctx context.Context, own bool, n int, after flake.ID) (Block, error) {
 	var res *pb.AllocateResponse
 	var conn *grpc.ClientConn
-	err := e.call(ctx, own, func(ctx context.Context, over *grpc.ClientConn) (err error) {
+	err := e.call(ctx, own, 0, func(ctx context.Context, over *grpc.ClientConn) (err error) {
 		conn = over
 		res, err = pb.NewAllocatorServiceClient(conn).Allocate(ctx,
 			&pb.AllocateRequest{Count: int32(n), After: int64(after)})

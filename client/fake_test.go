@@ -37,6 +37,9 @@ type fake struct {
 	asked  atomic.Int64 // requests
 	open   atomic.Int64 // streams
 
+	// marks, if set, answers for watermarks; else there is no such call.
+	marks atomic.Pointer[func(context.Context, *pb.GetWatermarkRequest) (*pb.Watermark, client.Reason)]
+
 	mu   sync.Mutex // guards word
 	word int64      // the last ID, without the sid
 	ends chan struct{}
@@ -131,11 +134,27 @@ func (f *fake) serve(ctx context.Context, req *pb.AllocateRequest) (_ *pb.Alloca
 	return res, nil, a.renumber, nil
 }
 
+func (f *fake) GetWatermark(ctx context.Context, req *pb.GetWatermarkRequest) (*pb.Watermark, error) {
+	do := f.marks.Load()
+	if do == nil {
+		return f.UnimplementedAllocatorServiceServer.GetWatermark(ctx, req)
+	}
+	res, refused := (*do)(ctx, req)
+	if refused != "" {
+		return nil, refusalError(&pb.Refusal{Reason: pb.Reason(node.ReasonOf(string(refused))), Message: "by script", RetryAfterMs: 50})
+	}
+	return res, ctx.Err()
+}
+
 func (f *fake) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, error) {
 	res, refusal, _, err := f.serve(ctx, req)
 	if refusal == nil {
 		return res, err
 	}
+	return nil, refusalError(refusal)
+}
+
+func refusalError(refusal *pb.Refusal) error {
 	info := &errdetails.ErrorInfo{Reason: node.Reason(refusal.Reason).String(), Metadata: refusal.Metadata}
 	st := status.New(codes.Unavailable, refusal.Message)
 	if d, err := st.WithDetails(info); err == nil {
@@ -146,7 +165,7 @@ func (f *fake) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.Alloc
 			st = d
 		}
 	}
-	return nil, st.Err()
+	return st.Err()
 }
 
 func (f *fake) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {

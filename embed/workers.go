@@ -29,7 +29,7 @@ func (w workers) caller() access.Caller { return access.Program(w.a.node.Config(
 
 func (w workers) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest,
 	_ ...grpc.CallOption) (*pb.Worker, error) {
-	got, err := w.a.daemon.Workers().Acquire(ctx, w.caller(), req.GetName(), req.GetSecret(), req.GetClockUnixMs())
+	got, err := w.a.daemon.Workers().Acquire(ctx, w.caller(), grpcserver.AcquireRequest(req))
 	if err != nil {
 		return nil, w.a.refusal(err)
 	}
@@ -38,7 +38,7 @@ func (w workers) AcquireWorker(ctx context.Context, req *pb.AcquireWorkerRequest
 
 func (w workers) ExtendWorker(ctx context.Context, req *pb.ExtendWorkerRequest,
 	_ ...grpc.CallOption) (*pb.Worker, error) {
-	got, err := w.a.daemon.Workers().Extend(ctx, w.caller(), "", req.GetHandle(), req.GetNotAfterUnixMs())
+	got, err := w.a.daemon.Workers().Extend(ctx, w.caller(), "", req.GetHandle(), grpcserver.ExtendRequest(req))
 	if err != nil {
 		return nil, w.a.refusal(err)
 	}

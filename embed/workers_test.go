@@ -19,8 +19,9 @@ func TestWorkers(t *testing.T) {
 	cfg.Settings = map[string]string{"worker.sid-range": "30-31"}
 	a := open(t, cfg)
 	var list []*worker.Worker
-	for range 2 {
-		w, err := worker.Open(t.Context(), worker.Config{Name: "legacy", Service: a.Workers()})
+	for i := range 2 {
+		tells := i == 0
+		w, err := worker.Open(t.Context(), worker.Config{Name: "legacy", Service: a.Workers(), Watermark: tells})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,6 +32,9 @@ func TestWorkers(t *testing.T) {
 		at := look(t, c).SIDs[flake.SID(w.Number())]
 		if !at.Holder.Exists() || at.Holder.Value.Node != "legacy" || at.Holder.Value.Owner != "embed:"+a.Status().Node {
 			t.Errorf("worker %s is held by %+v", w.ID(), at.Holder.Value)
+		}
+		if floor := at.Window.Value.Floor; (floor > 0) != tells {
+			t.Errorf("worker %s, which tells floors: %v, has the floor %d", w.ID(), tells, floor)
 		}
 	}
 	if list[0].Number() == list[1].Number() {

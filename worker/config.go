@@ -27,6 +27,13 @@ type Config struct {
 	// 10 ms. Permit is then asked with the first millisecond of an ID's unit.
 	Unit time.Duration
 
+	// Watermark has the space's watermark cover this worker, and wait for it: at each extension
+	// the worker tells up to where it has got, and Permit refuses what is older, from a second
+	// before. So the generator must ask Permit for each ID, and then use it at once. The
+	// watermark is behind by up to a third of worker.window then. Without it, and with nodes
+	// that do not know it, answers name the number as not covered.
+	Watermark bool
+
 	// OpenTimeout bounds Open, whatever its context allows; 0 means
 	// DefaultOpenTimeout.
 	OpenTimeout time.Duration

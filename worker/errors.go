@@ -7,6 +7,10 @@ var (
 	// ErrNotYet means that the time is before the interval: the clock is behind, or the
 	// interval has not begun.
 	ErrNotYet = errors.New("worker: not yet: the time is before the worker's interval; check this machine's clock")
+	// ErrBehind means that the time is more than a second old, and the watermark was told that
+	// none so old is used any more: see Config.Watermark. Make another ID.
+	ErrBehind = errors.New("worker: behind: the watermark has passed the time; make another ID, and check this " +
+		"machine's clock")
 	// ErrExpired means that the time is not in the interval any more: it could not be
 	// extended, or the clock is ahead. A later call can succeed.
 	ErrExpired = errors.New("worker: expired: the time is after the worker's interval; check that nodes can be " +

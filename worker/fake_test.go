@@ -29,7 +29,9 @@ type nodes struct {
 	aged     bool          // An acquisition that is repeated is refused: its worker was extended since.
 	acquired int
 	extended int
-	released []int64 // used_until of each release
+	floor    int64             // nodes answer with it, if it is above what they were told
+	told     func(floor int64) // It is called with each extension before it is served; nil: nothing.
+	released []int64           // used_until of each release
 	calls    []*pb.AcquireWorkerRequest
 }
 
@@ -48,7 +50,8 @@ func (n *nodes) answer() (*pb.Worker, error) {
 	}
 	w := n.worker
 	return &pb.Worker{Id: w.Id, Worker: w.Worker, Term: w.Term, Name: w.Name, Handle: w.Handle, NotBeforeUnixMs: w.NotBeforeUnixMs,
-		NotAfterUnixMs: w.NotAfterUnixMs, NowUnixMs: now(), ExtendAtUnixMs: now() + window.Milliseconds()/3}, nil
+		NotAfterUnixMs: w.NotAfterUnixMs, NowUnixMs: now() + n.clock.Milliseconds(),
+		ExtendAtUnixMs: now() + n.clock.Milliseconds() + window.Milliseconds()/3, FloorUnixMs: n.floor}, nil
 }
 
 func (n *nodes) AcquireWorker(_ context.Context, req *pb.AcquireWorkerRequest, _ ...grpc.CallOption) (*pb.Worker, error) {
@@ -69,10 +72,13 @@ func (n *nodes) AcquireWorker(_ context.Context, req *pb.AcquireWorkerRequest, _
 		return nil, &client.Refusal{Reason: client.NoWorker, Message: "17 by another"}
 	case n.worker == nil:
 		n.acquired++
-		n.secret = req.Secret
+		n.secret, n.floor = req.Secret, 0
 		begin := now() + n.ahead.Milliseconds()
 		n.worker = &pb.Worker{Id: fmt.Sprint("17-", n.acquired), Worker: 17, Term: int64(n.acquired), Name: req.Name,
 			Handle: fmt.Sprintf("w1.17.%d.%s", n.acquired, req.Secret), NotBeforeUnixMs: begin, NotAfterUnixMs: max(begin, now()+window.Milliseconds())}
+		if req.TellsFloor {
+			n.floor = begin
+		}
 	}
 	return n.answer()
 }
@@ -88,7 +94,13 @@ func (n *nodes) ExtendWorker(_ context.Context, req *pb.ExtendWorkerRequest, _ .
 	case req.NotAfterUnixMs > n.worker.NotAfterUnixMs:
 		return nil, &client.Refusal{Reason: client.HistoryRewound}
 	}
+	if n.told != nil {
+		n.told(req.FloorUnixMs)
+	}
 	n.extended++
+	if n.floor != 0 {
+		n.floor = max(n.floor, req.FloorUnixMs)
+	}
 	n.worker.NotAfterUnixMs = max(n.worker.NotAfterUnixMs, now()+window.Milliseconds())
 	return n.answer()
 }

@@ -25,6 +25,9 @@ const (
 	// calls, if that is longer. Several calls can fail before the interval ends, and
 	// Worker.Err says why.
 	leastTimeout = 500 * time.Millisecond
+	// useWithin is how old the time of an ID may be when Permit is asked, if the watermark
+	// covers the worker.
+	useWithin = time.Second
 )
 
 // phase is where a worker is in its life.
@@ -42,6 +45,8 @@ const (
 type keep struct {
 	id, handle          string
 	notBefore, notAfter int64 // Unix ms
+	floor               int64 // Unix ms; as nodes say it. Nothing below it is used.
+	nodes               int64 // Unix ms; what the clock of a node read at time 0
 
 	phase   phase
 	cause   error         // The worker is lost because of it.
@@ -90,12 +95,19 @@ func (k *keep) answered(w *pb.Worker, sent time.Duration) error {
 		return fmt.Errorf("%w: not_after of worker %s went back from %d to %d",
 			ErrContract, k.id, k.notAfter, w.GetNotAfterUnixMs())
 	}
+	k.floor, k.nodes = w.GetFloorUnixMs(), w.GetNowUnixMs()-sent.Milliseconds()
 	k.notAfter, k.fails, k.refusal, k.began = w.GetNotAfterUnixMs(), 0, nil, sent
 	// By the node's clock alone: this machine's may be wrong. The answer took some time,
 	// so that counting from sent is early.
 	every := max(leastEvery, ms(w.GetExtendAtUnixMs()-w.GetNowUnixMs()))
 	k.due, k.timeout = sent+every, max(leastTimeout, every/4)
 	return nil
+}
+
+// passed returns a time (Unix ms) below which no ID needs to be used at now. clock is what this
+// machine's clock reads. Where that is ahead of the nodes', theirs counts: it may be set back.
+func (k *keep) passed(now time.Duration, clock int64) int64 {
+	return min(clock, k.nodes+now.Milliseconds()) - useWithin.Milliseconds()
 }
 
 // ms returns a number of milliseconds, at most a day of them.

@@ -66,7 +66,7 @@ func TestPermitReadsUsedFirst(t *testing.T) {
 			return true
 		})
 	}
-	if got := strings.Join(reads, " "); got != "w.used.Load w.notAfter.Load w.notAfter.Load" {
+	if got := strings.Join(reads, " "); got != "w.used.Load w.floor.Load w.notAfter.Load w.notAfter.Load" {
 		t.Errorf("Permit reads %s", got)
 	}
 }

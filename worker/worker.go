@@ -22,12 +22,15 @@ import (
 //     worker's, and nobody else is ever granted the number for it.
 //  2. After Close has begun, nothing is permitted that the release does not count as
 //     used.
+//  3. A call of Permit that begins after the watermark was told a floor allows nothing below it.
 type Worker struct {
 	notBefore, unit int64        // ms
+	floor           atomic.Int64 // Nothing below it is permitted: notBefore, or what the watermark was told.
 	notAfter        atomic.Int64 // Unix ms; 0: closed or lost, and never set again
 	used            atomic.Int64 // the end of the last unit asked for; Unix ms
 
 	id, name string
+	tells    bool // Config.Watermark
 	number   int64
 	term     int64
 	handle   string
@@ -66,7 +69,7 @@ func Open(ctx context.Context, cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{
-		unit: cfg.Unit.Milliseconds(), name: cfg.Name, service: cfg.Service,
+		unit: cfg.Unit.Milliseconds(), name: cfg.Name, service: cfg.Service, tells: cfg.Watermark,
 		demand: make(chan struct{}, 1), lost: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if w.service == nil {
@@ -107,7 +110,7 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 	for fails := 0; ; fails++ {
 		sent := time.Now()
 		asked++
-		req := &pb.AcquireWorkerRequest{Name: w.name, Secret: secret}
+		req := &pb.AcquireWorkerRequest{Name: w.name, Secret: secret, TellsFloor: w.tells}
 		if !judged {
 			req.ClockUnixMs = sent.UnixMilli()
 		}
@@ -119,6 +122,7 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 			}
 			w.id, w.number, w.term, w.handle = res.GetId(), int64(res.GetWorker()), res.GetTerm(), res.GetHandle()
 			w.notBefore = k.notBefore
+			w.floor.Store(max(k.notBefore, k.floor))
 			w.used.Store(k.notBefore)
 			w.notAfter.Store(k.notAfter)
 			return k, nil
@@ -181,7 +185,12 @@ func (w *Worker) run(ctx context.Context, k *keep, began time.Time) {
 			continue
 		}
 		sent := time.Since(began)
-		res, err := w.call(ctx, k)
+		var floor int64
+		if w.tells {
+			// What is told has to hold from the moment it is sent.
+			floor = w.raise(k.passed(sent, time.Now().UnixMilli()) - w.unit)
+		}
+		res, err := w.call(ctx, k, floor)
 		if err == nil {
 			err = k.answered(res, sent)
 		}
@@ -191,6 +200,7 @@ func (w *Worker) run(ctx context.Context, k *keep, began time.Time) {
 		case err != nil:
 			k.failed(typed(err), time.Since(began), mathrand.Float64())
 		default:
+			w.raise(k.floor) // Nothing below it is permitted by what is published next.
 			w.extend(k.notAfter)
 		}
 		w.note(k.refusal)
@@ -202,10 +212,21 @@ func (w *Worker) run(ctx context.Context, k *keep, began time.Time) {
 }
 
 // call makes a call to extend.
-func (w *Worker) call(ctx context.Context, k *keep) (*pb.Worker, error) {
+func (w *Worker) call(ctx context.Context, k *keep, floor int64) (*pb.Worker, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
-	return w.service.ExtendWorker(ctx, &pb.ExtendWorkerRequest{Handle: k.handle, NotAfterUnixMs: k.notAfter})
+	return w.service.ExtendWorker(ctx, &pb.ExtendWorkerRequest{
+		Handle:         k.handle,
+		NotAfterUnixMs: k.notAfter,
+		FloorUnixMs:    floor,
+	})
+}
+
+// raise raises the floor to ms, unless it is higher, and returns it. It is called by one goroutine.
+func (w *Worker) raise(ms int64) int64 {
+	ms = max(ms, w.floor.Load())
+	w.floor.Store(ms)
+	return ms
 }
 
 // extend publishes a new end of the interval, unless the interval was ended.
@@ -236,11 +257,11 @@ func (w *Worker) lose(cause error) {
 // milliseconds: that is its millisecond, or the first one of its unit if Config.Unit is
 // longer. Ask it after the ID was made and before it is used.
 //
-// Otherwise the ID must not be used, and the error is ErrNotYet, ErrExpired, ErrLost or
-// ErrClosed. Permit does not wait, and allocates nothing.
+// Otherwise the ID must not be used, and the error is ErrNotYet, ErrBehind, ErrExpired, ErrLost
+// or ErrClosed. Permit does not wait, and allocates nothing.
 func (w *Worker) Permit(ms int64) error {
 	used := w.used.Load() // before notAfter: see Close
-	if ms < w.notBefore || ms > w.notAfter.Load()-w.unit {
+	if ms < w.floor.Load() || ms > w.notAfter.Load()-w.unit {
 		return w.refuse(ms)
 	}
 	if end := ms + w.unit; end > used {
@@ -273,6 +294,8 @@ func (w *Worker) refuse(ms int64) error {
 		}
 	case ms < w.notBefore:
 		return ErrNotYet
+	case ms < w.floor.Load():
+		return ErrBehind
 	}
 	select {
 	case w.demand <- struct{}{}: // after a suspend, no timer has noticed it

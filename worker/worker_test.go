@@ -299,6 +299,109 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// From the moment that a node is told a floor nothing below it is permitted, whatever becomes of the call.
+func TestWatermark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		w := open(t, n, worker.Config{Watermark: true, Unit: 10 * time.Millisecond})
+		from, _ := w.Interval()
+		var told atomic.Int64 // the latest
+		told.Store(from)
+		n.set(func(n *nodes) {
+			n.told = func(floor int64) {
+				if floor < told.Load() || floor > now()-1010 {
+					t.Errorf("told the floor %d at %d, after %d", floor, now(), told.Load())
+				}
+				told.Store(floor)
+				permit(t, w, floor-1, worker.ErrBehind)
+				permit(t, w, floor, nil)
+			}
+		})
+		for range 600 {
+			time.Sleep(time.Second)
+			permit(t, w, max(from, now()-1010), nil)
+		}
+		if begin, _ := w.Interval(); begin != from || told.Load() < now()-30_000 || !n.calls[0].TellsFloor {
+			t.Errorf("the interval begins at %d after %d; told %d at %d", begin, from, told.Load(), now())
+		}
+		permit(t, w, from-1, worker.ErrNotYet)
+		n.set(func(n *nodes) { n.lose = true })
+		before := told.Load()
+		time.Sleep(window / 2)
+		if told.Load() == before {
+			t.Error("no call was lost")
+		}
+		permit(t, w, told.Load()-1, worker.ErrBehind)
+		// It had vanished: the watermark is above what it told.
+		mark := now() + 50_000
+		n.set(func(n *nodes) { n.lose, n.floor, n.told = false, mark, nil })
+		time.Sleep(window)
+		permit(t, w, mark-1, worker.ErrBehind)
+		permit(t, w, mark, nil)
+		closed(t, w)
+	})
+}
+
+// A clock that was ahead, and is set back, does not stop the generator for long.
+func TestWatermarkOfAClockAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		w := open(t, n, worker.Config{Watermark: true})
+		n.set(func(n *nodes) { n.clock = -25 * time.Second })
+		time.Sleep(window) // extended by nodes whose clock is behind this one
+		permit(t, w, now()-25_000-500, nil)
+		closed(t, w)
+	})
+}
+
+// Without it nothing is told, and nothing is refused.
+func TestWatermarkOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{told: func(floor int64) {
+			if floor != 0 {
+				t.Errorf("told %d", floor)
+			}
+		}}
+		w := open(t, n, worker.Config{})
+		from, _ := w.Interval()
+		time.Sleep(10 * window)
+		permit(t, w, from, nil)
+		if n.extended == 0 || n.calls[0].TellsFloor {
+			t.Errorf("extended %d times, %v", n.extended, n.calls[0])
+		}
+		closed(t, w)
+	})
+}
+
+// While a worker is extended, no Permit that began after a floor was told allows what is below it.
+func TestWatermarkRaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told atomic.Int64
+		n := &nodes{told: func(floor int64) { told.Store(floor) }}
+		w := open(t, n, worker.Config{Watermark: true})
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				for at := int64(0); ctx.Err() == nil; at++ {
+					floor, ms := told.Load(), now()-900-(at+int64(i))%200
+					if err := w.Permit(ms); err == nil && ms < floor {
+						t.Errorf("permitted %d, and the floor was %d", ms, floor)
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(10 * window)
+		stop()
+		all.Wait()
+		if told.Load() == 0 {
+			t.Error("nothing was told")
+		}
+		closed(t, w)
+	})
+}
+
 // A number that could not be given back is an error, and the worker is closed all the
 // same.
 func TestCloseFails(t *testing.T) {

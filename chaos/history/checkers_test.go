@@ -388,6 +388,7 @@ func TestSuitePasses(t *testing.T) {
 	s.window(0, "n1#0", Window{SID: 3, Rev: 1, Term: 1, Base: 0, Ceil: 60_000, Instance: "a"}).window(0, "n2#0", Window{SID: 4, Rev: 2, Term: 1, Base: 0, Ceil: 60_000, Instance: "b"})
 	s.holder(0, "n1", Holder{SID: 3, Instance: "a"})
 	after := flake.ID(1)
+	s.ops = append(s.ops, Op{F: FSample, Process: Sampler, Type: Info, Node: "n1", Sample: &Sample{State: "holding", MarkMs: flake.DefaultEpoch + began}})
 	for ms := int64(0); ms < 30_000; ms += 20 {
 		switch ms {
 		case 5000:
@@ -425,7 +426,7 @@ func TestSuitePasses(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if slices.Sort(names); len(slices.Compact(names)) != 13 {
+	if slices.Sort(names); len(slices.Compact(names)) != 14 {
 		t.Errorf("checks: %q", names)
 	}
 

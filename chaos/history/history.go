@@ -1,6 +1,6 @@
 // Package history records what was seen of a run, and checks the claims of
 // docs/DESIGN.md on the record: I1 (unique), I2 (ordered), I3 (reserved), I4
-// (disjoint), I5 (close to real time) and I6 (causal on request).
+// (disjoint), I5 (close to real time), I6 (causal on request) and I9 (final).
 //
 // Simulations and real clusters share it, so that a claim means the same in both. The checks look
 // only at what happened, never at how it was decided, and each answers pass, fail or unknown: a run
@@ -51,12 +51,19 @@ type Write struct {
 	Released   bool         // Ceil was lowered to what had been used
 }
 
+// Mark is the watermark as the store had it from At on.
+type Mark struct {
+	Below clock.Millis // No ID with a time below it is issued any more, in Unix ms.
+	At    clock.Mono
+}
+
 // History is a record of one run. It is not safe for concurrent use.
 type History struct {
 	Format flake.Format
 	Issues []Issue
 	Grants []Grant
 	Writes []Write
+	Marks  []Mark // in the order in which the store had them
 }
 
 // Violation is a claim that does not hold, with the evidence.
@@ -75,7 +82,7 @@ const maxShown = 10
 // Check returns the violations found, at most ten of each claim.
 func (h *History) Check() []Violation {
 	var out []Violation
-	for _, check := range []func() []Violation{h.unique, h.perProcess, h.reserved, h.disjoint} {
+	for _, check := range []func() []Violation{h.unique, h.perProcess, h.reserved, h.disjoint, h.final} {
 		found := check()
 		out = append(out, found[:min(len(found), maxShown)]...)
 	}
@@ -187,6 +194,33 @@ func (h *History) reserved() []Violation {
 				Claim: "I3",
 				Detail: fmt.Sprintf("%s issued %v, and millisecond %d of sid %d was not confirmed to it",
 					i.Process, i.First, need, sid),
+			})
+		}
+	}
+	return out
+}
+
+// final checks I9: what is issued to a call that began after a mark was in the store is not below
+// that mark. Marks rise.
+func (h *History) final() []Violation {
+	var out []Violation
+	for i := 1; i < len(h.Marks); i++ {
+		if a, b := h.Marks[i-1], h.Marks[i]; b.Below < a.Below {
+			detail := fmt.Sprintf("the mark fell from %d to %d", a.Below, b.Below)
+			out = append(out, Violation{Claim: "I9", Detail: detail})
+		}
+	}
+	for _, i := range h.Issues {
+		n, _ := slices.BinarySearchFunc(h.Marks, i.Begin, func(m Mark, at clock.Mono) int {
+			return cmp.Compare(m.At, at)
+		})
+		if n == 0 {
+			continue
+		}
+		if ms, m := clock.Millis(h.Format.UnixMilli(i.First)), h.Marks[n-1]; ms < m.Below {
+			out = append(out, Violation{
+				Claim:  "I9",
+				Detail: fmt.Sprintf("%s issued %v of time %d after the mark was %d", i.Process, i.First, ms, m.Below),
 			})
 		}
 	}

@@ -196,6 +196,7 @@ type Sample struct {
 	Members  int64   `json:"members,omitempty"`  // in gossip
 	Tick     float64 `json:"tick_ms,omitempty"`  // delay of its clock's tick
 	Heap     int64   `json:"heap_bytes,omitempty"`
+	MarkMs   int64   `json:"mark_ms,omitempty"` // the watermark, in Unix ms
 }
 
 // Window is a version of a sid's window record, in the order in which the

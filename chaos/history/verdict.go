@@ -81,7 +81,7 @@ func NewSuite(memory int64, spool audit.Spool) Suite {
 	return Suite{
 		NewUnique(memory, spool), NewIntervals(), NewOrder(), NewCausal(), NewReserved(), NewConfirmed(DefaultLag),
 		NewHolders(),
-		NewRealTime(), NewTruth(), NewDeadlines(), NewRefusals(), NewPhases(), NewSuspicion(DefaultTraffic),
+		NewRealTime(), NewTruth(), NewFinal(), NewDeadlines(), NewRefusals(), NewPhases(), NewSuspicion(DefaultTraffic),
 	}
 }
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Checks lease.pml, time.pml (names that begin with limit-), worker.pml (worker-) and every mutant of them with Spin.
+# Checks lease.pml, time.pml (names that begin with limit-), worker.pml (worker-), watermark.pml (mark) and every mutant
+# of them with Spin.
 #
 #   run.sh short            all variants at small bounds; under 150 s on two cores
 #   run.sh full             the same, then larger bounds and a third node; under 20 min, 2 GB
@@ -41,6 +42,9 @@ base    worker-and-another      -DCALLS=4 -DWORKERS=1 -DOTHERS=2 -DPURGE
 base    worker-any-term         -DCALLS=4 -DWORKERS=1 -DOTHERS=1 -DPURGE -DANY_TERM
 base    worker-era              -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DBUMPS=1
 base    worker-restore          -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DRESTORES=1
+base    mark                    -DMAXREQ=3
+base    mark-three-nodes        -DMAXREQ=3 -DNODES=3
+base    mark-restore            -DMAXREQ=3 -DRESTORES=1
 mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
 mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
 mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
@@ -87,6 +91,30 @@ mutant  worker-permit-looks-first   -DCALLS=3 -DOTHERS=1 -DMUT_PERMIT_LOOKS_FIRS
 mutant  worker-permit-skips         -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DMUT_PERMIT_SKIPS
 mutant  worker-close-reads-first    -DCALLS=3 -DOTHERS=1 -DMUT_CLOSE_READS_FIRST
 mutant  worker-secret-kept          -DCALLS=3 -DMUT_SECRET_KEPT
+mutant  mark-not-put-again          -DMAXREQ=3 -DMUT_NO_TOUCH
+mutant  mark-rehold-not-put-again   -DMAXREQ=3 -DMUT_REHOLD_NO_TOUCH
+mutant  mark-not-compared           -DMAXREQ=3 -DMUT_NO_MARK_COMPARE
+mutant  mark-rehold-not-compared    -DMAXREQ=3 -DMUT_REHOLD_NO_COMPARE
+mutant  mark-acquire-below          -DMAXREQ=3 -DMUT_BASE_BELOW
+mutant  mark-rehold-below           -DMAXREQ=3 -DMUT_REHOLD_BELOW
+mutant  mark-floor-first            -DMAXREQ=3 -DMUT_FLOOR_FIRST
+mutant  mark-forgets-prior          -DMAXREQ=3 -DMUT_FORGET_PRIOR
+mutant  mark-release-forgets-prior  -DMAXREQ=3 -DMUT_RELEASE_FORGETS
+mutant  mark-unconfirmed            -DMAXREQ=3 -DMUT_UNCONFIRMED
+mutant  mark-two-revisions          -DMAXREQ=3 -DMUT_TWO_REVISIONS
+mutant  mark-extend-without-holder  -DMAXREQ=3 -DMUT_EXTEND_ANY_HOLDER
+mutant  mark-passes-a-holder        -DMAXREQ=3 -DMUT_LAPSE_HELD
+mutant  mark-era-low                -DMAXREQ=3 -DRESTORES=1 -DMUT_ERA_LOW
+mutant  mark-era-at-once            -DMAXREQ=3 -DRESTORES=1 -DMUT_ERA_EARLY
+mutant  mark-no-era-compare         -DMAXREQ=3 -DRESTORES=1 -DMUT_RAISE_NO_ERA
+mutant  mark-raised-by-anybody      -DMAXREQ=3 -DRESTORES=1 -DMUT_NO_WINDOW
+mutant  mark-hold-outlives-its-era  -DMAXREQ=3 -DRESTORES=1 -DMUT_KEEPS_ERA
+probe   mark-replaced               -DMAXREQ=3 -DPROBE=1
+probe   mark-released-after-another -DMAXREQ=3 -DPROBE=2
+probe   mark-may-pass-vanished      -DMAXREQ=3 -DPROBE=3
+probe   mark-passed-vanished        -DMAXREQ=3 -DPROBE=4
+probe   mark-raised-after-restore   -DMAXREQ=3 -DRESTORES=1 -DPROBE=5
+probe   mark-issued-though-lost     -DMAXREQ=3 -DPROBE=6
 probe   limit-accepted          -DMAXREQ=2 -DPROBE=1
 probe   limit-after-downtime    -DMAXREQ=2 -DPROBE=2
 probe   limit-after-a-bump      -DMAXREQ=3 -DPROBE=3
@@ -120,6 +148,7 @@ large   three-nodes-reclaim     -DMAXREQ=3 -DPURGE -DNODES=3 -DRECLAIMS -DREHOLD
 large   reclaim                 -DMAXREQ=4 -DPURGE -DRECLAIMS
 large   era                     -DMAXREQ=4 -DPURGE -DBUMPS=1 -DRECLAIMS -DREHOLDS
 large   restore                 -DMAXREQ=4 -DPURGE -DRESTORES=1
+large   mark                    -DMAXREQ=4
 large   restore-era             -DMAXREQ=3 -DPURGE -DRESTORES=1 -DBUMPS=1
 large   restore-era-unpurged    -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1
 large   restore-three-nodes     -DMAXREQ=3 -DPURGE -DRESTORES=1 -DNODES=3
@@ -151,6 +180,7 @@ choose() {
 	case $1 in
 	limit-*) cp time.pml model.pml ;;
 	worker-*) cp worker.pml model.pml ;;
+	mark*) cp watermark.pml model.pml ;;
 	*) cp lease.pml model.pml ;;
 	esac
 }
@@ -184,7 +214,7 @@ esac
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
-cp lease.pml time.pml worker.pml "$tmp"
+cp lease.pml time.pml worker.pml watermark.pml "$tmp"
 variants >"$tmp/table"
 cd "$tmp"
 
@@ -212,6 +242,7 @@ while read -r kind name defs; do
 	mutant.limit-accept-unguarded) expect=' !(overwritten)' ;;
 	mutant.limit-*) expect=' !(unlawful)' ;;
 	mutant.worker-*) expect=' !(twice)' ;;
+	mutant.mark-*) expect=' !(answered)' ;;
 	mutant.*) expect=' !(issued)' ;;
 	probe.*) n=${defs#*-DPROBE=}; n=${n%% *}; expect="($n!=$n)" ;;
 	esac

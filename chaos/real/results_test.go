@@ -119,7 +119,7 @@ func TestNotRun(t *testing.T) {
 		needs[f.Name] = f.Needs
 	}
 	for _, able := range []bool{false, true} {
-		r := &runner{opts: &options{lasts: time.Minute}, rig: &rig.Rig{Config: rig.Config{Timing: rig.Brisk, Clocks: able}}}
+		r := &runner{opts: &options{lasts: time.Minute}, rig: &rig.Rig{Config: rig.Config{Timing: rig.Brisk, Clocks: able, Embedded: "embedded"}}}
 		for i := range 5 {
 			r.rig.Nodes = append(r.rig.Nodes, &rig.Node{Process: &rig.Process{Name: fmt.Sprintf("n%d", i+1)}})
 		}

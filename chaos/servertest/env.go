@@ -36,6 +36,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/watermark"
 	"github.com/flakelease/allocator/internal/worker/broker"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -136,6 +137,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Observe:          cfg.Observe,
 		Broker:           workers,
 		WorkersPerClient: 2,
+		Watermark:        watermark.Config{Interval: 5 * time.Second, Reload: 30 * time.Second},
 	}))
 	e.Reader = must(status.New(status.Config{
 		Node:      n,
@@ -145,6 +147,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Logger:    log,
 		Clocks:    cfg.Clocks,
 		Feed:      e.Feed,
+		Marks:     e.Service.Marks(),
 	}))
 	e.Drainer = operate.NewDrainer(operate.DrainConfig{
 		Node:    n,

@@ -40,6 +40,9 @@ func newEtcd(sim *simulation) *etcd {
 	}, sim.trueMillis()); err != nil {
 		panic(err)
 	}
+	if sim.plan.mode == Unclocked { // Nobody has a clock by which the floor of the era could pass.
+		e.mem.Put("mark", lease.Encode(lease.Mark{Era: 1}))
+	}
 	for sid := sim.plan.spare; !sim.plan.ranges && sim.plan.part.All() &&
 		sid < sim.plan.format.Layout.Holders()-sim.plan.workers.sids.Len(); sid++ {
 		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(lease.Window{
@@ -233,11 +236,18 @@ func (e *etcd) carryOut(p *process, a lease.Action) (answer lease.Event) {
 	case lease.Commit:
 		applied, v, err := e.commit(p, a.Txn)
 		return lease.Committed{Applied: applied, View: v, Err: err}
+	case lease.PutMark:
+		return e.putMark(p, a)
 	case lease.Revoke:
-		e.change(func() { _, answer, _ = keeper.Ask(context.Background(), e.mem, a) })
+		e.change(func() { answer = e.carryOutPlain(a) })
 	default:
-		_, answer, _ = keeper.Ask(context.Background(), e.mem, a)
+		answer = e.carryOutPlain(a)
 	}
+	return answer
+}
+
+func (e *etcd) carryOutPlain(a lease.Action) lease.Event {
+	_, answer, _ := keeper.Ask(context.Background(), e.mem, a)
 	return answer
 }
 

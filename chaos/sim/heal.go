@@ -75,6 +75,7 @@ func (sim *simulation) settling() time.Duration {
 func (sim *simulation) expectAlive() {
 	sim.run(max(sim.etcd.view().Era.Value.Floor-sim.trueMillis(), 0).Duration() + sim.settling())
 	sim.checkLists()
+	sim.checkMarkMoves()
 	if sim.plan.mode == Unclocked {
 		sim.acceptTime()
 	}
@@ -242,7 +243,7 @@ func (sim *simulation) tamper() {
 	sim.note(nil, "TAMPER: "+how.name+fmt.Sprintf(", backup of %v", since))
 	sim.points.hit(Tampering)
 	config, _ := e.mem.Raw("config")
-	sim.stage = tampered
+	sim.stage, sim.marks.restored = tampered, true
 	e.change(how.do)
 
 	sim.run(sim.plan.extendEvery + sim.plan.timeout + sim.plan.retry + 10*sim.plan.latency)

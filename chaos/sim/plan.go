@@ -25,6 +25,7 @@ type plan struct {
 	part    lease.SIDRange // sids of the space, where others are another region's
 	workers workerPlan
 
+	markGrace                                                   time.Duration
 	window, extendEvery, ttl, keepAlive, reload, retry, timeout time.Duration
 	maxSkew, maxLead                                            time.Duration
 	strict                                                      bool
@@ -91,6 +92,7 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 	p.maxSkew, p.maxLead = 250*time.Millisecond,
 		one(0, 250*time.Millisecond, 250*time.Millisecond, 250*time.Millisecond)
 	p.maxStep = []uint32{0, 255, 255}[r.IntN(3)]
+	p.markGrace = []time.Duration{time.Second, 5 * time.Second}[r.IntN(2)]
 	p.strict = r.IntN(3) == 0
 	p.tickEvery = one(50*time.Millisecond, 100*time.Millisecond)
 	p.plainEntropy = r.IntN(2) == 0

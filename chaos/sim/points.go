@@ -58,6 +58,11 @@ const (
 	WorkerClosedMeanwhile // its number was given back while it asked whether to use an ID
 	WorkerAnswerDied      // a node ended between a transaction for it and the answer
 
+	MarkRaised         // the watermark rose
+	MarkRefused        // a raise was not applied, since a holder came
+	MarkPassedVanished // it passed a window whose holder had vanished, or the floor of an era
+	MarkRestedOnClock  // and that holder issued below it, by a clock that was paused
+
 	WindowExhausted // from here on: refusals of that name
 	ClockSkew
 	ClockUnverified
@@ -103,6 +108,7 @@ var pointNames = [numPoints]string{
 	"worker acquired", "worker extended", "worker adopted", "worker reheld", "worker released", "worker lost",
 	"worker outside",
 	"worker asks twice", "worker used after loss", "worker closed meanwhile", "worker answer died",
+	"mark raised", "mark refused", "mark passed vanished", "mark rested on clock",
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
 	"followed step", "refuted step", "slept through", "shut", "reopened", "unopposed", "grace over", "gave up",
@@ -143,6 +149,10 @@ func (p Point) of(m Mode) bool {
 		return false
 	case Tampering, Latched, Recovered, HistoryRewound:
 		return m == Tampered
+	case MarkPassedVanished:
+		return m != Unclocked
+	case MarkRestedOnClock:
+		return false // Few seeds do.
 	case FalsePeerAnswered, MostWithoutGossip, StartedUnderWrongSource, StartedBesidePoison, ClockSkew,
 		ClockUnverified, RefutedStep, Shut, Reopened, Unopposed, GraceOver, GaveUp, PoisonGuard, Discontinuous,
 		LaterRevisionReported, HeldAgainstTruth, WrongAndFound, RefusedToStart:
@@ -158,8 +168,8 @@ func (p Point) of(m Mode) bool {
 // Rare reports that only long runs can be expected to reach the point.
 func (p Point) Rare() bool {
 	switch p {
-	case Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause, RefutedStep,
-		LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
+	case MarkRefused, Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause,
+		RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
 		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly, Reserved, Unreserved, IssuedOutside,
 		WorkerAdopted, WorkerReheld, WorkerLost, WorkerUsedAfterLoss, WorkerClosedMeanwhile, WorkerAnswerDied:
 		return true

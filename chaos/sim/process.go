@@ -145,6 +145,8 @@ func (sim *simulation) begin(h *host) *process {
 		MaxLead:        pl.maxLead,
 		StepLimit:      clock.DefaultStepLimit,
 		DowntimeLimit:  downtimeLimit,
+		Mark:           pl.markRules(),
+		MarkEvery:      pl.extendEvery / 4,
 		Gated:          pl.mode != Unclocked,
 		Nonce:          func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
 		Jitter:         sim.upTo,
@@ -380,6 +382,9 @@ func (p *process) do(a lease.Action) {
 				sim.points.hit(TwoHeldOneSID)
 			}
 		}
+	case lease.Lift:
+		sim.note(p, "LIFT floor=%d", sinceStart(a.Floor))
+		p.meanwhile(func() { p.node.Lift(a.Floor) })
 	case lease.Raise:
 		sim.note(p, "RAISE ceil=%d", sinceStart(a.Ceil))
 		p.meanwhile(func() { p.node.Raise(a.Ceil) })

@@ -91,6 +91,7 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 		sim.violate("recover", "%s issued %v, below the floor of an era that it must know", p.name, b.First)
 	}
 	p.checkIssued(b, read)
+	p.checkMark(b, now.Wall)
 	if sim.stage != tampered && !late {
 		sim.terms.add(sim, p, b)
 	}

@@ -104,6 +104,7 @@ type simulation struct {
 	floor         clock.Millis  // The era that the repair began has this floor.
 	knownBy       time.Duration // by when every process knows of it
 	recent        [16]flake.ID
+	marks         marks
 	stage         stage
 	points        Points
 	violations    []Violation

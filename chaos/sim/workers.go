@@ -21,6 +21,7 @@ type workerPlan struct {
 	kill, pause, setClock, give float64
 	lost, late, slow            float64 // chances: of a call twice, and of a pause within Permit
 	nodeCrash                   float64 // It is the chance that a node ends between a transaction and its answer.
+	tells                       bool    // They tell floors, so that the watermark covers them.
 }
 
 // drawWorkers returns the plan of workers, none in half of the seeds, and leaves nodes fewer
@@ -43,6 +44,7 @@ func drawWorkers(r *rand.Rand, p *plan) (w workerPlan) {
 	w.window = []time.Duration{p.window / 2, p.window, 2 * p.window, time.Minute}[r.IntN(4)]
 	w.kill, w.pause, w.setClock, w.give = some(0.5), some(1), some(1), some(1)
 	w.lost, w.late, w.slow, w.nodeCrash = some(0.1), some(0.1), some(0.05), some(0.01)
+	w.tells = r.IntN(2) == 0
 	return w
 }
 
@@ -66,6 +68,7 @@ type workerRun struct {
 	secret   string
 	handle   worker.Handle // zero: it has none yet
 	from, to clock.Millis  // as it was told
+	floor    clock.Millis  // It permits nothing below it from then on.
 	extendAt time.Duration
 	calls    int  // on their way
 	closed   bool // it permits nothing any more, and gives its sid back
@@ -139,11 +142,16 @@ func (g *generator) manage() {
 			Clock:  clock.Millis(sim.rng.IntN(2)) * g.now(),
 			Owner:  "sim",
 			Quota:  sim.plan.workers.sids.Len() + 1,
+
+			TellsFloor: sim.plan.workers.tells,
 		})
 	case r.lost && (sim.rng.IntN(2) == 0 || sim.trueMillis() >= r.to):
 		r.gone = true
 	case !r.lost && (sim.now >= r.extendAt || sim.rng.IntN(8) == 0):
-		r.ask(worker.Extend{Handle: r.handle, NotAfter: r.to})
+		if sim.plan.workers.tells {
+			r.floor = max(r.floor, min(r.to, g.now()-1000)-sim.plan.unit())
+		}
+		r.ask(worker.Extend{Handle: r.handle, NotAfter: r.to, Floor: r.floor})
 	}
 }
 
@@ -224,6 +232,7 @@ func (r *workerRun) hear(a worker.Action, sent time.Duration) {
 	case w.Handle != r.handle || w.NotBefore != r.from:
 		return
 	}
+	r.floor = max(r.floor, w.Floor)
 	if w.NotAfter <= r.to {
 		return
 	}
@@ -264,10 +273,11 @@ func (g *generator) make() {
 	if err != nil { // this unit has no more
 		return
 	}
-	if !r.inside(at) {
+	if !r.inside(at) || at < r.floor {
 		sim.points.hit(WorkerOutside)
 		return
 	}
+	r.checkMark(at)
 	r.used = max(r.used, at+unit)
 	begin := sim.moment()
 	use := func() {

@@ -60,6 +60,7 @@ func Contract(t *testing.T, fresh func(*testing.T) Harness) {
 		{"unreadable records", testUnreadable, false},
 		{"strays", testStrays, false},
 		{"accepted time", testAcceptedTime, false},
+		{"mark", testMark, false},
 		{"watch", testWatch, false},
 		{"cancelled calls", testCancelled, false},
 		{"lost and late calls", testFaults, false},
@@ -156,7 +157,7 @@ func (f *fixture) txn(op lease.Op, sid flake.SID, n node, v lease.View) lease.Tx
 		w.Base, w.Ceil, w.State = was.Base, was.Base+1, lease.Released
 	}
 	return lease.Txn{
-		Op: op, SID: sid, Seen: v.SIDs[sid], Config: v.Config, Era: v.Era,
+		Op: op, SID: sid, Seen: v.SIDs[sid], Config: v.Config, Era: v.Era, Mark: v.Mark,
 		Lease: n.lease, Holder: n.Holder, Window: w,
 	}
 }
@@ -700,4 +701,64 @@ func testAcceptedTime(f *fixture) {
 	if got := f.load().Accepted; got.Value != (lease.AcceptedTime{}) || !errors.Is(got.Err, lease.ErrVersion) {
 		f.Errorf("an unreadable record: got %+v", got)
 	}
+}
+
+// putMark puts a mark over the present one.
+func (f *fixture) putMark(m lease.Mark) lease.MarkTxn {
+	f.Helper()
+	v := f.load()
+	txn := lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: m}
+	f.attempts++
+	txn.Mark.Nonce = fmt.Sprintf("m%d", f.attempts)
+	applied, now, err := f.Space.PutMark(f.ctx, txn)
+	if err != nil || !applied || now.Raw != lease.Encode(txn.Mark) || !now.Same(f.load().Mark) {
+		f.Fatalf("put a mark: %v, %+v, %v", applied, now, err)
+	}
+	return txn
+}
+
+// testMark: of two raises that saw the same, one writes; none writes that saw another era or
+// config; and whoever takes a holder's key in between has the raise fail, so that the mark
+// never passes a window that it did not count. What an extension or a release does, it counted.
+func testMark(f *fixture) {
+	if f.load().Mark.Exists() {
+		f.Fatal("a new space has a mark")
+	}
+	first := f.putMark(lease.Mark{Era: 1, At: floor})
+	refused := func(why string, txn lease.MarkTxn) {
+		f.Helper()
+		before := f.load().Mark
+		if applied, now, err := f.Space.PutMark(f.ctx, txn); err != nil || applied || !now.Same(before) {
+			f.Errorf("%s: %v, %+v, %v, want it refused", why, applied, now, err)
+		}
+	}
+	refused("another raise was first", first)
+	next := func() lease.MarkTxn {
+		v := f.load()
+		return lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: lease.Mark{Era: 1, At: floor + 1}}
+	}
+	other := next()
+	other.Seen.Raw = lease.Encode(lease.Mark{At: floor + 7})
+	refused("another value at the same revision", other)
+	for i, c := range opCases {
+		txn := c.ready(f, flake.SID(i))
+		raise := next()
+		f.apply(txn)
+		if c.op.TakesHolder() {
+			refused(c.name+" came in between", raise)
+		} else if applied, _, err := f.Space.PutMark(f.ctx, raise); err != nil || !applied {
+			f.Errorf("%s in between has the raise fail: %v, %v", c.name, applied, err)
+		}
+	}
+	raise := next()
+	f.Put("era", lease.Encode(lease.Era{Number: 2, Floor: floor, Cluster: f.load().Cluster}))
+	refused("another era began", raise)
+	raise = next()
+	f.Put("config", raise.Config.Raw)
+	refused("the config was written", raise)
+	f.Put("mark", "junk")
+	if got := f.load().Mark; got.Err == nil || got.Raw != "junk" {
+		f.Errorf("an unreadable mark: got %+v", got)
+	}
+	refused("the mark is unreadable", raise)
 }

@@ -61,10 +61,11 @@ type breakage struct {
 	do   func(f *fixture, txn *lease.Txn)
 }
 
-func all(opCase) bool          { return true }
-func none(opCase) bool         { return false }
-func first(c opCase) bool      { return c.name == "first acquire" }
-func notRelease(c opCase) bool { return c.op != lease.Release }
+func all(opCase) bool           { return true }
+func none(opCase) bool          { return false }
+func first(c opCase) bool       { return c.name == "first acquire" }
+func takesHolder(c opCase) bool { return c.op.TakesHolder() }
+func notRelease(c opCase) bool  { return c.op != lease.Release }
 
 func ops(list ...lease.Op) func(opCase) bool {
 	return func(c opCase) bool { return slices.Contains(list, c.op) }
@@ -101,6 +102,19 @@ var breakages = []breakage{
 	}},
 	{"a ledger line of the next sid", none, none, func(f *fixture, txn *lease.Txn) {
 		f.Put(fmt.Sprintf("ledger/%d99/%020d", txn.SID, 1), lease.Encode(lease.LedgerLine{Term: 1}))
+	}},
+
+	{"a mark that was not seen", takesHolder, none, func(f *fixture, txn *lease.Txn) {
+		txn.Mark = lease.Entry[lease.Mark]{}
+	}},
+	{"no mark, and none seen", none, none, func(f *fixture, txn *lease.Txn) {
+		txn.Mark = lease.Entry[lease.Mark]{}
+		f.Delete("mark")
+	}},
+	{"another mark", takesHolder, none, func(f *fixture, txn *lease.Txn) { f.putMark(lease.Mark{At: floor + 5}) }},
+	{"the mark deleted", takesHolder, none, func(f *fixture, _ *lease.Txn) { f.Delete("mark") }},
+	{"the same mark put again by another holder", none, none, func(f *fixture, txn *lease.Txn) {
+		f.Put("mark", txn.Mark.Raw)
 	}},
 
 	{"another config", notRelease, none, func(f *fixture, txn *lease.Txn) {
@@ -156,6 +170,7 @@ func testCompares(f *fixture) {
 			if b.skip(c) {
 				continue
 			}
+			f.putMark(lease.Mark{Era: 1, At: floor})
 			v := f.read(sid)
 			txn := c.ready(f, sid)
 			b.do(f, &txn)

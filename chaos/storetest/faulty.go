@@ -22,6 +22,7 @@ type Kind string
 const (
 	Load      Kind = "load"
 	Read      Kind = "read"
+	PutMark   Kind = "mark"
 	Register  Kind = "register"
 	Grant     Kind = "grant"
 	KeepAlive Kind = "keepalive"
@@ -181,6 +182,18 @@ func (f *Faulty) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, e
 	return applied, v, err
 }
 
+// PutMark passes the call on, or fails.
+func (f *Faulty) PutMark(ctx context.Context, txn lease.MarkTxn) (bool, lease.Entry[lease.Mark], error) {
+	var applied bool
+	var e lease.Entry[lease.Mark]
+	var err error
+	fault := f.do(ctx, PutMark, func(ctx context.Context) { applied, e, err = f.inner.PutMark(ctx, txn) })
+	if fault != nil {
+		return false, lease.Entry[lease.Mark]{}, fault
+	}
+	return applied, e, err
+}
+
 // Register passes the call on, or fails.
 func (f *Faulty) Register(ctx context.Context, id lease.LeaseID, ttl time.Duration,
 	r lease.Registration) (lease.LeaseID, error) {
@@ -232,6 +245,8 @@ func Failed(a lease.Action, err error) lease.Event {
 		return lease.Loaded{Err: err}
 	case lease.Commit:
 		return lease.Committed{Err: err}
+	case lease.PutMark:
+		return lease.Marked{Err: err}
 	case lease.Register:
 		return lease.Registered{Err: err}
 	case lease.KeepAlive:

@@ -111,7 +111,7 @@ func (m *Memory) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, e
 	if !m.holds(txn) {
 		return false, m.viewOf(txn.SID), nil
 	}
-	putsHolder := txn.Op == lease.Acquire || txn.Op == lease.Reclaim || txn.Op == lease.Rehold
+	putsHolder := txn.Op.TakesHolder()
 	if _, ok := m.state.leases[txn.Lease]; putsHolder && !ok {
 		return false, lease.View{}, fmt.Errorf("%v sid %d: %w", txn.Op, txn.SID, lease.ErrLeaseGone)
 	}
@@ -119,6 +119,9 @@ func (m *Memory) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, e
 		put(windowKey(txn.SID), lease.Encode(txn.Window), 0)
 		if putsHolder {
 			put(holderKey(txn.SID), lease.Encode(txn.Holder), txn.Lease)
+			if txn.Mark.Exists() {
+				put("mark", txn.Mark.Raw, 0)
+			}
 		}
 		if txn.Op == lease.Release {
 			del(holderKey(txn.SID))
@@ -154,6 +157,9 @@ func (m *Memory) holds(txn lease.Txn) bool {
 	if !now.Config.Same(txn.Config) || !now.Era.Same(txn.Era) {
 		return false
 	}
+	if txn.Op.TakesHolder() && now.Mark.Raw != txn.Mark.Raw {
+		return false
+	}
 	switch txn.Op {
 	case lease.Extend:
 		return holder.lease == txn.Lease
@@ -162,6 +168,21 @@ func (m *Memory) holds(txn lease.Txn) bool {
 	default:
 		return holder.rev == 0
 	}
+}
+
+// PutMark carries out txn if all that it compares holds.
+func (m *Memory) PutMark(ctx context.Context, txn lease.MarkTxn) (bool, lease.Entry[lease.Mark], error) {
+	if err := ctx.Err(); err != nil {
+		return false, lease.Entry[lease.Mark]{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.viewOf(0)
+	if !now.Config.Same(txn.Config) || !now.Era.Same(txn.Era) || !now.Mark.Same(txn.Seen) {
+		return false, now.Mark, nil
+	}
+	m.put("mark", lease.Encode(txn.Mark), 0)
+	return true, m.viewOf(0).Mark, nil
 }
 
 // ErrOvertaken is returned by Memory.Register if the registration was written or
@@ -303,6 +324,12 @@ func (m *Memory) Changes(after int64) (changes []lease.Change, reached int64) {
 func watched(key string, rev int64, r *record) (c lease.Change, ok bool) {
 	c = lease.Change{Revision: rev}
 	if key == "config" || key == "era" || key == "accepted-time" {
+		return c, true
+	}
+	if key == "mark" {
+		if c.Key = lease.ChangedMark; r != nil {
+			c.Mark = lease.NewEntry[lease.Mark](rev, 0, r.raw)
+		}
 		return c, true
 	}
 	if name, ok := strings.CutPrefix(key, "node/"); ok && name != "" {
@@ -477,6 +504,7 @@ func (m *Memory) viewCommon() lease.View {
 		Revision: m.state.rev,
 		Config:   readEntry[lease.Space](m, "config"),
 		Era:      readEntry[lease.Era](m, "era"),
+		Mark:     readEntry[lease.Mark](m, "mark"),
 		SIDs:     map[flake.SID]lease.SIDRecords{},
 	}
 }

@@ -84,7 +84,7 @@ func run(t *testing.T, f func(e *env)) {
 			t.Fatal(err)
 		}
 		space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}
-		if _, _, err := e.store.Init(context.Background(), space, 0); err != nil {
+		if _, _, err := e.store.Init(context.Background(), space, clock.Millis(startTime/int64(time.Millisecond))); err != nil {
 			t.Fatal(err)
 		}
 		defer e.finish()

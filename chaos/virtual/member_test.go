@@ -161,7 +161,7 @@ func (m *member) kill() {
 func (m *member) id() lease.Instance { return m.d.Node().Stats().Instance }
 
 // recordWindows records the windows that answers of etcd confirm to the node, when
-// they arrive.
+// they arrive, and the watermarks in them.
 func (m *member) recordWindows(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	r, ok := reply.(*etcdserverpb.TxnResponse)
@@ -173,6 +173,10 @@ func (m *member) recordWindows(ctx context.Context, method string, req, reply an
 	defer m.env.mu.Unlock()
 	for _, op := range r.Responses {
 		for _, kv := range op.GetResponseRange().GetKvs() {
+			if strings.HasSuffix(string(kv.Key), "/mark") {
+				m.env.noteMark(string(kv.Value))
+				continue
+			}
 			_, after, ok := strings.Cut(string(kv.Key), "/window/")
 			sid, err := strconv.ParseUint(after, 10, 16)
 			if !ok || err != nil {
@@ -187,6 +191,17 @@ func (m *member) recordWindows(ctx context.Context, method string, req, reply an
 		}
 	}
 	return nil
+}
+
+// noteMark records a watermark that a node has read. It is called with mu held.
+func (e *env) noteMark(raw string) {
+	mark, err := lease.Decode[lease.Mark](raw)
+	if err != nil {
+		e.t.Errorf("the watermark is unreadable: %v", err)
+	}
+	if n := len(e.hist.Marks); n == 0 || mark.At > e.hist.Marks[n-1].Below {
+		e.hist.Marks = append(e.hist.Marks, history.Mark{Below: mark.At, At: clock.Mono(e.now())})
+	}
 }
 
 // client requests IDs over gRPC, one request after the other, and records the

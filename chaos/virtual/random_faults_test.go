@@ -200,6 +200,9 @@ func TestRandomFaults(t *testing.T) {
 						}
 					}
 				}
+				if marks := len(e.hist.Marks); marks < 3 {
+					t.Errorf("seed %d: %d watermarks: too few to mean anything", seed, marks)
+				}
 				if served < 1000 || refused < 50 {
 					t.Errorf("%d requests were served and %d refused: too few to test anything", served, refused)
 				}

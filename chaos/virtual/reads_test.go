@@ -53,6 +53,7 @@ type noGenerator struct {
 }
 
 func (g *noGenerator) Begin(b lease.Grant) { g.mu.Lock(); g.base = b.Base; g.grants++; g.mu.Unlock() }
+func (g *noGenerator) Lift(clock.Millis)   {}
 func (g *noGenerator) Raise(clock.Millis)  {}
 func (g *noGenerator) Seal() clock.Millis  { g.mu.Lock(); defer g.mu.Unlock(); return g.base }
 func (g *noGenerator) Report(lease.Status) {}

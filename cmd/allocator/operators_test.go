@@ -118,6 +118,8 @@ func TestWhatOperatorsSee(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.eventually(cli.ExitOK, status, `^two +\S+ +\d+ +1 +-?\d+\.\ds +[2-9]\.\ds ago `)
+	d.eventually(cli.ExitOK, []string{"watermark", "--addr", one.grpc}, `^  (silent|vanished), since \d\d:\d\d:\d\d: node two \(sid \d+\) `)
+	d.eventually(cli.ExitOK, status, `^watermark \S+Z, \d+\.\ds behind: node two \(sid \d+\) `)
 	d.eventually(cli.ExitOK, status, `^1 node; `, `^\d+ +\S+ +1 +two +\d+s ago +(now|in \d+\.\ds) +not released$`)
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^warn +unreleased +two has not released sid \d+: it last wrote \d+s ago`)
 	if err := two.Process.Signal(syscall.SIGCONT); err != nil {

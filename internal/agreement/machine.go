@@ -378,15 +378,14 @@ func (m *Machine) lapsed(r Reading) []lease.Lapsed {
 // registered. One that lapsed keeps its last: it may only be cut off from the store. Of two
 // at one address only the newer can answer.
 func (m *Machine) partners() (out []Peer) {
-	withGossip, newest := 0, map[string]int64{}
+	newest, voters := map[string]int64{}, map[string]bool{}
+	for _, v := range m.voters {
+		voters[v.Name] = true
+	}
 	for _, r := range m.members {
-		if !r.NoGossip {
-			withGossip++
-		}
 		addr := m.records[lease.Instance(r.Instance)].Gossip
 		newest[addr] = max(newest[addr], r.Since)
 	}
-	all := len(m.voters) >= withGossip-1
 	for _, r := range m.members {
 		known := m.records[lease.Instance(r.Instance)]
 		if known.Gossip == "" || r.Instance == string(m.cfg.Instance) {
@@ -397,8 +396,7 @@ func (m *Machine) partners() (out []Peer) {
 			Instance: r.Instance,
 			GRPC:     known.GRPC,
 			Gossip:   known.Gossip,
-			Ask: r.Since == newest[known.Gossip] &&
-				(all || slices.ContainsFunc(m.voters, func(v clock.Member) bool { return v.Name == r.Name })),
+			Ask:      r.Since == newest[known.Gossip] && voters[r.Name],
 		})
 	}
 	return out
@@ -433,6 +431,7 @@ func (m *Machine) evaluate(r Reading) {
 	gate := lease.Gate{
 		Open:      m.gate.MayReserve() && !m.draining,
 		Confirmed: j.Finding == clock.Agreed && j.Registered > 1,
+		Agreed:    j.Finding == clock.Agreed,
 	}
 	if gate != m.setGate {
 		m.setGate = gate

@@ -60,7 +60,7 @@ func TestAlone(t *testing.T) {
 	if !slices.Equal(verdicts(got), []clock.Phase{clock.Confirmed}) || d.m.Wake() != clock.Mono(d.now+evaluateEvery) {
 		t.Errorf("%v, wakes at %d", got, d.m.Wake())
 	}
-	if gates := of[SetGate](got); len(gates) != 1 || gates[0].Gate != (lease.Gate{Open: true}) {
+	if gates := of[SetGate](got); len(gates) != 1 || gates[0].Gate != (lease.Gate{Open: true, Agreed: true}) {
 		t.Errorf("gates %v", gates)
 	}
 	if got := d.tick(evaluateEvery); got != nil {
@@ -151,16 +151,25 @@ func TestAskOnceAfterAJump(t *testing.T) {
 	jump := func(raw time.Duration) []Ask {
 		d.now += time.Second
 		at := int64(d.now)
-		return of[Ask](d.m.Step(d.reading(), Exchange{
+		actions := d.m.Step(d.reading(), Exchange{
 			Node: alice, Status: idle, Sample: clock.Sample{Instance: alice, T1: at, T4: at, Peer: clock.Snapshot{Raw: at + int64(raw)}},
-		}))
+		})
+		if jumps := of[PeerClockJumped](actions); len(jumps) != len(of[Ask](actions)) {
+			t.Errorf("%v", actions)
+		}
+		return of[Ask](actions)
 	}
 	for i, c := range []struct {
-		raw  time.Duration
-		want int
-	}{{0, 0}, {0, 0}, {time.Hour, 1}, {2 * time.Hour, 0}, {3 * time.Hour, 0}, {3 * time.Hour, 0}, {time.Hour, 1}} {
-		if got := jump(c.raw); len(got) != c.want {
-			t.Errorf("sample %d: asks %v, want %d", i, got, c.want)
+		raw   time.Duration
+		want  int
+		jumps uint64 // so far
+	}{
+		{0, 0, 0}, {0, 0, 0}, {time.Hour, 1, 1}, {2 * time.Hour, 0, 2}, {3 * time.Hour, 0, 3}, {3 * time.Hour, 0, 3},
+		{time.Hour, 1, 4},
+	} {
+		if got := jump(c.raw); len(got) != c.want || d.m.Report(d.reading()).Discontinuities != c.jumps {
+			t.Errorf("sample %d: asks %v, want %d; %d jumps, want %d", i, got, c.want,
+				d.m.Report(d.reading()).Discontinuities, c.jumps)
 		}
 	}
 }
@@ -229,6 +238,7 @@ func TestPeerVote(t *testing.T) {
 		want   clock.Vote
 	}{
 		{Status{SID: 4}, clock.VoteIssued},
+		{Status{SID: 0}, clock.VoteIssued},
 		{Status{SID: 4, Verdict: clock.Skewed}, clock.VoteNew},
 		{Status{SID: 4, Verdict: clock.Unverified}, clock.VoteNew},
 		{Status{SID: -1}, clock.VoteNew},
@@ -391,9 +401,269 @@ func TestLapsedNodesCount(t *testing.T) {
 	if len(d.m.Voters()) != 0 {
 		t.Errorf("nobody lapsed: %v", d.m.Voters())
 	}
-	d = newDesk() // It starts when they lapsed ten minutes ago.
+	d = newDesk() // It starts when they lapsed ten minutes ago, by its issuing clock.
+	d.now = time.Hour + lapsedFor
+	if lapse(alice, bob); len(d.m.Voters()) != 2 {
+		t.Errorf("%v count", d.m.Voters())
+	}
+	d = newDesk()
 	d.now = time.Hour + lapsedFor + time.Millisecond
 	if lapse(alice, bob); len(d.m.Voters()) != 0 {
 		t.Errorf("%v count", d.m.Voters())
+	}
+}
+
+// TestAskAfterAStep: for 3 s after a step of the wall clock all peers are asked four times a second,
+// whatever else happens, and nobody is while nothing is wrong.
+func TestAskAfterAStep(t *testing.T) {
+	d := newDesk()
+	d.now = time.Minute
+	d.list(true, "me", alice, bob)
+	since := time.Duration(0)
+	step := func(ev Event) int {
+		r := d.reading()
+		if since > 0 {
+			r.Anchor = clock.AnchorStats{Pending: true, Since: clock.Mono(since), Held: time.Hour}
+		}
+		return len(of[Ask](d.m.Step(r, ev)))
+	}
+	for i := range 40 {
+		if i%4 == 0 {
+			d.exchange(alice, 0)
+			d.exchange(bob, 0)
+		}
+		d.now += evaluateEvery
+		if n := step(Tick{}); n != 0 {
+			t.Fatalf("nothing is wrong, and %d are asked", n)
+		}
+	}
+	since = d.now
+	for i := range 20 {
+		want := 0
+		if d.now-since < askSoon {
+			want = 2
+		}
+		if n := step(Tick{}); n != want {
+			t.Errorf("tick %d after a step: %d are asked, want %d", i, n, want)
+		}
+		d.now += evaluateEvery / 2
+		if n := step(Drain{}) + step(Undrain{}); n != 0 {
+			t.Errorf("asked %d times more than four times a second", n)
+		}
+		d.now += evaluateEvery / 2
+	}
+}
+
+// TestNoVoteWithoutAList: who has not read who is registered is not alone.
+func TestNoVoteWithoutAList(t *testing.T) {
+	d := newDesk()
+	r := d.reading()
+	r.Anchor = clock.AnchorStats{Pending: true, Since: r.Mono, Held: time.Hour}
+	if got := d.m.PeerVote(r); got != (clock.PeerVote{}) {
+		t.Errorf("before the first list: %+v", got)
+	}
+	d.list(true, "me")
+	if got := d.m.PeerVote(r); got.Vote != clock.VoteAlone || got.Held != time.Hour {
+		t.Errorf("alone: %+v", got)
+	}
+	r.Anchor.Pending = false
+	if got := d.m.PeerVote(r); got != (clock.PeerVote{}) {
+		t.Errorf("alone without a step: %+v", got)
+	}
+}
+
+// TestVoteWhileSlewing: where the wall clock is now is seen from where the issuing clock is on its way to.
+func TestVoteWhileSlewing(t *testing.T) {
+	for off, want := range map[time.Duration]clock.Vote{
+		time.Hour - time.Minute: clock.VoteNew, time.Hour + time.Minute: clock.VoteNone, -time.Minute: clock.VoteOld,
+		time.Minute: clock.VoteNone,
+	} {
+		d := newDesk()
+		d.now = time.Minute
+		d.list(false, "me", alice, bob)
+		d.exchange(alice, off)
+		d.exchange(bob, off)
+		r := d.reading()
+		r.Anchor = clock.AnchorStats{Pending: true, Since: clock.Mono(d.now), Held: time.Hour, Slewing: time.Minute}
+		if got := d.m.PeerVote(r).Vote; got != want {
+			t.Errorf("peers are %v ahead: %v, want %v", off, got, want)
+		}
+		r.Anchor.Suspends++ // The answers are from before.
+		if got := d.m.PeerVote(r).Vote; got != clock.VoteNone {
+			t.Errorf("after a suspend: %v", got)
+		}
+	}
+}
+
+// TestAcceptedTime: what records showed at the start goes on with the clock, and counts as an accepted time.
+func TestAcceptedTime(t *testing.T) {
+	for _, tc := range []struct{ accepted, recorded, want clock.Millis }{
+		{0, 0, 0}, {5000, 0, 5000}, {0, 1000, 3000}, {5000, 1000, 5000}, {2500, 1000, 3000},
+	} {
+		d := newDesk()
+		d.now = 10 * time.Second
+		d.m.Step(d.reading(), LeaseChanged{lease.Status{
+			Listed: true, Accepted: tc.accepted, Recorded: tc.recorded, RecordedAt: clock.Mono(8 * time.Second),
+		}})
+		r := d.reading()
+		r.Anchor = clock.AnchorStats{Pending: true, Since: r.Mono, Held: time.Hour}
+		if got := d.m.PeerVote(r).Accepted; got != tc.want {
+			t.Errorf("%+v: %d", tc, got)
+		}
+	}
+}
+
+// TestSuspendInEveryStep: an evaluation after a suspend rests on no answer from before, and on those since.
+func TestSuspendInEveryStep(t *testing.T) {
+	d := newDesk()
+	d.now = time.Minute
+	d.list(false, "me", alice, bob)
+	d.exchange(alice, 0)
+	d.exchange(bob, 0)
+	judged := func(ev Event) int {
+		r := d.reading()
+		r.Anchor.Suspends = 1
+		d.m.Step(r, ev)
+		return d.m.gate.Stats().Judgement.Agree
+	}
+	d.tick(evaluateEvery)
+	if n := d.m.gate.Stats().Judgement.Agree; n != 3 {
+		t.Fatalf("%d agree", n)
+	}
+	if n := judged(Tick{}); n != 1 {
+		t.Errorf("%d agree by answers from before a suspend", n)
+	}
+	at := int64(d.now)
+	for _, n := range []string{alice, bob} {
+		judged(Exchange{Node: n, Status: idle, Sample: clock.Sample{Instance: n, T1: at, T4: at, Peer: clock.Snapshot{Raw: at}}})
+	}
+	if n := judged(Tick{}); n != 3 {
+		t.Errorf("%d agree by answers since", n)
+	}
+}
+
+// TestWhoReturnsIsAskedAnew: nothing that a peer said counts after it was not registered.
+func TestWhoReturnsIsAskedAnew(t *testing.T) {
+	d := newDesk()
+	d.list(false, "me", alice, bob)
+	d.exchange(alice, 0)
+	d.exchange(bob, 0)
+	d.list(false, "me", bob)
+	d.list(false, "me", alice, bob)
+	for _, p := range d.m.Report(d.reading()).Peers {
+		if p.Fresh != (p.Name == bob) {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+// TestReport: what people see of each peer.
+func TestReport(t *testing.T) {
+	d := newDesk()
+	d.now = time.Minute
+	d.list(true, "me", alice, bob)
+	at := int64(d.now)
+	sample := clock.Sample{
+		Instance: alice, T1: at - int64(60*time.Millisecond), T4: at, Hold: 20 * time.Millisecond,
+		Peer: clock.Snapshot{Raw: at, Issuing: int64(time.Second), Wall: int64(2 * time.Second), Kernel: clock.Synchronized},
+	}
+	e := Exchange{Node: alice, Status: Status{SID: 4, Term: 9, Verdict: clock.Skewed}, Sample: sample}
+	if e.RTT() != 40*time.Millisecond {
+		t.Errorf("the messages took %v", e.RTT())
+	}
+	d.m.Step(d.reading(), e)
+	d.now += 500 * time.Millisecond
+	r := d.reading()
+	r.Clocks.Issuing = int64(time.Hour)
+	got := d.m.Report(r)
+	if got.Now != clock.Millis((d.now+time.Hour)/time.Millisecond) || got.Gossip != 1 {
+		t.Errorf("now %d", got.Now)
+	}
+	r.Clocks.Issuing = 0
+	got = d.m.Report(r)
+	p := got.Peers[0]
+	if p.Name != alice || !p.Fresh || p.SID != 4 || p.Term != 9 || p.Verdict != clock.Skewed || p.RTT != 40*time.Millisecond ||
+		p.Age != 500*time.Millisecond || p.Stats.Samples != 1 || p.Kernel != clock.Synchronized {
+		t.Errorf("%+v", p)
+	}
+	near := func(d, want time.Duration) bool { return d > want-50*time.Millisecond && d < want+50*time.Millisecond }
+	if !near(p.Offset, time.Second) || !near(p.Wall, 2*time.Second) || p.Error < 20*time.Millisecond || p.Error > 60*time.Millisecond {
+		t.Errorf("offset %v ± %v, wall clock %v", p.Offset, p.Error, p.Wall)
+	}
+	if b := got.Peers[1]; b.Name != bob || b.Fresh || b.SID != -1 || b.Verdict != clock.Unverified || b.Age != 0 {
+		t.Errorf("one that never answered: %+v", b)
+	}
+}
+
+// TestImpossibleAnswers: an answer that came before its question changes nothing.
+func TestImpossibleAnswers(t *testing.T) {
+	d := acquainted()
+	d.is(Status{SID: 3, Term: 7, Era: 1, Revision: 5, Cluster: 9})
+	at := int64(time.Minute)
+	if got := d.m.Step(d.reading(), Exchange{
+		Node: alice, Status: holds(3, 7), Sample: clock.Sample{Instance: alice, T1: at, T4: at - 1, Peer: clock.Snapshot{Raw: at}},
+	}); got != nil || len(d.m.peers) != 0 {
+		t.Errorf("%v, %d peers", got, len(d.m.peers))
+	}
+}
+
+// TestStatus: a node reports the sid that it extends, and none that it has lost.
+func TestStatus(t *testing.T) {
+	for _, tc := range []struct {
+		held  bool
+		phase lease.Phase
+		want  int
+	}{{true, lease.Holding, 4}, {true, lease.Lost, -1}, {false, lease.Holding, -1}, {false, lease.Seeking, -1}} {
+		d := newDesk()
+		d.m.Step(d.reading(), LeaseChanged{lease.Status{Held: tc.held, Phase: tc.phase, Grant: lease.Grant{SID: 4, Term: 2}}})
+		if s := d.m.Status(); s.SID != tc.want || (s.Term == 2) != (tc.want == 4) {
+			t.Errorf("%+v: %+v", tc, s)
+		}
+	}
+}
+
+// TestLapsedByIssuingClock: for how long a node has lapsed is seen from the clock that writes records.
+func TestLapsedByIssuingClock(t *testing.T) {
+	d := newDesk()
+	d.now = time.Hour
+	r := d.reading()
+	r.Clocks.Issuing = int64(24 * time.Hour)
+	d.m.Step(r, LeaseChanged{lease.Status{
+		Listed: true,
+		Nodes:  []lease.Registration{{Node: "me", Instance: "z", Gossip: "me"}},
+		Lapsed: []lease.Lapsed{
+			{Node: alice, Instance: alice, Wall: clock.Millis(25 * time.Hour / time.Millisecond)},
+			{Node: bob, Instance: bob, Wall: clock.Millis((25*time.Hour-lapsedFor)/time.Millisecond) - 1},
+		},
+	}})
+	if v := d.m.Voters(); len(v) != 1 || v[0].Name != alice {
+		t.Errorf("%v count", v)
+	}
+}
+
+// TestBlockedStep: while a step beyond the limit is held, a peer that has its time and issues nothing
+// does not disagree.
+func TestBlockedStep(t *testing.T) {
+	for _, tc := range []struct {
+		blocked bool
+		off     time.Duration
+		want    clock.Finding
+	}{
+		{true, time.Hour, clock.Unconfirmed},
+		{true, time.Hour + time.Minute, clock.SelfFalse},
+		{true, time.Hour + 2*time.Minute, clock.SelfFalse},
+		{false, time.Hour, clock.SelfFalse},
+	} {
+		d := newDesk()
+		d.now = time.Minute
+		d.list(true, "me", alice, bob)
+		d.exchange(alice, tc.off)
+		d.exchange(bob, tc.off)
+		r := d.reading()
+		r.Anchor = clock.AnchorStats{Blocked: tc.blocked, Held: time.Hour + time.Minute, Slewing: time.Minute}
+		d.m.Step(r, Tick{})
+		if j := d.m.gate.Stats().Judgement; j.Finding != tc.want {
+			t.Errorf("%+v: %+v", tc, j)
+		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 type most struct {
 	names  map[string]bool // They were registered at the latest list.
 	lapsed map[string]bool // They had lapsed then.
-	// levels are numbers of names, each smaller than the one before, with the time until
-	// which there were so many. The last is that of names.
+	// levels are numbers of names, each smaller than the one before, with the time of the list
+	// that showed so many last.
 	levels []level
 }
 
@@ -28,9 +28,6 @@ type level struct {
 // time, and those of nodes that have lapsed since without ever being seen. So whoever starts
 // counts everybody who lapsed before.
 func (m *most) registered(now clock.Mono, names map[string]bool, lapsed []lease.Lapsed) int {
-	if n := len(m.levels); n > 0 {
-		m.levels[n-1].until = now
-	}
 	together := maps.Clone(names)
 	maps.Copy(together, m.names)
 	seen := map[string]bool{}
@@ -42,7 +39,6 @@ func (m *most) registered(now clock.Mono, names map[string]bool, lapsed []lease.
 	}
 	m.names, m.lapsed = names, seen
 	m.push(level{len(together), now})
-	m.push(level{len(names), now})
 	for now.Sub(m.levels[0].until) > lapsedFor {
 		m.levels = m.levels[1:]
 	}

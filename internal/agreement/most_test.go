@@ -33,6 +33,8 @@ func TestLapsedUpToMost(t *testing.T) {
 		"most is long ago":         {"me a b p q, me a b, " + later + ", me a b r, me a b / r", "a b r"},
 		"most is very long ago":    {"me a b p q, me a b, " + later + ", me a b r, " + later + ", me a b / r s", "a b r s"},
 		"self is not registered":   {"a b, a / b", "a b"},
+		"without gossip":           {"me a x- y-, me a, me a p, me a / p, me a q / p, me a / p q", "a q"},
+		"one left for another":     {"me a b p, me a b q, me a b / q, me a b r / q, me a b / q r", "a b q r"},
 		"two sids of one":          {"me a b, me a / b b", "a b"},
 	} {
 		d := newDesk()
@@ -48,7 +50,12 @@ func TestLapsedUpToMost(t *testing.T) {
 			registered, lapsed, _ := strings.Cut(list, "/")
 			s := lease.Status{Listed: true}
 			for _, n := range strings.Fields(registered) {
-				s.Nodes = append(s.Nodes, lease.Registration{Node: n, Instance: lease.Instance(n), Gossip: n})
+				n, without := strings.CutSuffix(n, "-")
+				r := lease.Registration{Node: n, Instance: lease.Instance(n), Gossip: n}
+				if without {
+					r.Gossip = ""
+				}
+				s.Nodes = append(s.Nodes, r)
 			}
 			for i, n := range strings.Fields(lapsed) {
 				if first[n] == 0 {
@@ -68,6 +75,27 @@ func TestLapsedUpToMost(t *testing.T) {
 	}
 }
 
+// TestMostWithinTenMinutes: a number of names counts for as long as a node that lapsed.
+func TestMostWithinTenMinutes(t *testing.T) {
+	var m most
+	names := func(n int) map[string]bool {
+		out := map[string]bool{}
+		for i := range n {
+			out[fmt.Sprint(i)] = true
+		}
+		return out
+	}
+	m.registered(0, names(5), nil)
+	for _, tc := range []struct {
+		at   time.Duration
+		want int
+	}{{time.Second, 5}, {time.Second + lapsedFor, 5}, {time.Second + lapsedFor + 1, 2}} {
+		if got := m.registered(clock.Mono(tc.at), names(2), nil); got != tc.want {
+			t.Errorf("after %v: %d, want %d", tc.at, got, tc.want)
+		}
+	}
+}
+
 // TestMostForgets: what is remembered of numbers of names is bounded by the most.
 func TestMostForgets(t *testing.T) {
 	var m most
@@ -76,7 +104,9 @@ func TestMostForgets(t *testing.T) {
 		for j := range 1 + i*7%50 {
 			names[fmt.Sprint(j)] = true
 		}
-		m.registered(clock.Mono(i)*clock.Mono(time.Second), names, nil)
+		for range 3 {
+			m.registered(clock.Mono(i)*clock.Mono(time.Second/4), names, nil)
+		}
 		if len(m.levels) > 51 {
 			t.Fatalf("%d levels", len(m.levels))
 		}

@@ -34,6 +34,7 @@ type Config struct {
 	SIDRange  lease.SIDRange // This node may take these sids; zero: all.
 	Etcd      Etcd
 	Lease     Lease
+	Watermark Watermark
 	Worker    Worker
 	Issue     Issue
 	Clock     Clock
@@ -80,6 +81,12 @@ type Lease struct {
 	// The whole space is listed again this often, and more rarely where a watch reports its changes.
 	ReloadEvery time.Duration
 	CallTimeout time.Duration // One call to etcd may take this long.
+}
+
+// Watermark is how closely the watermark follows the clock.
+type Watermark struct {
+	Interval time.Duration // A node says this often which times it issues no more.
+	Grace    time.Duration // A ceiling has passed for everybody so long after it.
 }
 
 // Worker is what workers may have: generators outside of the nodes.
@@ -215,6 +222,10 @@ func Default() Config {
 			ReloadEvery: 30 * time.Second,
 			CallTimeout: 2 * time.Second,
 		},
+		Watermark: Watermark{
+			Interval: 5 * time.Second,
+			Grace:    5 * time.Second,
+		},
 		Worker: Worker{Window: time.Minute},
 		Issue: Issue{
 			MaxLead:      250 * time.Millisecond,
@@ -268,6 +279,19 @@ func (c Config) Slack() repair.Slack {
 		MaxLead: c.Issue.MaxLead,
 	}
 }
+
+// ExtendEvery returns how often a node extends its window, and says with that which times it
+// issues no more.
+func (c Config) ExtendEvery() time.Duration { return min(c.Lease.ExtendEvery, c.Watermark.Interval) }
+
+// MarkRules returns how the watermark is computed. A floor is late once the write after it was
+// to come and had its time.
+func (c Config) MarkRules() lease.MarkRules {
+	return lease.MarkRules{Grace: c.Watermark.Grace, Late: c.ExtendEvery() + c.Lease.CallTimeout}
+}
+
+// MarkEvery returns how often the watermark is raised: by a part of what the floors move.
+func (c Config) MarkEvery() time.Duration { return c.ExtendEvery() / 4 }
 
 // StopWithin returns the longest that a node takes to stop: what a supervisor
 // must grant it between asking and killing.

@@ -153,6 +153,20 @@ func (c *Config) options() []Option {
 		},
 
 		{
+			Key:   "watermark.interval",
+			value: durationValue(&c.Watermark.Interval),
+			Usage: "how often a node says at least which times it issues no more",
+			Why: "The watermark is behind the clock by this and a quarter. A node extends its window as often: " +
+				"with 1s that is one small write a second.",
+		},
+		{
+			Key:   "watermark.grace",
+			value: durationValue(&c.Watermark.Grace),
+			Usage: "how long after the window of a vanished holder the watermark passes it",
+			Why:   "For clocks that differ, and for a request that was under way when its process was paused.",
+		},
+
+		{
 			Key:   "worker.sid-range",
 			value: SIDsValue(&c.Worker.SIDRange),
 			Usage: "sids for workers, generators outside of the nodes, as first-last; empty: there are no workers",

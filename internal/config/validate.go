@@ -308,7 +308,7 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 		key string
 		d   time.Duration
 	}{{"lease.extend-every", l.ExtendEvery}, {"lease.keepalive", l.KeepAlive}, {"lease.reload-every", l.ReloadEvery},
-		{"lease.call-timeout", l.CallTimeout}} {
+		{"lease.call-timeout", l.CallTimeout}, {"watermark.interval", c.Watermark.Interval}} {
 		rule(d.d >= minInterval && d.d <= time.Hour, d.key, "%v is out of range: it must be %v to 1h", d.d, minInterval)
 	}
 	rule(l.Window > 0 && l.Window <= lease.MaxWindow, "lease.window",
@@ -322,6 +322,9 @@ func (c Config) validateLease(rule func(bool, string, string, ...any)) {
 		"%v is not more than lease.extend-every + 2 × lease.call-timeout (%v), so one lost call to etcd would make "+
 			"the node refuse requests: raise it, or lower those",
 		l.Window, l.ExtendEvery+2*l.CallTimeout)
+	least := 2 * c.Issue.MaxSkew
+	rule(c.Watermark.Grace >= least && c.Watermark.Grace <= time.Hour, "watermark.grace",
+		"%v is out of range: it must be twice issue.max-skew (%v) to 1h", c.Watermark.Grace, least)
 	w := c.Worker.Window
 	rule(w >= minTTL && w <= lease.MaxWindow, "worker.window",
 		"%v is out of range: it must be %v to %v", w, minTTL, lease.MaxWindow)

@@ -34,6 +34,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/watermark"
 	"github.com/flakelease/allocator/internal/worker/broker"
 )
 
@@ -173,6 +174,9 @@ func (d *Daemon) WatchClocks() <-chan struct{} { return d.watch.Watch() }
 // Node returns the part that issues IDs.
 func (d *Daemon) Node() *node.Node { return d.node }
 
+// Marks returns what reads the watermark. It may be called when Listening is closed.
+func (d *Daemon) Marks() *watermark.Reader { return d.service.Marks() }
+
 // Workers returns what serves workers.
 func (d *Daemon) Workers() *server.Workers { return d.service.Workers() }
 
@@ -216,7 +220,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.serve(l, "gRPC listener", d.listeners.grpc, grpcServer.Serve)
 	d.serve(l, "HTTP listener", d.listeners.http, serveHTTP(httpServer))
 	d.serve(l, "RESP listener", d.listeners.resp, d.serveRESP)
-	l.onStop("new requests", stepTimeout, func(context.Context) error { d.drainer.Stop(); d.feed.End(); return nil })
+	l.onStop("new requests", stepTimeout, func(context.Context) error {
+		d.drainer.Stop()
+		d.feed.End()
+		d.service.Marks().End()
+		return nil
+	})
 	l.onStop("readiness", d.cfg.Drain.Delay+stepTimeout, func(context.Context) error { d.endReadiness(); return nil })
 
 	for _, problem := range d.cfg.Exposed() {
@@ -275,7 +284,7 @@ func (d *Daemon) build() error {
 		Workers:        d.cfg.Worker.SIDRange,
 		WorkerWindow:   d.cfg.Worker.Window,
 		Window:         l.Window,
-		ExtendEvery:    l.ExtendEvery,
+		ExtendEvery:    d.cfg.ExtendEvery(),
 		TTL:            l.TTL,
 		KeepAliveEvery: l.KeepAlive,
 		ReloadEvery:    l.ReloadEvery,
@@ -284,6 +293,8 @@ func (d *Daemon) build() error {
 		MaxLead:        d.cfg.Issue.MaxLead,
 		StepLimit:      d.cfg.Clock.StepLimit,
 		DowntimeLimit:  d.cfg.Clock.DowntimeLimit,
+		Mark:           d.cfg.MarkRules(),
+		MarkEvery:      d.cfg.MarkEvery(),
 		Nonce:          rand.Text,
 		Jitter:         jitter,
 	}
@@ -303,6 +314,7 @@ func (d *Daemon) build() error {
 	var err error
 	d.service, err = server.New(server.Config{
 		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.Quota(),
+		Watermark: watermark.Config{Interval: d.cfg.Watermark.Interval, Reload: l.ReloadEvery},
 		Broker: broker.New(broker.Config{
 			SIDs: d.cfg.Worker.SIDRange, Bounds: machine.Bounds(),
 			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd.store, Logger: d.log,
@@ -322,6 +334,7 @@ func (d *Daemon) build() error {
 		Reports:   d.reports,
 		Ask:       d.askOnce,
 		Feed:      d.feed,
+		Marks:     d.service.Marks(),
 		Settings:  d.settings(),
 		Window:    l.Window,
 		Expected:  d.cfg.Cluster.Expect,
@@ -367,14 +380,16 @@ func (d *Daemon) build() error {
 	d.metrics = metrics.New(metrics.Config{
 		Node:    d.node,
 		Keeper:  d.keeper,
+		Marks:   d.service.Marks(),
 		Clock:   d.clock,
 		Version: d.version,
 		Space:   d.cfg.Space,
 		Settings: metrics.Settings{
-			Window:  l.Window,
-			TTL:     l.TTL,
-			MaxSkew: d.cfg.Issue.MaxSkew,
-			MaxLead: d.cfg.Issue.MaxLead,
+			Window:    l.Window,
+			TTL:       l.TTL,
+			MaxSkew:   d.cfg.Issue.MaxSkew,
+			MaxLead:   d.cfg.Issue.MaxLead,
+			Watermark: d.cfg.Watermark.Interval,
 		},
 		Clocks:   d.watch.Report,
 		Gossip:   d.gossipStats,

@@ -246,6 +246,18 @@ func (t *Tenure) Raise(ceil clock.Millis) {
 	}
 }
 
+// Lift has the tenure issue nothing with a time below floor, in Unix ms, from now on. It
+// uses up no ID at or above floor.
+func (t *Tenure) Lift(floor clock.Millis) {
+	to := (min(max(t.millis(floor), 0), t.end*t.unit)+t.unit-1)/t.unit<<(t.bits&63) - 1
+	for {
+		last := t.word.Load()
+		if last >= sealed || int64(last) >= to || t.word.CompareAndSwap(last, uint64(to)) {
+			return
+		}
+	}
+}
+
 // Seal ends the tenure: no ID is issued after it. It returns the exclusive
 // ceiling of what was, in Unix ms: the end of the last ID's unit of time, or the base
 // that NewTenure was given if there is none. Sealing again returns the same.

@@ -588,3 +588,54 @@ func TestLeadInUnits(t *testing.T) {
 		}
 	}
 }
+
+// TestLift: after a lift nothing is issued with a time below the floor, whatever the clock reads,
+// and nothing at or above it is used up. A lift below what was issued, or of a sealed tenure,
+// changes nothing.
+func TestLift(t *testing.T) {
+	for _, name := range flake.Layouts() {
+		l, err := flake.ParseLayout(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Holders() < 2 {
+			continue // It is never leased.
+		}
+		f := flake.Format{Layout: l, Epoch: flake.DefaultEpoch}
+		unit := l.Unit()
+		base := clock.Millis(flake.DefaultEpoch + 1_000_000*unit)
+		tenure, err := NewTenure(Config{Layout: l, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: clock.Millis(100 * unit)}, 1, base, base+clock.Millis(1000*unit), Random())
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenure.Lift(base - 5)
+		if b, err := tenure.Next(base, base, 1, 0); err != nil || f.UnixMilli(b.First) != int64(base) {
+			t.Errorf("%v: a lift below the base: %v, %v", l, b, err)
+		}
+		first, _ := tenure.Issued()
+		floor := base + clock.Millis(50*unit)
+		tenure.Lift(floor)
+		tenure.Lift(floor - 1)
+		b, err := tenure.Next(base, floor, 1, 0)
+		if err != nil || f.UnixMilli(b.First) != int64(floor) || b.First < first {
+			t.Errorf("%v: got %v of %d, %v, want one of %d", l, b, f.UnixMilli(b.First), err, floor)
+		}
+		if unit > 1 {
+			tenure.Lift(floor + clock.Millis(unit) + 1) // within a unit: the whole unit may not be used
+			if b, err = tenure.Next(base, floor, 1, 0); err != nil || f.UnixMilli(b.First) != int64(floor)+2*unit {
+				t.Errorf("%v: got %d, %v after a lift within a unit", l, f.UnixMilli(b.First), err)
+			}
+		}
+		last, _ := tenure.Issued()
+		tenure.Lift(base)
+		if now, _ := tenure.Issued(); now != last {
+			t.Errorf("%v: a lift below %v changed it to %v", l, last, now)
+		}
+		ceil := tenure.Seal()
+		tenure.Lift(ceil + 1)
+		if again := tenure.Seal(); again != ceil {
+			t.Errorf("%v: a lift after the seal moved %d to %d", l, ceil, again)
+		}
+		tenure.Lift(1 << 60)
+	}
+}

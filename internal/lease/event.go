@@ -11,8 +11,8 @@ import (
 // Event is something that happened. Events are passed to [Machine.Step].
 type Event interface{ event() }
 
-// The events. Loaded, Committed, Registered, KeptAlive and Revoked answer the
-// action of the same name, exactly once each; Err set means that the outcome is
+// The events. Loaded, Committed, Marked, Registered, KeptAlive and Revoked answer the
+// action of that name, exactly once each; Err set means that the outcome is
 // unknown, unless it is ErrLeaseGone.
 type (
 	// Tick lets time pass. The shell sends one no later than Machine.Wake returns.
@@ -26,6 +26,12 @@ type (
 	Committed struct {
 		Applied bool
 		View    View
+		Err     error
+	}
+	// Marked answers PutMark, with the record as it is then.
+	Marked struct {
+		Applied bool
+		Mark    Entry[Mark]
 		Err     error
 	}
 	// Registered answers Register.
@@ -48,6 +54,9 @@ type (
 		// Confirmed is set while a majority of the cluster confirms this clock.
 		// That is better evidence than the records in the store.
 		Confirmed bool
+		// Agreed is Confirmed, or set for a node that is registered alone: its clock is the
+		// only one.
+		Agreed bool
 	}
 	// GiveUp asks for the sid to be given back while the node keeps running, so
 	// that another node can take it. The next one is acquired when the gate is open.
@@ -68,6 +77,7 @@ type (
 func (Tick) event()             {}
 func (Loaded) event()           {}
 func (Committed) event()        {}
+func (Marked) event()           {}
 func (Registered) event()       {}
 func (KeptAlive) event()        {}
 func (Revoked) event()          {}
@@ -94,8 +104,8 @@ type Watched struct {
 	Changes []Change
 }
 
-// Change is a key that was put or deleted. A ChangedHolder has SID and Holder, and a
-// ChangedNode has Instance and Node. A value that is zero was deleted.
+// Change is a key that was put or deleted. A ChangedHolder has SID and Holder, a
+// ChangedNode Instance and Node, and a ChangedMark Mark. A value that is zero was deleted.
 type Change struct {
 	Revision int64
 	Key      ChangedKey
@@ -103,6 +113,7 @@ type Change struct {
 	Holder   Entry[Holder]
 	Instance Instance
 	Node     Registration
+	Mark     Entry[Mark]
 }
 
 // ChangedKey is a kind of key.
@@ -113,14 +124,15 @@ const (
 	ChangedOther ChangedKey = iota
 	ChangedHolder
 	ChangedNode
+	ChangedMark
 )
 
 // Action is something the shell must do, in the order returned by Step.
 type Action interface{ action() }
 
-// The actions. Requests to the store (Load, Read, Commit, Register, KeepAlive,
+// The actions. Requests to the store (Load, Read, Commit, PutMark, Register, KeepAlive,
 // Revoke) are started and answered later by an event; the machine has at most
-// one request about records and one about the lease outstanding. Begin, Raise
+// one request about records and one about the lease outstanding. Begin, Lift, Raise
 // and Seal act on the generator at once, before anything after them.
 type (
 	// Load asks for a view of the whole space.
@@ -129,6 +141,8 @@ type (
 	Read struct{ SID flake.SID }
 	// Commit asks for a guarded write.
 	Commit struct{ Txn Txn }
+	// PutMark asks for a guarded write of the mark.
+	PutMark struct{ Txn MarkTxn }
 	// Register asks for this node's registration on the lease, or if that is 0 on a
 	// new lease of TTL.
 	Register struct {
@@ -142,6 +156,8 @@ type (
 	Revoke struct{ Lease LeaseID }
 	// Begin starts issuing from a new tenure. A tenure still issuing is sealed first.
 	Begin struct{ Grant Grant }
+	// Lift has the tenure issue nothing below Floor from now on.
+	Lift struct{ Floor clock.Millis }
 	// Raise lets the tenure issue up to a higher, confirmed ceiling.
 	Raise struct{ Ceil clock.Millis }
 	// Seal ends the tenure for good and asks for Sealed.
@@ -163,10 +179,12 @@ type (
 func (Load) action()      {}
 func (Read) action()      {}
 func (Commit) action()    {}
+func (PutMark) action()   {}
 func (Register) action()  {}
 func (KeepAlive) action() {}
 func (Revoke) action()    {}
 func (Begin) action()     {}
+func (Lift) action()      {}
 func (Raise) action()     {}
 func (Seal) action()      {}
 func (Alarm) action()     {}
@@ -311,6 +329,9 @@ type Status struct {
 	Ceiling clock.Millis
 	// Accepted is up to which time an operator accepted clocks; 0 is none.
 	Accepted clock.Millis
+	// Mark is the highest watermark that was read, at MarkedAt; it is zero before the first one.
+	Mark     Mark
+	MarkedAt clock.Mono
 	// Recorded is up to which time clocks may be followed at RecordedAt, by the records that
 	// there were when the process started; 0 is none.
 	Recorded clock.Millis

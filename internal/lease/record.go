@@ -35,6 +35,12 @@ type Space struct {
 	Part SIDRange `json:"sids,omitzero"`
 }
 
+// UnitStart returns the start of the unit of time that t lies in, in the layout's units.
+func (s Space) UnitStart(t clock.Millis) clock.Millis {
+	unit := clock.Millis(s.Layout.Unit())
+	return t - ((t-s.Epoch)%unit+unit)%unit
+}
+
 // Format returns what the bits of the space's IDs mean.
 func (s Space) Format() flake.Format {
 	return flake.Format{Layout: s.Layout, Epoch: int64(s.Epoch)}
@@ -130,12 +136,27 @@ type Window struct {
 	// Reason is an operator's, for a quarantined or reserved window; at most MaxReason bytes.
 	Reason string `json:"reason,omitempty"`
 
+	// Floor and Prior are for the watermark. Whoever has Instance and Term issues nothing below
+	// Floor from the write on; 0: it does not say. Prior are owners before it. A worker's is not 0
+	// if it said when it acquired the sid that it tells floors.
+	Floor clock.Millis `json:"floor,omitempty"`
+	Prior Prior        `json:"prior,omitzero"`
+
 	// Worker: the owner is a generator outside of the nodes, see package worker. Owner is
 	// the client that acquired it, in at most MaxOwner bytes. Since is the first base of the
 	// term, so that any node can release it. For nodes these are zero.
 	Worker bool         `json:"worker,omitempty"`
 	Owner  string       `json:"owner,omitempty"`
 	Since  clock.Millis `json:"since,omitempty"`
+}
+
+// Prior are earlier owners of a sid that did not give it back: they may issue IDs with times
+// in [Floor, Ceil) until their clocks have passed Ceil. Node is the last one's name. The zero
+// value is none.
+type Prior struct {
+	Floor clock.Millis `json:"floor"`
+	Ceil  clock.Millis `json:"ceil"`
+	Node  string       `json:"node"`
 }
 
 // MaxWindow is the longest window that package config allows.
@@ -249,6 +270,8 @@ func (w Window) check() error {
 		return fmt.Errorf("window [%d,%d)", w.Base, w.Ceil)
 	case !slices.Contains([]WindowState{Active, Released, Quarantined, Reserved}, w.State):
 		return fmt.Errorf("state %q", w.State)
+	case w.Floor < 0, w.Prior.Floor < 0, w.Prior.Ceil < w.Prior.Floor:
+		return fmt.Errorf("floor %d after one of [%d,%d)", w.Floor, w.Prior.Floor, w.Prior.Ceil)
 	case w.Worker && (w.Since < 0 || w.Since > w.Base):
 		return fmt.Errorf("a worker's window [%d,%d) since %d", w.Base, w.Ceil, w.Since)
 	}
@@ -265,6 +288,13 @@ func (e Era) check() error {
 func (a AcceptedTime) check() error {
 	if a.Era < 1 || a.Until < 1 || a.Nonce == "" {
 		return fmt.Errorf("time %d accepted in era %d with nonce %q", a.Until, a.Era, a.Nonce)
+	}
+	return nil
+}
+
+func (m Mark) check() error {
+	if m.Era < 0 || m.At < 0 {
+		return fmt.Errorf("mark %d of era %d", m.At, m.Era)
 	}
 	return nil
 }

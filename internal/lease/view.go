@@ -56,6 +56,7 @@ type View struct {
 	Revision int64
 	Config   Entry[Space]
 	Era      Entry[Era]
+	Mark     Entry[Mark]
 	SIDs     map[flake.SID]SIDRecords
 
 	// Only views of the whole space have these.
@@ -72,7 +73,9 @@ type Reservation struct {
 // Op names the transaction that a Txn asks for.
 type Op uint8
 
-// The transactions, and what each compares besides the window record.
+// The transactions, and what each compares besides the window record. Those that put a holder
+// also compare the value of the mark, and put the same one again: a raise of the mark that
+// was computed before them then fails.
 const (
 	// Acquire compares config and era, and that there is no holder. It puts holder, window
 	// and a line of the ledger.
@@ -97,6 +100,9 @@ func (o Op) String() string {
 	return "unknown"
 }
 
+// TakesHolder reports whether the operation puts a holder.
+func (o Op) TakesHolder() bool { return o == Acquire || o == Reclaim || o == Rehold }
+
 // Txn is a guarded write of one sid's records. It is applied whole or not at
 // all, and only if every compare of its Op holds. All compare the window record
 // with Seen.Window, by revision and by value; where that is absent, the window
@@ -104,11 +110,12 @@ func (o Op) String() string {
 type Txn struct {
 	Op  Op
 	SID flake.SID
-	// Seen, Config and Era are as last read. Of Seen the window is compared, and by Reclaim
+	// Seen, Config, Era and Mark are as last read. Of Seen the window is compared, and by Reclaim
 	// the holder too.
 	Seen   SIDRecords
 	Config Entry[Space]
 	Era    Entry[Era]
+	Mark   Entry[Mark]
 	// Acquire, Reclaim and Rehold put Holder on Lease. Extend compares the holder's lease
 	// with it.
 	Lease  LeaseID

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // Definition describes one family of series.
@@ -22,29 +23,33 @@ type Definition struct {
 
 // Names of the families.
 const (
-	idsIssued       = "allocator_ids_issued_total"
-	requests        = "allocator_requests_total"
-	refusals        = "allocator_refusals_total"
-	issueLatency    = "allocator_request_duration_seconds"
-	ready           = "allocator_ready"
-	lead            = "allocator_lead_seconds"
-	windowRemaining = "allocator_window_remaining_seconds"
-	leaseRemaining  = "allocator_lease_ttl_remaining_seconds"
-	sid             = "allocator_sid"
-	term            = "allocator_term"
-	era             = "allocator_era"
-	phase           = "allocator_lease_phase"
-	poolSIDs        = "allocator_pool_sids"
-	workerSIDs      = "allocator_worker_sids"
-	historyRewound  = "allocator_history_rewound"
-	alarms          = "allocator_alarms_total"
-	etcdLatency     = "allocator_etcd_call_duration_seconds"
-	etcdErrors      = "allocator_etcd_call_errors_total"
-	tickAge         = "allocator_keeper_tick_age_seconds"
-	epochRemaining  = "allocator_epoch_remaining_seconds"
-	settings        = "allocator_setting_seconds"
-	nodeInfo        = "allocator_node_info"
-	buildInfo       = "allocator_build_info"
+	idsIssued        = "allocator_ids_issued_total"
+	requests         = "allocator_requests_total"
+	refusals         = "allocator_refusals_total"
+	issueLatency     = "allocator_request_duration_seconds"
+	ready            = "allocator_ready"
+	lead             = "allocator_lead_seconds"
+	windowRemaining  = "allocator_window_remaining_seconds"
+	leaseRemaining   = "allocator_lease_ttl_remaining_seconds"
+	sid              = "allocator_sid"
+	term             = "allocator_term"
+	era              = "allocator_era"
+	watermarkAt      = "allocator_watermark_timestamp_seconds"
+	phase            = "allocator_lease_phase"
+	poolSIDs         = "allocator_pool_sids"
+	workerSIDs       = "allocator_worker_sids"
+	watermarkLag     = "allocator_watermark_lag_seconds"
+	watermarkBlocked = "allocator_watermark_blocked"
+	watermarkReaders = "allocator_watermark_readers"
+	historyRewound   = "allocator_history_rewound"
+	alarms           = "allocator_alarms_total"
+	etcdLatency      = "allocator_etcd_call_duration_seconds"
+	etcdErrors       = "allocator_etcd_call_errors_total"
+	tickAge          = "allocator_keeper_tick_age_seconds"
+	epochRemaining   = "allocator_epoch_remaining_seconds"
+	settings         = "allocator_setting_seconds"
+	nodeInfo         = "allocator_node_info"
+	buildInfo        = "allocator_build_info"
 )
 
 // Names of the families about clocks and gossip.
@@ -121,6 +126,8 @@ var definitions = []Definition{
 		"it jumps: the holder of the sid keeps changing", "more than 5 in an hour"},
 	{era, "gauge", nil, "Era of the space as last read; 0 before the first read.",
 		"it differs between nodes for more than a minute", ""},
+	{watermarkAt, "gauge", nil, "The watermark as last read, in Unix seconds; 0 before the first one.",
+		"readers wait: how far nodes let them read", ""},
 	{phase, "gauge", []string{"phase"}, "1 for the current phase of the lease, 0 for the others.",
 		"a node is not ready: which phase keeps it", "`rewound`"},
 	{poolSIDs, "gauge", []string{"state"},
@@ -131,6 +138,12 @@ var definitions = []Definition{
 		"Sids for workers (worker.sid-range) by state, as last listed: held, free, quarantined or reserved; absent " +
 			"before the first list.",
 		"`NO_WORKER`", "`free` at 0; `quarantined` above 0"},
+	{watermarkLag, "gauge", nil, "How far the watermark is behind the clock, in seconds; absent while the node has " +
+		"read none.",
+		"readers wait for IDs to be complete", "above 2 × `watermark.interval` + 45 s"},
+	{watermarkBlocked, "gauge", []string{"why"}, "1 while the watermark waits for this cause, else 0.",
+		"`allocator_watermark_lag_seconds` grows", ""},
+	{watermarkReaders, "gauge", nil, "Callers that wait for the watermark to pass an ID.", "memory grows", ""},
 	{historyRewound, "gauge", nil, "1 while the node issues nothing because etcd's history went back, else 0.",
 		"always", "1"},
 	{alarms, "counter", []string{"kind"}, "Conditions that need an operator, by kind.",
@@ -290,7 +303,7 @@ gauges. [Alerts](alerts.md) watch most of these.
 	}{
 		{"reason", refusals, texts(node.Reasons)}, {"reason", gossipDropped, cluster.DropReasons()},
 		{"kind", "", texts(alarmKinds)}, {"op", "", texts(ops)},
-		{"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
+		{"why", "", texts(watermark.Whys)}, {"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
 		{"state", poolSIDs, poolStates}, {"state", workerSIDs, poolStates}, {"state", clockVerdict, texts(clockStates)},
 		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
 		{"listener", "", ListenerNames}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // Config is what the series are read from. All fields are required, but Clocks, Security
@@ -29,6 +31,8 @@ type Config struct {
 	// Clocks returns the measurements of this node's clock and its peers'. nil:
 	// there are no such series.
 	Clocks func() clock.Report
+	// Marks reads the watermark. nil: there are no such series.
+	Marks *watermark.Reader
 	// Security returns the state of connections, certificates and tokens. nil: there
 	// are no such series.
 	Security func() Security
@@ -40,12 +44,13 @@ type Config struct {
 // Settings are the settings that alerts compare other series with, so that the
 // alerts are right for every configuration.
 type Settings struct {
-	Window, TTL, MaxSkew, MaxLead time.Duration
+	Window, TTL, MaxSkew, MaxLead, Watermark time.Duration
 }
 
 func (s Settings) list() []setting {
 	return []setting{
 		{"lease.window", s.Window}, {"lease.ttl", s.TTL}, {"issue.max-skew", s.MaxSkew}, {"issue.max-lead", s.MaxLead},
+		{"watermark.interval", s.Watermark},
 	}
 }
 
@@ -125,7 +130,7 @@ var (
 		lease.AlarmEra,
 	}
 	ops = []keeper.Op{
-		keeper.OpLoad, keeper.OpRead, keeper.OpRegister, keeper.OpKeepAlive, keeper.OpRevoke,
+		keeper.OpLoad, keeper.OpRead, keeper.OpMark, keeper.OpRegister, keeper.OpKeepAlive, keeper.OpRevoke,
 		keeper.Op(lease.Acquire.String()), keeper.Op(lease.Reclaim.String()), keeper.Op(lease.Extend.String()),
 		keeper.Op(lease.Rehold.String()), keeper.Op(lease.Release.String()),
 	}
@@ -179,6 +184,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(term, 0)
 	}
 	gauge(era, float64(l.Era.Number))
+	gauge(watermarkAt, float64(l.Mark.At)/1000)
 	for _, p := range phases {
 		gauge(phase, flag(p == l.Phase), p.String())
 	}
@@ -191,6 +197,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		pool(poolSIDs, l.Pool)
 		pool(workerSIDs, l.WorkerPool)
+	}
+	if c.cfg.Marks != nil {
+		collectMark(c.cfg.Marks, gauge)
 	}
 	gauge(historyRewound, flag(l.Phase == lease.Rewound))
 	for _, kind := range alarmKinds {
@@ -227,6 +236,19 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, reason := range cluster.DropReasons() {
 		counter(gossipDropped, float64(g.Dropped[reason]), reason)
 	}
+}
+
+// collectMark sends the series of the watermark.
+func collectMark(marks *watermark.Reader, gauge func(name string, v float64, labels ...string)) {
+	mark, err := marks.Read()
+	if err == nil {
+		gauge(watermarkLag, float64(mark.Lag)/1000)
+	}
+	for _, why := range watermark.Whys {
+		blocked := slices.ContainsFunc(mark.BlockedBy, func(b watermark.Blocker) bool { return b.Why == why })
+		gauge(watermarkBlocked, flag(blocked), string(why))
+	}
+	gauge(watermarkReaders, float64(marks.Waiting()))
 }
 
 // buckets returns the keeper's cumulative counts by bound.

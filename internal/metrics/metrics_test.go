@@ -15,7 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/storetest"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
@@ -25,6 +27,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 var update = flag.Bool("update", false, "rewrite the reference page")
@@ -63,8 +66,8 @@ func newRig(t *testing.T) *rig {
 	})
 	r := &rig{node: n, keeper: k, clocks: troubled()}
 	r.metrics = metrics.New(metrics.Config{
-		Node: n, Keeper: k, Clock: src, Version: "v1.2.3", Space: "orders",
-		Settings: metrics.Settings{Window: cfg.Lease.Window, TTL: cfg.Lease.TTL, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead},
+		Node: n, Keeper: k, Marks: marks(cfg), Clock: src, Version: "v1.2.3", Space: "orders",
+		Settings: metrics.Settings{Window: cfg.Lease.Window, TTL: cfg.Lease.TTL, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead, Watermark: cfg.Watermark.Interval},
 		Clocks:   func() clock.Report { return *r.clocks },
 		Security: func() metrics.Security {
 			return metrics.Security{
@@ -99,6 +102,15 @@ func newRig(t *testing.T) *rig {
 		}
 	}
 	return r
+}
+
+// marks reads a watermark that a node holds back.
+func marks(cfg config.Config) *watermark.Reader {
+	now := clock.Millis(flake.DefaultEpoch + 100_000)
+	n := node.New(node.Config{Name: "a", Gen: cfg.Gen()}, clocktest.NewManual(now), gen.Random())
+	n.Report(lease.Status{Held: true, Mark: lease.Mark{At: now - 2500, Nonce: "n",
+		Blocked: []lease.Blocker{{SID: 3, Node: "b", Why: lease.BlockedSilent, Floor: now - 2500}}}})
+	return watermark.New(n, watermark.Config{Interval: cfg.Watermark.Interval})
 }
 
 // troubled is a report with a figure of each kind.
@@ -200,6 +212,11 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		"allocator_pool_sids free":                         31,
 		"allocator_pool_sids quarantined":                  0,
 		"allocator_history_rewound":                        0,
+		"allocator_watermark_lag_seconds":                  2.5,
+		"allocator_watermark_blocked silent":               1,
+		"allocator_watermark_blocked vanished":             0,
+		"allocator_watermark_readers":                      0,
+		"allocator_setting_seconds watermark.interval":     5,
 		"allocator_alarms_total history_rewound":           0,
 		"allocator_etcd_call_duration_seconds acquire":     1,
 		"allocator_build_info v1.2.3":                      1,

@@ -39,6 +39,13 @@ func (n *Node) Raise(ceil clock.Millis) {
 	n.NoteReserved(ceil)
 }
 
+// Lift has the present tenure issue nothing with a time below floor from now on.
+func (n *Node) Lift(floor clock.Millis) {
+	if t := n.state.Load().tenure; t != nil {
+		t.Lift(floor)
+	}
+}
+
 // NoteReserved keeps the highest ceiling that etcd confirmed, to this process or through
 // it to a worker, also after the tenure: after etcd was restored from a backup it may be
 // known nowhere else.

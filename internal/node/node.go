@@ -115,7 +115,7 @@ func (n *Node) wait(ctx context.Context, since clock.Mono, count int, after flak
 			return gen.Block{}, n.count(err)
 		}
 		now := n.clock.Now()
-		if now.Mono.Add(lead.excess) > until {
+		if lead.excess > until.Sub(now.Mono) {
 			return gen.Block{}, n.count(lead.Refusal) // it would not be over in time
 		}
 		if end, ok := ctx.Deadline(); ok && time.Until(end) < lead.excess {

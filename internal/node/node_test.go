@@ -576,6 +576,31 @@ func TestAfterThatIsNoSkew(t *testing.T) {
 	}
 }
 
+// TestAfterCenturiesAhead: an after that is further ahead than any duration is refused at once.
+func TestAfterCenturiesAhead(t *testing.T) {
+	long, err := flake.ParseLayout("50/5/8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := testConfig()
+	cfg.Gen.Layout, cfg.MaxWait = long, time.Second
+	for years := 100; years < 30_000; years += 100 {
+		n := New(cfg, clocktest.NewManual(start), zeros{})
+		n.Begin(grant(start, start+1000))
+		after, err := flake.Format{Layout: long, Epoch: flake.DefaultEpoch}.Max(int64(start) + int64(years)*365*24*3_600_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		began := time.Now()
+		_, err = n.Next(ctx, 1, after)
+		cancel()
+		if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != AfterTooFar || r.RetryAfter != 0 {
+			t.Fatalf("%d years ahead: %+v after %v", years, err, time.Since(began))
+		}
+	}
+}
+
 func BenchmarkNext(b *testing.B) {
 	cfg := testConfig()
 	cfg.Gen.MaxLead, cfg.Gen.MaxStep, cfg.MaxWait = 250, 255, time.Second

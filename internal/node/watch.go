@@ -68,3 +68,10 @@ func (n *Node) turn(s *state, now clock.Millis) time.Duration {
 	}
 	return max(s.tenure.Ceil()-now, 0).Duration()
 }
+
+// Lease returns the status of the lease as it was last reported, and a channel that is closed
+// when it, or anything else of the node's state, next changes. Both have the limits of Watch.
+func (n *Node) Lease() (lease.Status, <-chan struct{}) {
+	s := n.state.Load()
+	return s.lease, s.changed
+}

@@ -21,12 +21,16 @@ type drained struct {
 	*Drainer
 	node    *node.Node
 	release func(context.Context) error
-	window  error // of a read of the record
+	window  error        // of a read of the record
+	record  lease.Window // which etcd has
 	resumed int
 }
 
 func newDrained() *drained {
 	d := &drained{release: func(context.Context) error { return nil }}
+	d.record = lease.Window{
+		Era: 1, Term: 1, Instance: "a-1", Node: "a", Nonce: "n", Base: now, Ceil: now + 5, State: lease.Released, Wall: now,
+	}
 	d.node = node.New(node.Config{
 		Name: "a", Instance: "a-1", Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch)},
 	}, clocktest.NewManual(now), rand.NewPCG(1, 2))
@@ -38,8 +42,7 @@ func newDrained() *drained {
 		Release: func(ctx context.Context) error { return d.release(ctx) },
 		Resume:  func() { d.resumed++ },
 		Window: func(context.Context, flake.SID) (lease.Entry[lease.Window], error) {
-			w := lease.Window{Era: 1, Term: 1, Instance: "a-1", Node: "a", Nonce: "n", Base: now, Ceil: now + 5, State: lease.Released, Wall: now}
-			return lease.NewEntry[lease.Window](1, 0, lease.Encode(w)), d.window
+			return lease.NewEntry[lease.Window](1, 0, lease.Encode(d.record)), d.window
 		},
 	})
 	return d
@@ -96,6 +99,45 @@ func TestDrainStateSurvives(t *testing.T) {
 				d.node.Report(lease.Status{Phase: lease.Holding, Held: true, Grant: lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 30_000}})
 			}
 		}
+	}
+}
+
+// TestWhatADrainFinds: a sid is released if its record says so, or if another holder has it by now, and
+// not because nobody asked.
+func TestWhatADrainFinds(t *testing.T) {
+	released := Drained{Held: true, SID: 7, Term: 1, Released: true, Ceil: now + 5}
+	for _, tc := range []struct {
+		name   string
+		change func(*drained)
+		want   Drained
+	}{
+		{"released", func(*drained) {}, released},
+		{"held", func(d *drained) { d.record.State = lease.Active }, Drained{Held: true, SID: 7, Term: 1}},
+		{"of another instance", func(d *drained) { d.record.Instance = "b" }, Drained{Held: true, SID: 7, Term: 1}},
+		{"held by another since", func(d *drained) { d.record.Term, d.record.Instance = 2, "b" },
+			Drained{Held: true, SID: 7, Term: 1, Released: true}},
+		{"held by itself since", func(d *drained) { d.record.Term, d.record.State = 2, lease.Active },
+			Drained{Held: true, SID: 7, Term: 1, Released: true}},
+		{"unreadable", func(d *drained) { d.record.State = "lent" }, Drained{Held: true, SID: 7, Term: 1}},
+		{"without a sid", func(d *drained) { d.node.Report(lease.Status{Phase: lease.Standby}) }, Drained{}},
+	} {
+		d := newDrained()
+		tc.change(d)
+		if got, err := d.Drain(t.Context()); err != nil || got != tc.want {
+			t.Errorf("%s: %+v, %v", tc.name, got, err)
+		}
+	}
+	d := newDrained()
+	if _, err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Undrain(); err != nil {
+		t.Fatal(err)
+	}
+	d.node.Report(lease.Status{Phase: lease.Holding, Held: true, Grant: lease.Grant{SID: 9, Term: 4, Base: now, Ceil: now + 30_000}})
+	d.record.Term = 4
+	if got, err := d.Drain(t.Context()); err != nil || got.SID != 9 || got.Term != 4 || !got.Released {
+		t.Errorf("a second drain: %+v, %v", got, err)
 	}
 }
 

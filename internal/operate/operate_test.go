@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/datadriven"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -50,6 +53,21 @@ type counted struct {
 	*etcdstore.Store
 	writes int
 	err    error // of each write, which is then not made
+	away   error // of each read
+}
+
+func (c *counted) Load(ctx context.Context) (lease.View, error) {
+	if c.away != nil {
+		return lease.View{}, c.away
+	}
+	return c.Store.Load(ctx)
+}
+
+func (c *counted) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair.Line, error) {
+	if c.away != nil {
+		return lease.View{}, nil, c.away
+	}
+	return c.Store.Survey(ctx, sid)
 }
 
 func (c *counted) write(f func() error) error {
@@ -151,8 +169,14 @@ func (e *env) load() lease.View {
 
 func (e *env) plan(action Action) Plan {
 	e.Helper()
-	var p Plan
-	var err error
+	p, err := e.try(action)
+	if err != nil {
+		e.Fatalf("%s: %v", action, err)
+	}
+	return p
+}
+
+func (e *env) try(action Action) (p Plan, err error) {
 	switch action {
 	case Quarantine:
 		p, err = e.Quarantine(e.Context(), 3, "why", false)
@@ -167,10 +191,20 @@ func (e *env) plan(action Action) Plan {
 	case Recover:
 		p, err = e.Recover(e.Context(), 0)
 	}
+	return p, err
+}
+
+// put writes a key of the space behind its back.
+func (e *env) put(key, value string) {
+	e.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()}, Logger: zap.NewNop()})
 	if err != nil {
-		e.Fatalf("%s: %v", action, err)
+		e.Fatal(err)
 	}
-	return p
+	defer func() { _ = c.Close() }()
+	if _, err := c.Put(e.Context(), e.root+key, value); err != nil {
+		e.Fatal(err)
+	}
 }
 
 func sidSet(t *testing.T, text string) lease.SIDSet {
@@ -266,6 +300,9 @@ func TestOvertaken(t *testing.T) {
 				_, err := e.Do(t.Context(), p)
 				if compared != errors.Is(err, repair.ErrChanged) || compared && e.load().Revision != before || !compared && err != nil {
 					t.Errorf("compared %t: %v, revision %d before and %d after", compared, err, before, e.load().Revision)
+				}
+				if compared && c.action == AcceptTime && other != AcceptTime && strings.Contains(err.Error(), "accepted times") {
+					t.Errorf("nobody accepted a time: %v", err)
 				}
 				if other == AcceptTime && compared && !strings.Contains(err.Error(), `"ann" accepted times up to `) {
 					t.Errorf("who was first: %v", err)
@@ -469,7 +506,8 @@ func TestRefusedPlans(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	p.Accepted = p.Obstacles
-	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrRefused) {
+	e.answers = fine() // A plan that was refused stays so.
+	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrRefused) || e.store.writes != 0 {
 		t.Errorf("done: %v", err)
 	}
 	e.done(AcceptTime)
@@ -528,14 +566,12 @@ func TestReserveWithAPast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
+	e.put("ledger/5/00000000000000000001", "a line")
+	e.store.err = errors.New("the connection broke")
+	if _, err := e.Do(t.Context(), p); !errors.Is(err, ErrUnknown) || errors.Is(err, repair.ErrRefused) {
+		t.Errorf("an error of the write itself: %v", err)
 	}
-	defer func() { _ = c.Close() }()
-	if _, err := c.Put(t.Context(), e.root+"ledger/5/00000000000000000001", "a line"); err != nil {
-		t.Fatal(err)
-	}
+	e.store.err = nil
 	_, err = e.Do(t.Context(), p)
 	if !errors.Is(err, repair.ErrRefused) || !strings.Contains(err.Error(), `run "allocator admin release-sid 5" first`) {
 		t.Errorf("%v", err)
@@ -551,7 +587,7 @@ func TestAsked(t *testing.T) {
 	reg := func(i lease.Instance, name, grpc string) lease.Registration {
 		return lease.Registration{Instance: i, Node: name, GRPC: grpc}
 	}
-	got := Asked(self, "1", []lease.Registration{reg("1", "a", ""), reg("2", "b", "h:2")},
+	got := Asked(self, "1", []lease.Registration{reg("5", "e", "h:5"), reg("1", "a", ""), reg("2", "b", "h:2")},
 		[]lease.Registration{reg("2", "b", "h:2"), reg("3", "c", "h:3")},
 		map[lease.Instance]Node{
 			"2": {Name: "liar", GRPC: "h:9", Answered: true, Era: 4},
@@ -562,6 +598,7 @@ func TestAsked(t *testing.T) {
 		{Name: "b", GRPC: "h:2", Registered: true, Answered: true, Era: 4},
 		{Name: "c", GRPC: "h:3"},
 		{Name: "d", GRPC: "h:4"},
+		{Name: "e", GRPC: "h:5", Registered: true},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -591,5 +628,156 @@ func TestQuarantineOfAHeldSID(t *testing.T) {
 	if err != nil || strings.Join(p.Found, "; ") != `sid 9 is held by "n", which loses it` ||
 		p.Command != "allocator admin quarantine 9 --reason 'it is odd' --etcd.endpoints http://10.0.0.1:2379 --force" {
 		t.Errorf("%q, %s, %v", p.Found, p.Command, err)
+	}
+}
+
+// TestNoPlanWithoutEtcd: what etcd does not say is not guessed, before and after a confirmation.
+func TestNoPlanWithoutEtcd(t *testing.T) {
+	away := errors.New("etcd is away")
+	for _, c := range changes {
+		e := newEnv(t)
+		c.prepare(e)
+		shown := e.plan(c.action)
+		e.store.away, e.store.writes = away, 0
+		if p, err := e.try(c.action); !errors.Is(err, away) || p.Title != "" {
+			t.Errorf("%s: %v, %q", c.action, err, p.Title)
+		}
+		if c.action != Recover {
+			continue
+		}
+		if _, err := e.Do(t.Context(), shown); !errors.Is(err, away) || e.store.writes != 0 {
+			t.Errorf("%s, confirmed: %v, %d writes", c.action, err, e.store.writes)
+		}
+	}
+}
+
+// TestWhatPlansShow: what an operator reads before a sid, a time or an era is changed.
+func TestWhatPlansShow(t *testing.T) {
+	e := newEnv(t)
+	datadriven.RunTest(t, "testdata/plans.txt", func(t *testing.T, d *datadriven.TestData) string {
+		var out strings.Builder
+		for line := range strings.Lines(d.Input) {
+			f := strings.Fields(line)
+			var p Plan
+			var err error
+			switch f[0] {
+			case "reserve":
+				p, err = e.Reserve(t.Context(), sidSet(t, f[1]), "")
+			case "unreserve":
+				p, err = e.Unreserve(t.Context(), sidSet(t, f[1]), 0)
+			case "quarantine":
+				p, err = e.Quarantine(t.Context(), sidSet(t, f[1])[0].From, "it's odd", false)
+			case "release":
+				p, err = e.ReleaseSID(t.Context(), sidSet(t, f[1])[0].From, 0)
+			case "above":
+				p, err = e.ReleaseSID(t.Context(), sidSet(t, f[1])[0].From, now+5000)
+			case "accept":
+				p, err = e.AcceptTime(t.Context(), 0)
+			case "accept-up-to-now":
+				p, err = e.AcceptTime(t.Context(), now-1)
+			case "recover":
+				p, err = e.Recover(t.Context(), 0)
+			case "node":
+				e.answers.Nodes = append(e.answers.Nodes, Node{Name: f[1], GRPC: f[2], Registered: true, Answered: true})
+				continue
+			case "record": // of a sid, with a state and a ceiling
+				ceil, _ := strconv.Atoi(f[3])
+				e.put("window/"+f[1], lease.Encode(lease.Window{
+					Era: 1, Term: 2, Instance: "x", Node: "x", Nonce: "x", State: lease.WindowState(f[2]), Base: now,
+					Ceil: now + clock.Millis(ceil), Wall: now,
+				}))
+				continue
+			case "damage":
+				e.put("window/"+f[1], "a1 00000000 {}")
+				continue
+			case "other":
+				e = newEnv(t)
+				continue
+			default:
+				t.Fatalf("%q", line)
+			}
+			if err != nil {
+				fmt.Fprintf(&out, "ERROR %v\n", err)
+				continue
+			}
+			fmt.Fprintf(&out, "%s\n", p.Title)
+			for _, list := range []struct {
+				name  string
+				lines []string
+			}{
+				{"found", p.Found}, {"warning", p.Warnings}, {"obstacle", p.Obstacles}, {"compares", p.Compares},
+				{"writes", p.Writes},
+			} {
+				for _, line := range list.lines {
+					line = regexp.MustCompile(`revision \d+|cluster [0-9a-f]+|"cluster":"\d+"`).ReplaceAllString(line, "…")
+					fmt.Fprintf(&out, "%s: %s\n", list.name, regexp.MustCompile(`a1 [0-9a-f]{8}`).ReplaceAllString(line, "a1"))
+				}
+			}
+			fmt.Fprintf(&out, "$ %s\n", p.Command)
+		}
+		return out.String()
+	})
+}
+
+// TestOvertakenAtFirst: a plan whose first write fails has done no part of it, and is not told to
+// repair a sid that has no past.
+func TestOvertakenAtFirst(t *testing.T) {
+	e := newEnv(t)
+	p, err := e.Reserve(t.Context(), sidSet(t, "5-6"), "")
+	if err != nil || len(p.Found) != 0 {
+		t.Fatal(err, p.Found)
+	}
+	e.done(Recover)
+	_, err = e.Do(t.Context(), p)
+	if !errors.Is(err, repair.ErrChanged) || errors.Is(err, ErrPartly) || strings.Contains(err.Error(), "release-sid") {
+		t.Errorf("%v", err)
+	}
+	if p, err := e.Reserve(t.Context(), sidSet(t, "3"), ""); err != nil || len(p.Found) != 0 {
+		t.Errorf("%v, %q", err, p.Found)
+	}
+	e.done(Reserve)
+	if p := e.plan(Unreserve); len(p.Found) != 0 {
+		t.Errorf("%q", p.Found)
+	}
+	if p, err := e.Reserve(t.Context(), sidSet(t, "3"), ""); err != nil || len(p.Compares) != 0 {
+		t.Errorf("with nothing to write: %v, %q", err, p.Compares)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for text, want := range map[string]flake.SID{"0": 0, "7": 7, "4194303": 4194303} {
+		if got, err := ParseSID(text); err != nil || got != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "-1", "x", "4194304", "1.5"} {
+		if got, err := ParseSID(text); err == nil || got != 0 {
+			t.Errorf("%q is sid %v", text, got)
+		}
+	}
+	for text, want := range map[string]clock.Millis{
+		"2026-02-01T12:00:00Z":           1769947200000,
+		"2026-02-01T12:00:00.000000001Z": 1769947200001,
+		"2026-02-01T12:00:00.001Z":       1769947200001,
+		"2026-02-01T13:00:00+01:00":      1769947200000,
+		"2026-02-01T12:00:00":            1769947200000,
+		"2026-02-01":                     1769904000000,
+		"1970-01-01T00:00:00.001Z":       1,
+	} {
+		if got, err := ParseTime(text); err != nil || got != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "12:00", "1970-01-01", "1969-12-31T23:59:59Z", "2026-02-30"} {
+		if got, err := ParseTime(text); err == nil || got != 0 {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+	for want, n := range map[string]Node{
+		"?": {Highest: now}, "-": {Answered: true}, "2027-01-15T08:00:00.000Z": {Answered: true, Highest: now},
+	} {
+		if got := n.Ceiling(); got != want {
+			t.Errorf("%+v: %s", n, got)
+		}
 	}
 }

@@ -33,6 +33,8 @@ var scopesOf = map[string]string{
 	"/allocator.v1.AllocatorService/Allocate":                        "issue",
 	"/allocator.v1.AllocatorService/AllocateStream":                  "issue",
 	"/allocator.v1.AllocatorService/Describe":                        "read",
+	"/allocator.v1.AllocatorService/GetWatermark":                    "read",
+	"/allocator.v1.AllocatorService/WatchWatermark":                  "read",
 	"/allocator.v1.AdminService/GetCluster":                          "read",
 	"/allocator.v1.AdminService/WatchEvents":                         "read",
 	"/allocator.v1.AdminService/Drain":                               "admin",
@@ -116,14 +118,14 @@ func TestEveryMethodRequiresItsScope(t *testing.T) {
 			}
 		}
 	}
-	if seen != 15 {
+	if seen != 17 {
 		t.Errorf("%d methods", seen)
 	}
 	after := env.Node.Stats()
 	if after.Issued != 0 || after.Lead != before.Lead || after.Ceil != before.Ceil {
 		t.Errorf("refusals changed the node: %+v to %+v", before, after)
 	}
-	if after.Refused[node.Unauthenticated] != 24 || after.Refused[node.PermissionDenied] != 26 {
+	if after.Refused[node.Unauthenticated] != 28 || after.Refused[node.PermissionDenied] != 30 {
 		t.Errorf("counted %d and %d refusals", after.Refused[node.Unauthenticated], after.Refused[node.PermissionDenied])
 	}
 }

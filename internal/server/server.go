@@ -10,6 +10,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/watermark"
 	"github.com/flakelease/allocator/internal/worker/broker"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -32,6 +33,7 @@ type Config struct {
 	// with calls of workers.
 	Broker           *broker.Broker
 	WorkersPerClient int
+	Watermark        watermark.Config
 	// Observe, if set, gets the duration of each request. It must not block.
 	Observe func(surface string, took time.Duration)
 }
@@ -45,6 +47,7 @@ type Service struct {
 	observe func(surface string, took time.Duration)
 	stats   stats
 	workers Workers
+	marks   *watermark.Reader
 }
 
 // New returns a Service. The error names the field of cfg that is wrong.
@@ -64,6 +67,7 @@ func New(cfg Config) (*Service, error) {
 	return &Service{
 		node: cfg.Node, guard: cfg.Guard, observe: cfg.Observe,
 		workers: Workers{broker: cfg.Broker, node: cfg.Node, guard: cfg.Guard, perClient: cfg.WorkersPerClient},
+		marks:   watermark.New(cfg.Node, cfg.Watermark),
 		limits:  Limits{Count: min(cfg.MaxTextCount, g.MaxBlock()), Wide: err1 == nil && err2 == nil, Format: format},
 	}, nil
 }

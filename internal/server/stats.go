@@ -22,11 +22,13 @@ const (
 	GRPCUndrain
 	GRPCWorker // acquire, extend and release
 	GRPCEvents
-	GRPCOther // reflection, if it was refused
+	GRPCWatermark // its streams too
+	GRPCOther     // reflection, if it was refused
 	HTTPIDs
 	HTTPDecode
 	HTTPCluster
 	HTTPEvents
+	HTTPWatermark
 	HTTPWorker
 	HTTPOther // openapi.yaml, and requests without a route
 	RESPIDs
@@ -37,8 +39,8 @@ const (
 
 var surfaceNames = [numSurfaces]string{
 	"grpc_allocate", "grpc_stream", "grpc_describe", "grpc_cluster", "grpc_drain", "grpc_undrain", "grpc_worker",
-	"grpc_events", "grpc_other",
-	"http_ids", "http_decode", "http_cluster", "http_events", "http_worker", "http_other",
+	"grpc_events", "grpc_watermark", "grpc_other",
+	"http_ids", "http_decode", "http_cluster", "http_events", "http_watermark", "http_worker", "http_other",
 	"resp_ids", "resp_decode", "resp_other",
 }
 

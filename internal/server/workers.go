@@ -20,36 +20,39 @@ type Workers struct {
 	perClient int
 }
 
-// Acquire takes a sid for a worker.
-func (w *Workers) Acquire(ctx context.Context, c access.Caller, name, secret string,
-	clockMs int64) (worker.Worker, error) {
-	switch err := worker.CheckName(name); {
+// Acquire takes a sid for a worker. The request says Name, Secret, Clock and TellsFloor.
+func (w *Workers) Acquire(ctx context.Context, c access.Caller, req worker.Acquire) (worker.Worker, error) {
+	switch err := worker.CheckName(req.Name); {
 	case err != nil:
 		return worker.Worker{}, w.invalid(err)
-	case clockMs < 0:
+	case req.Clock < 0:
 		return worker.Worker{}, w.node.Refused(Malformed("clock_unix_ms is negative: send Unix milliseconds, or 0"))
 	}
-	if secret != "" {
-		if err := worker.CheckSecret(secret); err != nil {
+	if req.Secret != "" {
+		if err := worker.CheckSecret(req.Secret); err != nil {
 			return worker.Worker{}, w.invalid(err)
 		}
 	}
-	got, err := w.broker.Acquire(ctx, w.client(c), name, secret, clock.Millis(clockMs))
-	return got, w.counted(err)
+	got, err := w.broker.Acquire(ctx, w.client(c), req)
+	return got, counted(w.node, err)
 }
 
-// Extend extends a worker. id, unless it is empty, has to be that of the handle.
+// Extend extends a worker. id, unless it is empty, has to be that of the handle. The request
+// says NotAfter and Floor.
 func (w *Workers) Extend(ctx context.Context, c access.Caller, id, handle string,
-	notAfterMs int64) (worker.Worker, error) {
+	req worker.Extend) (worker.Worker, error) {
 	h, err := w.handle(id, handle)
-	if err != nil {
+	switch {
+	case err != nil:
 		return worker.Worker{}, err
-	}
-	if notAfterMs < 0 {
+	case req.NotAfter < 0:
 		return worker.Worker{}, w.node.Refused(Malformed("not_after_unix_ms is negative: send Unix milliseconds, or 0"))
+	case req.Floor < 0:
+		return worker.Worker{}, w.node.Refused(Malformed("floor_unix_ms is negative: send Unix milliseconds, or 0"))
 	}
-	got, err := w.broker.Extend(ctx, w.client(c), h, clock.Millis(notAfterMs))
-	return got, w.counted(err)
+	req.Handle = h
+	got, err := w.broker.Extend(ctx, w.client(c), req)
+	return got, counted(w.node, err)
 }
 
 // Release gives a worker back, and returns from when on its number can be used again.
@@ -63,7 +66,7 @@ func (w *Workers) Release(ctx context.Context, c access.Caller, id, handle strin
 		return 0, w.node.Refused(Malformed("used_until_unix_ms is negative: send Unix milliseconds, or 0"))
 	}
 	reusable, err := w.broker.Release(ctx, w.client(c), h, clock.Millis(usedUntilMs))
-	return reusable, w.counted(err)
+	return reusable, counted(w.node, err)
 }
 
 func (w *Workers) handle(id, text string) (worker.Handle, error) {
@@ -84,9 +87,10 @@ func (w *Workers) client(c access.Caller) broker.Client {
 // invalid returns the refusal of a request that is wrong. Nothing of a secret is in it.
 func (w *Workers) invalid(err error) error { return w.node.Refused(Malformed("%v", err)) }
 
-func (w *Workers) counted(err error) error {
+// counted counts a refusal that n did not decide, and returns err.
+func counted(n *node.Node, err error) error {
 	if r, ok := err.(*node.Refusal); ok {
-		return w.node.Refused(r)
+		return n.Refused(r)
 	}
 	return err
 }

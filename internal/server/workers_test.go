@@ -56,6 +56,8 @@ func withWorkers(t *testing.T, mem *storetest.Memory) func(*servertest.Config) {
 type workerCall struct {
 	op, name, secret, id, handle string
 	clock, notAfter, usedUntil   int64
+	tells                        bool
+	floor                        int64
 }
 
 type workerAnswer struct {
@@ -76,9 +78,9 @@ func (x fixture) workerGRPC(token string, c workerCall) workerAnswer {
 	var err error
 	switch c.op {
 	case "acquire":
-		w, err = client.AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: c.name, Secret: c.secret, ClockUnixMs: c.clock})
+		w, err = client.AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: c.name, Secret: c.secret, ClockUnixMs: c.clock, TellsFloor: c.tells})
 	case "extend":
-		w, err = client.ExtendWorker(ctx, &pb.ExtendWorkerRequest{Handle: c.handle, NotAfterUnixMs: c.notAfter})
+		w, err = client.ExtendWorker(ctx, &pb.ExtendWorkerRequest{Handle: c.handle, NotAfterUnixMs: c.notAfter, FloorUnixMs: c.floor})
 	case "release":
 		r, err = client.ReleaseWorker(ctx, &pb.ReleaseWorkerRequest{Handle: c.handle, UsedUntilUnixMs: c.usedUntil})
 	}
@@ -89,10 +91,14 @@ func (x fixture) workerGRPC(token string, c workerCall) workerAnswer {
 	if r != nil {
 		return workerAnswer{Worker: map[string]any{"reusable_from_unix_ms": float64(r.ReusableFromUnixMs)}}
 	}
-	return workerAnswer{Worker: map[string]any{
+	got := map[string]any{
 		"id": w.Id, "worker": float64(w.Worker), "term": float64(w.Term), "name": w.Name, "not_before_unix_ms": float64(w.NotBeforeUnixMs),
 		"not_after_unix_ms": float64(w.NotAfterUnixMs), "extend_at_unix_ms": float64(w.ExtendAtUnixMs), "now_unix_ms": float64(w.NowUnixMs), "handle": w.Handle,
-	}}
+	}
+	if w.FloorUnixMs != 0 {
+		got["floor_unix_ms"] = float64(w.FloorUnixMs)
+	}
+	return workerAnswer{Worker: got}
 }
 
 func (x fixture) workerHTTP(token string, c workerCall) workerAnswer {
@@ -111,10 +117,10 @@ func (x fixture) workerHTTP(token string, c workerCall) workerAnswer {
 	want := http.StatusOK
 	switch c.op {
 	case "acquire":
-		body, _ := json.Marshal(map[string]any{"name": c.name, "secret": c.secret, "clock_unix_ms": c.clock})
+		body, _ := json.Marshal(map[string]any{"name": c.name, "secret": c.secret, "clock_unix_ms": c.clock, "tells_floor": c.tells})
 		res, want = x.Do("POST", "/v1/workers", string(body), header...), http.StatusCreated
 	case "extend":
-		res = x.Do("POST", "/v1/workers/"+id+":extend", fmt.Sprintf(`{"not_after_unix_ms": %d}`, c.notAfter), header...)
+		res = x.Do("POST", "/v1/workers/"+id+":extend", fmt.Sprintf(`{"not_after_unix_ms": %d, "floor_unix_ms": %d}`, c.notAfter, c.floor), header...)
 	case "release":
 		query := ""
 		if c.usedUntil != 0 {
@@ -172,7 +178,10 @@ func TestWorkersAgree(t *testing.T) {
 			if again := call(may, workerCall{op: "acquire", name: "a", secret: secret}); !reflect.DeepEqual(again, a) {
 				t.Errorf("again: %+v", again)
 			}
-			call(may, workerCall{op: "acquire", name: "b"})
+			tells := call(may, workerCall{op: "acquire", name: "b", tells: true}).Worker
+			if tells["floor_unix_ms"] != float64(now) {
+				t.Errorf("one that tells floors: %v", tells)
+			}
 			if r := call(may, workerCall{op: "acquire", name: "c"}); r.Reason != "WORKER_QUOTA" || r.Metadata["limit"] != "2" {
 				t.Errorf("beyond the quota: %+v", r)
 			}
@@ -180,6 +189,14 @@ func TestWorkersAgree(t *testing.T) {
 			want["not_after_unix_ms"], want["extend_at_unix_ms"], want["now_unix_ms"] = float64(now+80_000), float64(now+40_000), float64(now+20_000)
 			if a = call(may, workerCall{op: "extend", handle: handle, notAfter: now + 60_000}); !reflect.DeepEqual(a.Worker, want) {
 				t.Errorf("extended %+v, want %v", a, want)
+			}
+			told := workerCall{op: "extend", handle: tells["handle"].(string), floor: now + 15_000}
+			if a = call(may, told); a.Worker["floor_unix_ms"] != float64(now+15_000) {
+				t.Errorf("told a floor: %+v", a)
+			}
+			for _, wrong := range []int64{-1, math.MinInt64, now + 80_001, math.MaxInt64} {
+				told.floor = wrong
+				refused("INVALID_FORMAT", may, told)
 			}
 			for _, bad := range []string{"", "x", handle + "x.", "w1.16.1." + strings.Repeat("x", 100)} {
 				refused("INVALID_FORMAT", may, workerCall{op: "extend", handle: bad, id: "16-1"})

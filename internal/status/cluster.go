@@ -159,6 +159,11 @@ func (r *Reader) base(st node.Stats) Cluster {
 		Self:           r.self(st),
 		Expected:       r.cfg.Expected,
 	}
+	if r.cfg.Marks != nil {
+		if mark, err := r.cfg.Marks.Read(); err == nil {
+			c.Watermark = &mark
+		}
+	}
 	c.WorkerSIDs = st.Lease.Workers.String()
 	if c.Pool != "" {
 		c.PoolSIDs = st.Lease.Space.SIDs().String()

@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/flakelease/allocator/api"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // schema is an object of openapi.yaml.
@@ -38,15 +39,17 @@ func TestOpenAPI(t *testing.T) {
 	described := schemas(t)
 	described["KernelClock"] = described["Clock"].Properties["kernel"]
 	for name, typ := range map[string]reflect.Type{
-		"Cluster":        reflect.TypeFor[Cluster](),
-		"ClusterProblem": reflect.TypeFor[Problem](),
-		"Node":           reflect.TypeFor[Node](),
-		"Report":         reflect.TypeFor[Report](),
-		"PeerClock":      reflect.TypeFor[PeerClock](),
-		"Sid":            reflect.TypeFor[SID](),
-		"Self":           reflect.TypeFor[Self](),
-		"Clock":          reflect.TypeFor[Clock](),
-		"KernelClock":    reflect.TypeFor[KernelClock](),
+		"Cluster":          reflect.TypeFor[Cluster](),
+		"ClusterProblem":   reflect.TypeFor[Problem](),
+		"Node":             reflect.TypeFor[Node](),
+		"Report":           reflect.TypeFor[Report](),
+		"PeerClock":        reflect.TypeFor[PeerClock](),
+		"Sid":              reflect.TypeFor[SID](),
+		"Self":             reflect.TypeFor[Self](),
+		"Clock":            reflect.TypeFor[Clock](),
+		"Watermark":        reflect.TypeFor[watermark.Answer](),
+		"WatermarkBlocker": reflect.TypeFor[watermark.Blocker](),
+		"KernelClock":      reflect.TypeFor[KernelClock](),
 	} {
 		s, fields := described[name], map[string]bool{}
 		for i := range typ.NumField() {

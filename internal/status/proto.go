@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/text"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // Ask asks the node at conn for its picture of the cluster. The error is a gRPC status.
@@ -37,6 +38,20 @@ func FromProto(res *pb.GetClusterResponse) Cluster {
 	return c
 }
 
+// WatermarkProto returns a as gRPC has it.
+func WatermarkProto(a watermark.Answer) *pb.Watermark {
+	res := new(pb.Watermark)
+	watermarkShape.encode(reflect.ValueOf(a), res.ProtoReflect())
+	return res
+}
+
+// WatermarkOf returns what a node answered, as FromProto does.
+func WatermarkOf(res *pb.Watermark) watermark.Answer {
+	var a watermark.Answer
+	watermarkShape.decode(res.ProtoReflect(), reflect.ValueOf(&a).Elem())
+	return a
+}
+
 // shape pairs the fields of a struct with those of a message.
 //
 // The contract of HTTP and that of gRPC have one set of names: a field is called in the
@@ -50,7 +65,10 @@ type pair struct {
 	of    shape                        // The struct in the field has this shape; nil if it is none.
 }
 
-var clusterShape = shapeOf(reflect.TypeFor[Cluster](), (*pb.GetClusterResponse)(nil).ProtoReflect().Descriptor())
+var (
+	clusterShape   = shapeOf(reflect.TypeFor[Cluster](), (*pb.GetClusterResponse)(nil).ProtoReflect().Descriptor())
+	watermarkShape = shapeOf(reflect.TypeFor[watermark.Answer](), (*pb.Watermark)(nil).ProtoReflect().Descriptor())
+)
 
 func shapeOf(t reflect.Type, m protoreflect.MessageDescriptor) (s shape) {
 	paired := map[protoreflect.Name]bool{}

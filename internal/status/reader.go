@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // Directory reads the store. Its calls honor ctx and are safe for concurrent use.
@@ -41,8 +42,9 @@ type Config struct {
 	Reports func() map[string]Heard
 	// Ask, if set, asks them for an answer that is not kept up to date by Reports, and returns
 	// when it has come or does not. It must be safe for concurrent use.
-	Ask  func(context.Context)
-	Feed *feed.Feed // has the rate and the latest event; nil: none
+	Ask   func(context.Context)
+	Feed  *feed.Feed        // has the rate and the latest event; nil: none
+	Marks *watermark.Reader // It reads the watermark; nil: nobody does.
 	// Window is the length of the node's windows, and Expected how many nodes there should be.
 	// 0: not known.
 	Window   time.Duration

@@ -10,7 +10,9 @@ import (
 	"unicode"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 const now = 1_795_000_000_000
@@ -228,6 +230,15 @@ func TestProblems(t *testing.T) {
 		"rewound, as another node says": {func(c *Cluster) { c.Nodes[1].Report.Refusing = node.HistoryRewound },
 			"bad etcd's history went back: nodes refuse until an operator begins a new era. 2 of 3 nodes serve.", nil},
 		"a record": {func(c *Cluster) { c.Problem = "the era is unreadable" }, "warn the era is unreadable. 3 of 3 nodes serve.", nil},
+		"the watermark is held": {func(c *Cluster) {
+			c.Watermark = &watermark.Answer{Lag: 61_250, Held: true, BlockedBy: []watermark.Blocker{
+				{SID: -1, Why: watermark.EtcdAway, Text: "this node has read nothing"},
+				{Node: "n2", SID: 2, Since: now - 60_000, Why: lease.BlockedSilent, Text: "node n2 (sid 2) is silent"},
+			}}
+		}, "warn The watermark is 61.2s behind: node n2 (sid 2) is silent (since 11:05:40 UTC). 3 of 3 nodes serve.", nil},
+		"the watermark is behind, and nobody has to look": {func(c *Cluster) {
+			c.Watermark = &watermark.Answer{Lag: 50_000, BlockedBy: []watermark.Blocker{{Node: "n2", SID: 2, Text: "silent"}}}
+		}, "ok All is well: 3 nodes serve, every window lasts 26.0s or longer.", nil},
 		"etcd away": {func(c *Cluster) { c.Read = now - 4501 },
 			"bad etcd does not answer (since 11:06:35 UTC). Nodes issue until their windows end, the first in 26.0s. 3 of 3 nodes serve.", nil},
 		"etcd away, and windows ended": {func(c *Cluster) {

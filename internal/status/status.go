@@ -15,6 +15,7 @@ import (
 	"cmp"
 
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // Cluster is the space as it is in etcd, and the node that answers as it sees itself. IDs of
@@ -53,6 +54,9 @@ type Cluster struct {
 	Problems []Problem `json:"problems"`
 	Summary  Problem   `json:"summary"`
 	Self     Self      `json:"self"`
+	// Watermark is what the node that answers knows of it; nil while that is nothing, and when
+	// history was rewound.
+	Watermark *watermark.Answer `json:"watermark,omitempty"`
 }
 
 // Node is a registered process.

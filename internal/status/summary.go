@@ -10,6 +10,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/text"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // Level is how bad something is.
@@ -53,6 +54,7 @@ const (
 	NameShared       = "name_shared"
 	SIDsQuarantined  = "sids_quarantined"
 	NoSIDLeft        = "no_sid_left"
+	WatermarkHeld    = "watermark_held"
 )
 
 const (
@@ -199,6 +201,7 @@ func Problems(c Cluster) []Problem {
 	p.names()
 	p.missing()
 	p.quarantined()
+	p.watermark()
 	slices.SortStableFunc(p.list, func(a, b Problem) int { return cmp.Compare(a.Level, b.Level) }) // bad, then warn
 	return p.list
 }
@@ -301,6 +304,36 @@ func (p *problems) quarantined() {
 		p.add(SIDsQuarantined, Warn, "how-to/repair-sids.md#a-record-is-corrupt-or-a-sid-quarantined",
 			"%s quarantined.", text.Count(n, "sid"))
 	}
+}
+
+// watermark finds who holds the watermark back, unless the cause is a problem that is named
+// already.
+func (p *problems) watermark() {
+	m := p.c.Watermark
+	if m == nil || !m.Held {
+		return
+	}
+	for _, b := range m.BlockedBy {
+		if b.Why != watermark.EtcdAway {
+			p.add(WatermarkHeld, Warn, "reference/watermark.md#why-it-waits", "The watermark is %s behind: %s%s.",
+				text.Seconds(m.Lag), b.Text, p.c.since(b.Since))
+			return
+		}
+	}
+}
+
+// WatermarkLine is one line about the watermark; "" if it is not known.
+func (c Cluster) WatermarkLine() string {
+	m := c.Watermark
+	if m == nil {
+		return ""
+	}
+	line := fmt.Sprintf("watermark %s, %s behind", time.UnixMilli(m.At).UTC().Format("2006-01-02T15:04:05.000Z"),
+		text.Seconds(m.Lag))
+	if len(m.BlockedBy) > 0 {
+		line += ": " + m.BlockedBy[0].Text
+	}
+	return line
 }
 
 // OwnProblem returns the worst problem of the node that answers, by what it knows of itself;

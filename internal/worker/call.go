@@ -41,6 +41,7 @@ type Call struct {
 	// ledger and no window.
 	config lease.Entry[lease.Space]
 	era    lease.Entry[lease.Era]
+	mark   lease.Entry[lease.Mark]
 	rec    lease.SIDRecords
 	sids   map[flake.SID]lease.SIDRecords
 	bad    map[flake.SID]bool
@@ -234,9 +235,9 @@ func (c *Call) onView(now clock.Reading, k Knowledge, v lease.View) Action {
 		if !c.extend {
 			return c.acquired(now, k)
 		}
-		return c.extended(now, k, 0, 0)
+		return c.extended(now, k, Extend{})
 	case Extend:
-		return c.extended(now, k, r.Handle.Term, r.NotAfter)
+		return c.extended(now, k, r)
 	case Release:
 		return c.released(now, k, r)
 	}
@@ -267,11 +268,8 @@ func (c *Call) acquired(now clock.Reading, k Knowledge) Action {
 					"draw another one at random for each worker",
 			})
 		}
-		if answer || c.ours() && c.cfg.enough(now, w.Value.Ceil) {
-			return c.done(now)
-		}
-		c.extend = true // An earlier call acquired it, or this one did long ago.
-		return c.extended(now, k, 0, 0)
+		c.extend = true // It is a worker's, by this call or an earlier one.
+		return c.extended(now, k, Extend{})
 	case !w.Same(c.sids[c.sid].Window):
 		// Another write came first: no write of ours can be applied any more.
 		c.sids[c.sid] = c.rec
@@ -291,17 +289,23 @@ func (c *Call) acquired(now clock.Reading, k Knowledge) Action {
 	return c.write(now, k)
 }
 
-// extended finds out whether the worker still has the sid, and for how long. term 0 is
-// that of the record.
-func (c *Call) extended(now clock.Reading, k Knowledge, term int64, told clock.Millis) Action {
-	if r := c.notHeld(term); r != nil {
+// extended finds out whether the worker still has the sid, and for how long. A handle of term 0
+// is of that of the record.
+func (c *Call) extended(now clock.Reading, k Knowledge, r Extend) Action {
+	if r := c.notHeld(r.Handle.Term); r != nil {
 		return c.refuse(r)
 	}
 	w := c.rec.Window.Value
-	switch {
-	case w.Ceil < told:
+	switch ceil := c.cfg.ceiling(now, w.Ceil); {
+	case w.Ceil < r.NotAfter:
 		return c.refuse(again(node.HistoryRewound, "etcd's history cannot be trusted: "+
-			"its record of sid %d ends at %d, and the worker was told %d", c.sid, w.Ceil, told))
+			"its record of sid %d ends at %d, and the worker was told %d", c.sid, w.Ceil, r.NotAfter))
+	case r.Floor > ceil:
+		return c.refuse(&node.Refusal{
+			Reason: node.InvalidFormat,
+			Message: fmt.Sprintf("the floor %d is beyond the end of the interval, %d: "+
+				"check the clock of the worker's machine", r.Floor, ceil),
+		})
 	case c.rec.Holder.Exists() && !c.ours():
 		return c.refuse(c.gone("its holder is another one, and its window is not: etcd's data was edited"))
 	case c.ours() && (c.cfg.enough(now, w.Ceil) || c.want != 0 && w.Ceil >= c.want):
@@ -358,7 +362,7 @@ func (c *Call) write(now clock.Reading, k Knowledge) Action {
 		return c.refuse(barred)
 	}
 	w := c.rec.Window.Value
-	t := lease.Txn{SID: c.sid, Seen: c.rec, Config: c.config, Era: c.era, Lease: c.lease}
+	t := lease.Txn{SID: c.sid, Seen: c.rec, Config: c.config, Era: c.era, Mark: c.mark, Lease: c.lease}
 	switch r := c.req.(type) {
 	case Release:
 		t.Op = lease.Release
@@ -368,25 +372,34 @@ func (c *Call) write(now clock.Reading, k Knowledge) Action {
 		if r.UsedUntil != 0 {
 			w.Ceil = min(w.Ceil, max(w.Since, r.UsedUntil))
 		}
-		w.Base, w.State = w.Since, lease.Released
+		w.Base, w.State, w.Floor = w.Since, lease.Released, w.Ceil
 	case Acquire, Extend:
 		a, acquire := r.(Acquire)
 		switch {
 		case acquire && !c.extend:
 			t.Op = lease.Acquire
-			base := max(w.Ceil, c.era.Value.Floor, now.Wall)
+			base := max(w.Ceil, c.era.Value.Floor, now.Wall, c.mark.Value.At)
 			w = lease.Window{
 				Era: c.era.Value.Number, Term: w.Term + 1, Instance: c.instance, Node: a.Name, Owner: a.Owner,
 				Base: base, Ceil: c.cfg.ceiling(now, base), Since: base, State: lease.Active, Worker: true,
+				Prior: w.Priors(c.mark.Value.At),
+			}
+			if a.TellsFloor {
+				w.Floor = base
 			}
 		case c.ours():
 			t.Op, t.Lease = lease.Extend, c.rec.Holder.Lease
-			w.Base, w.Ceil = w.Ceil, c.cfg.ceiling(now, w.Ceil)
+			w = c.further(now, w, 0)
 		default:
 			t.Op = lease.Rehold
-			w.Base, w.Ceil = w.Ceil, c.cfg.ceiling(now, w.Ceil)
+			// The mark may have passed it: it had vanished. It keeps to the mark from the answer on,
+			// and nothing of the new part of its interval is used before that.
+			w = c.further(now, w, c.mark.Value.At)
 		}
 		switch {
+		case t.Op.TakesHolder() && w.Floor > 0 && c.mark.Err != nil:
+			return c.refuse(again(node.Starting,
+				"the record of the watermark is unreadable (%v): run \"allocator admin recover\"", c.mark.Err))
 		case t.Lease == 0:
 			return TakeLease{c.cfg.Bounds.WorkerWindow}
 		case t.Op == lease.Extend && c.renewed != t.Lease:
@@ -398,6 +411,16 @@ func (c *Call) write(now clock.Reading, k Knowledge) Action {
 	w.Nonce, w.Wall, w.Gossip = c.cfg.Nonce(), now.Wall, false
 	t.Window = w
 	return Commit{t}
+}
+
+// further returns the record of an extension. A worker that tells floors uses nothing below
+// the one that it told, nor below mark once it has the answer.
+func (c *Call) further(now clock.Reading, w lease.Window, mark clock.Millis) lease.Window {
+	w.Base, w.Ceil = w.Ceil, c.cfg.ceiling(now, w.Ceil)
+	if told, _ := c.req.(Extend); w.Floor > 0 {
+		w.Floor = max(w.Floor, told.Floor, mark)
+	}
+	return w
 }
 
 // done answers with what the record gives.
@@ -413,7 +436,7 @@ func (c *Call) done(now clock.Reading) Action {
 // more, unless somebody may find the worker: with a secret of the caller's own.
 func (c *Call) refuse(r *node.Refusal) Action {
 	a, acquire := c.req.(Acquire)
-	if c.unknown && (!acquire || c.extend || a.Given) {
+	if c.unknown && (!acquire || a.Given) {
 		return Refused{Refusal: r}
 	}
 	return Refused{Refusal: r, Revoke: c.lease}

@@ -47,10 +47,11 @@ func ParseHandle(s string) (Handle, error) {
 	if len(s) > maxHandle || len(parts) != 4 || parts[0] != "w1" || CheckSecret(parts[3]) != nil {
 		return Handle{}, ErrHandle
 	}
-	sid, err1 := strconv.ParseUint(parts[1], 10, 22)
-	term, err2 := strconv.ParseInt(parts[2], 10, 64)
+	// What is no number, or one of another form such as 007, gives another text.
+	sid, _ := strconv.ParseUint(parts[1], 10, 22)
+	term, _ := strconv.ParseInt(parts[2], 10, 64)
 	h := Handle{SID: flake.SID(sid), Term: term, Secret: parts[3]}
-	if err1 != nil || err2 != nil || term < 1 || h.String() != s { // A number may be 007 or +7.
+	if term < 1 || h.String() != s {
 		return Handle{}, ErrHandle
 	}
 	return h, nil

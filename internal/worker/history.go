@@ -12,9 +12,7 @@ import (
 func (c *Call) check(known lease.Status, v lease.View) *node.Refusal {
 	h := history.Of(known)
 	if (history.Loss{LastEra: known.Era.Number}).Over(v) { // The node has not read that era yet.
-		if err := h.Resume(v); err != nil {
-			return again(node.HistoryRewound, "%v", err)
-		}
+		_ = h.Resume(v) // Another space is found below.
 	}
 	switch found := h.Check(v).(type) {
 	case history.Loss:
@@ -24,6 +22,6 @@ func (c *Call) check(known lease.Status, v lease.View) *node.Refusal {
 	case history.Unusable:
 		return again(node.HistoryRewound, "%v", found.Err)
 	}
-	c.config, c.era = v.Config, v.Era
+	c.config, c.era, c.mark = v.Config, v.Era, v.Mark
 	return nil
 }

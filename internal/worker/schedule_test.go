@@ -24,20 +24,25 @@ var (
 // whose clocks are wrong and step, with calls that are interleaved request by request,
 // requests that are lost, late or answered to nobody, leases that end, callers that
 // repeat calls on other nodes, and new eras. No millisecond of a sid is ever permitted to
-// two generators (I1, I4).
+// two generators (I1, I4), and of those that tell floors none below the watermark (I9).
 func TestRandomSchedules(t *testing.T) {
 	if *seed != 0 {
 		schedule(t, *seed)
 		return
 	}
 	acquired, extended, released, shared := 0, 0, 0, 0
+	raised, late, rested := 0, 0, 0
 	for s := uint64(1); s <= *seeds; s++ {
 		p := schedule(t, s)
 		acquired, extended, released, shared = acquired+p.acquired, extended+p.extended, released+p.released, shared+p.shared
+		raised, late, rested = raised+p.raised, late+p.late, rested+p.rested
 	}
 	// A test in which nothing happens would pass.
 	if acquired < 1000 || extended < 1000 || released < 300 || shared < 500 {
 		t.Errorf("only %d acquired, %d extended, %d released, %d of a sid that another had before", acquired, extended, released, shared)
+	}
+	if raised < 300 || late < 300 || rested < 20 {
+		t.Errorf("the mark was raised only %d times, refused %d times, and passed %d holders", raised, late, rested)
 	}
 }
 
@@ -46,9 +51,11 @@ type generator struct {
 	name   string
 	secret string
 	given  bool
+	tells  bool          // floors
 	handle worker.Handle // zero: none yet
 	from   clock.Millis
 	to     clock.Millis // exclusive; 0: no interval yet
+	floor  clock.Millis // it permits itself nothing below
 	ended  bool         // it makes no ID any more
 }
 
@@ -68,7 +75,9 @@ type fleet struct {
 	known  []lease.Status // by each node
 	gens   []*generator
 	calls  []*running
+	raise  *lease.MarkTxn // on its way; nil: none
 
+	raised, late, rested                 int
 	acquired, extended, released, shared int
 }
 
@@ -76,6 +85,7 @@ func schedule(t *testing.T, seed uint64) *fleet {
 	t.Helper()
 	e := newEnv(t, seed)
 	p := &fleet{env: e, seed: seed, rnd: rand.New(rand.NewPCG(seed, 2)), clocks: make([]clock.Millis, 3), known: make([]lease.Status, 3)}
+	p.mem.Put("mark", lease.Encode(lease.Mark{Era: 1}))
 	for i := range p.known {
 		p.known[i] = e.status()
 	}
@@ -96,11 +106,13 @@ func (p *fleet) step() {
 	case n < 60 && len(p.calls) > 0:
 		p.advance(p.rnd.IntN(len(p.calls)))
 	case n < 70:
-		g := &generator{name: fmt.Sprintf("w%d", p.rnd.IntN(4)), secret: fmt.Sprintf("0123456789secret%d", len(p.gens)), given: p.rnd.IntN(2) == 0}
+		g := &generator{name: fmt.Sprintf("w%d", p.rnd.IntN(4)), secret: fmt.Sprintf("0123456789secret%d", len(p.gens)), given: p.rnd.IntN(2) == 0, tells: p.rnd.IntN(3) > 0}
 		p.gens = append(p.gens, g)
 		p.send(g, p.acquire(g))
 	case n < 88 && len(p.gens) > 0:
 		p.again(p.gens[p.rnd.IntN(len(p.gens))])
+	case n < 90:
+		p.mark()
 	case n < 92:
 		d := time.Duration(p.rnd.IntN(30_000)) * time.Millisecond
 		p.pass(d)
@@ -124,7 +136,55 @@ func (p *fleet) step() {
 }
 
 func (p *fleet) acquire(g *generator) worker.Request {
-	return worker.Acquire{Name: g.name, Secret: g.secret, Given: g.given, Owner: "shop", Quota: 100}
+	return worker.Acquire{Name: g.name, Secret: g.secret, Given: g.given, TellsFloor: g.tells, Owner: "shop", Quota: 100}
+}
+
+// grace is by how much the mark waits longer than a ceiling.
+const grace = time.Second
+
+// mark has a node that holds a sid raise the mark, in two steps. It has the right clock.
+func (p *fleet) mark() {
+	ctx, now := context.Background(), p.clock.Now().Wall
+	if txn := p.raise; txn != nil {
+		p.raise = nil
+		applied, _, err := p.mem.PutMark(ctx, *txn)
+		switch {
+		case err != nil:
+			p.t.Fatal(err)
+		case !applied:
+			p.late++
+		case txn.Mark.Rests != txn.Seen.Value.Rests:
+			p.rested++
+		}
+		if applied {
+			p.raised++
+		}
+		p.final()
+		return
+	}
+	p.mem.Put("window/0", lease.Encode(lease.Window{
+		Era: p.status().Era.Number, Term: 1, Instance: "n", Node: "n", Nonce: "n", State: lease.Active, Base: now, Floor: now, Ceil: now + 1,
+	}))
+	p.mem.Put("holder/0", lease.Encode(lease.Holder{Instance: "n", Node: "n"}))
+	v, err := p.mem.Load(ctx)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	next := v.NextMark(now, true, lease.MarkRules{Grace: grace})
+	next.Nonce = fmt.Sprint(len(p.gens), p.raised+p.late)
+	p.raise = &lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: next}
+}
+
+// final checks I9: whoever tells floors permits itself nothing below the mark, unless its interval has passed
+// by the grace.
+func (p *fleet) final() {
+	v, _ := p.mem.Load(context.Background())
+	mark := v.Mark.Value.At
+	for _, g := range p.gens {
+		if from := max(g.from, g.floor); g.tells && !g.ended && from < g.to && from < mark && g.to+clock.MillisOf(grace) > p.clock.Now().Wall {
+			p.t.Fatalf("seed %d: %s permits itself [%d,%d), and the mark is %d", p.seed, g.handle.ID(), from-start, g.to-start, mark-start)
+		}
+	}
 }
 
 // again has a generator call once more, whatever became of its other calls.
@@ -146,7 +206,12 @@ func (p *fleet) again(g *generator) {
 	case g.ended && p.rnd.IntN(2) == 0: // a late extension of what was given back
 		p.send(g, worker.Extend{Handle: g.handle})
 	default:
-		p.send(g, worker.Extend{Handle: g.handle, NotAfter: g.told()})
+		e := worker.Extend{Handle: g.handle, NotAfter: g.told()}
+		if g.tells && !g.ended && p.rnd.IntN(4) > 0 {
+			g.floor = max(g.floor, min(g.to, p.clock.Now().Wall-clock.Millis(p.rnd.IntN(10_000))))
+			e.Floor = g.floor
+		}
+		p.send(g, e)
 	}
 }
 
@@ -233,6 +298,11 @@ func (p *fleet) told(g *generator, d worker.Done) {
 		}
 		g.to = max(g.to, w.NotAfter)
 	}
+	g.floor = max(g.floor, w.Floor)
+	if g.tells != (w.Floor > 0) {
+		p.t.Fatalf("seed %d: %s tells floors: %v, and was told %d", p.seed, w.Handle.ID(), g.tells, w.Floor-start)
+	}
+	p.final()
 	for _, o := range p.gens {
 		if o == g || o.handle.SID != g.handle.SID || o.handle == (worker.Handle{}) {
 			continue
@@ -286,16 +356,22 @@ func life(t *testing.T, kind storetest.Kind, n int, outcome storetest.Outcome) b
 		return worker.Done{}
 	}
 	first := acquire("a")
-	first.Given = true
+	first.Given, first.TellsFloor = true, true
 	a := must(first).Worker
 	e.pass(20 * time.Second)
-	a = must(worker.Extend{Handle: a.Handle, NotAfter: a.NotAfter}).Worker
+	told := start + 19_000
+	a = must(worker.Extend{Handle: a.Handle, NotAfter: a.NotAfter, Floor: told}).Worker
+	if a.Floor != told {
+		t.Fatalf("%s: told the floor %d, and answered %d", name, told-start, a.Floor-start)
+	}
+	mark := start + 21_000 // of a clock that is ahead
+	e.mem.Put("mark", lease.Encode(lease.Mark{Era: 1, At: mark}))
 	v, _ := e.mem.Read(t.Context(), a.Handle.SID)
 	e.mem.Expire(v.SIDs[a.Handle.SID].Holder.Lease)
 	e.pass(25 * time.Second)
-	a = must(worker.Extend{Handle: a.Handle, NotAfter: a.NotAfter}).Worker
-	if a.NotBefore != start || a.NotAfter != start+105_000 {
-		t.Fatalf("%s: [%d,%d)", name, a.NotBefore-start, a.NotAfter-start)
+	a = must(worker.Extend{Handle: a.Handle, NotAfter: a.NotAfter, Floor: told}).Worker
+	if a.NotBefore != start || a.NotAfter != start+105_000 || a.Floor != mark {
+		t.Fatalf("%s: [%d,%d) from %d", name, a.NotBefore-start, a.NotAfter-start, a.Floor-start)
 	}
 	used := start + 50_000
 	if d := must(worker.Release{Handle: a.Handle, UsedUntil: used}); d.Reusable != used {

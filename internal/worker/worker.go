@@ -66,15 +66,19 @@ type (
 		Given  bool
 		// Clock is what the caller's clock reads.
 		Clock clock.Millis
+		// TellsFloor: the worker tells a Floor at each extension, and keeps to that of each answer.
+		TellsFloor bool
 		// Owner pays; it has at most lease.MaxOwner bytes. Quota is how many workers it may
 		// hold, this one included.
 		Owner string
 		Quota int
 	}
-	// Extend asks for a later end than NotAfter, which is the one that the caller knows.
+	// Extend asks for a later end than NotAfter, which is the one that the caller knows. The
+	// worker uses no ID of a time below Floor any more.
 	Extend struct {
 		Handle   Handle
 		NotAfter clock.Millis
+		Floor    clock.Millis
 	}
 	// Release gives the sid back. The worker made no ID at or after UsedUntil, and makes none.
 	Release struct {
@@ -136,12 +140,14 @@ type Answer struct {
 }
 
 // Worker is what a caller has acquired or extended: the interval [NotBefore, NotAfter),
-// which may begin in the future. Now is what the node's clock reads.
+// which may begin in the future. It uses no ID of a time below Floor from the answer on; 0: the
+// watermark does not cover it. Now is what the node's clock reads.
 type Worker struct {
 	Handle    Handle
 	Name      string
 	NotBefore clock.Millis
 	NotAfter  clock.Millis
+	Floor     clock.Millis
 	ExtendAt  clock.Millis
 	Now       clock.Millis
 }
@@ -150,7 +156,7 @@ type Worker struct {
 func (c Config) worker(now clock.Reading, secret string, sid flake.SID, w lease.Window) Worker {
 	return Worker{
 		Handle: Handle{SID: sid, Term: w.Term, Secret: secret}, Name: w.Node,
-		NotBefore: w.Since, NotAfter: w.Ceil,
+		NotBefore: w.Since, NotAfter: w.Ceil, Floor: w.Floor,
 		ExtendAt: max(now.Wall, w.Ceil-clock.MillisOf(c.Bounds.WorkerWindow-c.Bounds.WorkerWindow/3)),
 		Now:      now.Wall,
 	}

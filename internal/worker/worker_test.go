@@ -19,8 +19,12 @@ func TestHandles(t *testing.T) {
 		t.Errorf("%v, %v, %q", got, err, good.ID())
 	}
 	long := strings.Repeat("a", worker.MaxSecret)
-	if _, err := worker.ParseHandle("w1.4194303.9223372036854775807." + long); err != nil {
-		t.Errorf("the longest: %v", err)
+	for _, s := range []string{
+		"w1.4194303.9223372036854775807." + long, "w1.0.1.0123456789012349", "w1.0.1.azbyAZBY90123456",
+	} {
+		if h, err := worker.ParseHandle(s); err != nil || h.String() != s {
+			t.Errorf("%s: %v", s, err)
+		}
 	}
 	for _, s := range []string{
 		"", "w1", "w1.17.4", "w1.17.4.", "w1.17.4.short", "w2.17.4.0123456789ABCDEF", "w1.017.4.0123456789ABCDEF", "w1.17.+4.0123456789ABCDEF",
@@ -71,19 +75,21 @@ func TestRefusals(t *testing.T) {
 		change func(e *env, k *worker.Knowledge)
 		want   node.Reason
 		reads  int // requests before it is found out
+		// acquires: an acquisition finds it out in the list, which is only compared with the space.
+		acquires bool
 	}{
-		{"the node is closed", func(_ *env, k *worker.Knowledge) { k.Closed = &node.Refusal{Reason: node.ClockSkew} }, node.ClockSkew, 0},
-		{"its clock is too far ahead", func(_ *env, k *worker.Knowledge) { k.Limit = lease.Limit{} }, node.ClockSkew, 0},
-		{"etcd went back", func(_ *env, k *worker.Knowledge) { k.Status.Revision += 1000 }, node.HistoryRewound, 1},
-		{"another cluster", func(_ *env, k *worker.Knowledge) { k.Status.Cluster++ }, node.HistoryRewound, 1},
-		{"another pool", func(_ *env, k *worker.Knowledge) { k.Status.Space.Pool = "pool-2" }, node.HistoryRewound, 1},
-		{"an era that is gone", func(_ *env, k *worker.Knowledge) { k.Status.Era.Number++ }, node.HistoryRewound, 1},
-		{"an era that was rewritten", func(_ *env, k *worker.Knowledge) { k.Status.Era.Floor++ }, node.HistoryRewound, 1},
+		{"the node is closed", func(_ *env, k *worker.Knowledge) { k.Closed = &node.Refusal{Reason: node.ClockSkew} }, node.ClockSkew, 0, true},
+		{"its clock is too far ahead", func(_ *env, k *worker.Knowledge) { k.Limit = lease.Limit{} }, node.ClockSkew, 0, true},
+		{"etcd went back", func(_ *env, k *worker.Knowledge) { k.Status.Revision += 1000 }, node.HistoryRewound, 1, false},
+		{"another cluster", func(_ *env, k *worker.Knowledge) { k.Status.Cluster++ }, node.HistoryRewound, 1, false},
+		{"another pool", func(_ *env, k *worker.Knowledge) { k.Status.Space.Pool = "pool-2" }, node.HistoryRewound, 1, true},
+		{"an era that is gone", func(_ *env, k *worker.Knowledge) { k.Status.Era.Number++ }, node.HistoryRewound, 1, false},
+		{"an era that was rewritten", func(_ *env, k *worker.Knowledge) { k.Status.Era.Floor++ }, node.HistoryRewound, 1, false},
 		{"an era of another cluster", func(e *env, k *worker.Knowledge) {
 			e.mem.Put("era", lease.Encode(lease.Era{Number: 2, Floor: start, Cluster: 8}))
-		}, node.HistoryRewound, 1},
-		{"no config", func(e *env, _ *worker.Knowledge) { e.mem.Delete("config") }, node.HistoryRewound, 1},
-		{"a damaged era", func(e *env, _ *worker.Knowledge) { e.mem.Put("era", "a1 x") }, node.Starting, 1},
+		}, node.HistoryRewound, 1, true},
+		{"no config", func(e *env, _ *worker.Knowledge) { e.mem.Delete("config") }, node.HistoryRewound, 1, true},
+		{"a damaged era", func(e *env, _ *worker.Knowledge) { e.mem.Put("era", "a1 x") }, node.Starting, 1, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newEnv(t, 1)
@@ -92,7 +98,11 @@ func TestRefusals(t *testing.T) {
 			k := e.known()
 			tc.change(e, &k)
 			before, _ := e.mem.Load(t.Context())
-			for _, req := range []worker.Request{worker.Extend{Handle: w.Handle}, worker.Release{Handle: w.Handle}} {
+			requests := []worker.Request{worker.Extend{Handle: w.Handle}, worker.Release{Handle: w.Handle}}
+			if tc.acquires {
+				requests = append(requests, acquire("b"))
+			}
+			for _, req := range requests {
 				c, sent := worker.NewCall(e.cfg, req), 0
 				act := c.Step(e.clock.Now(), k, worker.Answer{})
 				for {
@@ -116,7 +126,6 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestQuota: how many workers an owner holds is counted from the records of all.
 // TestBarredMeanwhile: the node's gate, its drain and the guard against clocks ahead are looked at
 // before each write, not at the beginning of a call alone. The guard of acquisitions is another one
 // than that of extensions.
@@ -145,7 +154,10 @@ func TestBarredMeanwhile(t *testing.T) {
 						bar.change(&k)
 					}
 					act := c.Step(e.clock.Now(), k, a)
-					if _, ok := act.(worker.Refused); ok {
+					if r, ok := act.(worker.Refused); ok {
+						if bar.extends && kind > 0 {
+							t.Errorf("%s after %d requests of %T: %v", name, after, req, r.Refusal)
+						}
 						break
 					}
 					if _, ok := act.(worker.Done); ok {
@@ -161,6 +173,7 @@ func TestBarredMeanwhile(t *testing.T) {
 	}
 }
 
+// TestQuota: how many workers an owner holds is counted from the records of all.
 func TestQuota(t *testing.T) {
 	e := newEnv(t, 1)
 	ask := func(name, owner string) worker.Acquire {
@@ -209,9 +222,15 @@ func TestUnusable(t *testing.T) {
 	e.mem.Put("window/16", lease.Encode(far))
 	e.mem.Put("window/17", lease.Encode(later))
 	e.mem.Put("window/18", "a2 00000000 {}")
+	e.mem.Put("window/20", "a2 00000000 {}")
 	e.mem.Put("ledger/19/00000000000000000001", lease.Encode(lease.LedgerLine{Term: 1, Instance: "x"}))
 	r := e.refused(acquire("a"), node.NoWorker)
-	if !strings.Contains(r.Message, "0 of 4 are held") {
+	if !strings.Contains(r.Message, "0 of 4 are held, 4 quarantined") || r.RetryAfter != window/4 {
+		t.Errorf("%v, again after %v", r, r.RetryAfter)
+	}
+	e.mem.Put("holder/18", lease.Encode(lease.Holder{Instance: "x", Node: "x"}))
+	r = e.refused(acquire("a"), node.NoWorker)
+	if !strings.Contains(r.Message, "1 of 4 are held by x, 3 quarantined") {
 		t.Errorf("%v", r)
 	}
 	far.Ceil--
@@ -239,8 +258,13 @@ func TestEtcdIsAway(t *testing.T) {
 			}
 			e.sent = nil
 			r := e.refused(req, node.EtcdUnavailable)
-			if len(e.sent) > 16 || r.RetryAfter == 0 {
-				t.Errorf("%T with %v away: %d requests: %v", req, kinds, len(e.sent), r)
+			_, isAcquire := req.(worker.Acquire)
+			most := map[int]int{0: 8, 1: 2, 3: 16, 5: 8}[len(kinds)]
+			if isAcquire && (len(kinds) == 0 || len(kinds) == 5) {
+				most = 1 // The list is not asked for again.
+			}
+			if len(e.sent) != most || r.RetryAfter == 0 {
+				t.Errorf("%T with %v away: %d requests, want %d: %v", req, kinds, len(e.sent), most, r)
 			}
 		}
 	}
@@ -260,6 +284,65 @@ func TestEtcdIsAway(t *testing.T) {
 	e.faulty.Deliver()
 	if v, _ = e.mem.Load(t.Context()); len(v.SIDs) != 1 {
 		t.Errorf("a late write acquired a sid for nobody: %+v", v.SIDs)
+	}
+}
+
+// TestFloors: the record of a worker says below what it uses nothing, if it said at first that it tells
+// that. Nothing that a late or another call says lowers it.
+func TestFloors(t *testing.T) {
+	e := newEnv(t, 1)
+	e.mem.Put("mark", lease.Encode(lease.Mark{Era: 1, At: start + 500}))
+	silent := e.acquired("a")
+	req := acquire("b")
+	req.TellsFloor = true
+	w := e.done(req).Worker
+	if silent.Floor != 0 || w.Floor != w.NotBefore || w.NotBefore != start+500 {
+		t.Errorf("silent from %d, the other from %d of %d", silent.Floor, w.Floor-start, w.NotBefore-start)
+	}
+	record := func(w worker.Worker) lease.Window {
+		v, _ := e.mem.Load(t.Context())
+		return v.SIDs[w.Handle.SID].Window.Value
+	}
+	extend := func(name string, w worker.Worker, told, want clock.Millis) {
+		t.Helper()
+		got := e.done(worker.Extend{Handle: w.Handle, Floor: told}).Worker
+		if got.Floor != want || record(w).Floor != want {
+			t.Errorf("%s: answered %d, recorded %d, want %d", name, got.Floor-start, record(w).Floor-start, want-start)
+		}
+	}
+	extend("too soon to be written", w, start+900, start+500)
+	e.pass(25 * time.Second)
+	extend("told", w, start+20_000, start+20_000)
+	extend("of one that tells none", silent, start+20_000, 0)
+	e.pass(25 * time.Second)
+	extend("not said", w, 0, start+20_000)
+	e.pass(25 * time.Second)
+	r := e.refused(worker.Extend{Handle: w.Handle, Floor: e.clock.Now().Wall + clock.MillisOf(window) + 1}, node.InvalidFormat)
+	if !strings.Contains(r.Message, "check the clock") {
+		t.Errorf("%v", r)
+	}
+	extend("as far as it goes", w, e.clock.Now().Wall+clock.MillisOf(window), e.clock.Now().Wall+clock.MillisOf(window))
+	e.done(worker.Release{Handle: w.Handle, UsedUntil: start + 70_000})
+	if got := record(w); got.Floor != got.Ceil {
+		t.Errorf("given back with floor %d and ceiling %d", got.Floor-start, got.Ceil-start)
+	}
+}
+
+// TestFloorsAboveTheMark: a worker whose key was gone may have been passed by the mark. It keeps to the mark
+// once it is held again; and as long as the mark cannot be read, it is not (I9).
+func TestFloorsAboveTheMark(t *testing.T) {
+	e := newEnv(t, 1)
+	req := acquire("a")
+	req.TellsFloor = true
+	w := e.done(req).Worker
+	e.pass(2 * window)
+	mark := e.clock.Now().Wall - 9
+	e.mem.Put("mark", "junk")
+	e.refused(worker.Extend{Handle: w.Handle, NotAfter: w.NotAfter, Floor: start + 1}, node.Starting)
+	e.refused(func() worker.Acquire { r := acquire("b"); r.TellsFloor = true; return r }(), node.Starting)
+	e.mem.Put("mark", lease.Encode(lease.Mark{Era: 1, At: mark}))
+	if w = e.done(worker.Extend{Handle: w.Handle, NotAfter: w.NotAfter, Floor: start + 1}).Worker; w.Floor != mark {
+		t.Errorf("held again from %d, and the mark is %d", w.Floor-start, mark-start)
 	}
 }
 

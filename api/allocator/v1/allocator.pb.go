@@ -997,6 +997,368 @@ func (x *Holder) GetWorker() bool {
 	return false
 }
 
+type GetWatermarkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Wait until the watermark is above this flake; 0: do not wait.
+	After int64 `protobuf:"fixed64,1,opt,name=after,proto3" json:"after,omitempty"`
+	// For at most so long, up to 60,000.
+	WaitMs        int64 `protobuf:"varint,2,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetWatermarkRequest) Reset() {
+	*x = GetWatermarkRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetWatermarkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetWatermarkRequest) ProtoMessage() {}
+
+func (x *GetWatermarkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetWatermarkRequest.ProtoReflect.Descriptor instead.
+func (*GetWatermarkRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetWatermarkRequest) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *GetWatermarkRequest) GetWaitMs() int64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+type WatchWatermarkRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchWatermarkRequest) Reset() {
+	*x = WatchWatermarkRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchWatermarkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchWatermarkRequest) ProtoMessage() {}
+
+func (x *WatchWatermarkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchWatermarkRequest.ProtoReflect.Descriptor instead.
+func (*WatchWatermarkRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{9}
+}
+
+// Watermark says which IDs can still appear: no ID with a time below unix_ms is issued in
+// the space any more. It never falls, on no node. It is the object that GET /v1/watermark
+// answers. Times are Unix milliseconds.
+type Watermark struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	UnixMs int64                  `protobuf:"varint,1,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	// The smallest ID of the first unit of time that begins at or after unix_ms, as integer
+	// and as texts: every ID that can still appear is at or above it. ulid and uuid are empty
+	// if the space has no wide forms.
+	Int   int64  `protobuf:"varint,2,opt,name=int,proto3" json:"int,omitempty"`
+	Flake string `protobuf:"bytes,3,opt,name=flake,proto3" json:"flake,omitempty"`
+	Ulid  string `protobuf:"bytes,4,opt,name=ulid,proto3" json:"ulid,omitempty"`
+	Uuid  string `protobuf:"bytes,5,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	// How far unix_ms lies behind the clock of the node that answers.
+	LagMs int64 `protobuf:"varint,6,opt,name=lag_ms,json=lagMs,proto3" json:"lag_ms,omitempty"`
+	// What unix_ms rests on besides compares in etcd; absent: nothing.
+	Conditional *WatermarkCondition `protobuf:"bytes,7,opt,name=conditional,proto3" json:"conditional,omitempty"`
+	// What holds the watermark back, the first cause most; empty while it follows the clock.
+	BlockedBy []*WatermarkBlocker `protobuf:"bytes,8,rep,name=blocked_by,json=blockedBy,proto3" json:"blocked_by,omitempty"`
+	// Sids of generators outside of the nodes that tell nobody what they issue. The
+	// watermark says nothing about them.
+	NotCovered []int32 `protobuf:"varint,9,rep,packed,name=not_covered,json=notCovered,proto3" json:"not_covered,omitempty"`
+	// lag_ms is more than two times watermark.interval and 45 s: an operator should look.
+	Held          bool `protobuf:"varint,10,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Watermark) Reset() {
+	*x = Watermark{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Watermark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Watermark) ProtoMessage() {}
+
+func (x *Watermark) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Watermark.ProtoReflect.Descriptor instead.
+func (*Watermark) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Watermark) GetUnixMs() int64 {
+	if x != nil {
+		return x.UnixMs
+	}
+	return 0
+}
+
+func (x *Watermark) GetInt() int64 {
+	if x != nil {
+		return x.Int
+	}
+	return 0
+}
+
+func (x *Watermark) GetFlake() string {
+	if x != nil {
+		return x.Flake
+	}
+	return ""
+}
+
+func (x *Watermark) GetUlid() string {
+	if x != nil {
+		return x.Ulid
+	}
+	return ""
+}
+
+func (x *Watermark) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *Watermark) GetLagMs() int64 {
+	if x != nil {
+		return x.LagMs
+	}
+	return 0
+}
+
+func (x *Watermark) GetConditional() *WatermarkCondition {
+	if x != nil {
+		return x.Conditional
+	}
+	return nil
+}
+
+func (x *Watermark) GetBlockedBy() []*WatermarkBlocker {
+	if x != nil {
+		return x.BlockedBy
+	}
+	return nil
+}
+
+func (x *Watermark) GetNotCovered() []int32 {
+	if x != nil {
+		return x.NotCovered
+	}
+	return nil
+}
+
+func (x *Watermark) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+// WatermarkCondition is the last process that vanished and whose window the watermark has
+// passed. IDs below until_unix_ms rest on its clock going on.
+type WatermarkCondition struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Sid           int32                  `protobuf:"varint,2,opt,name=sid,proto3" json:"sid,omitempty"`
+	UntilUnixMs   int64                  `protobuf:"varint,3,opt,name=until_unix_ms,json=untilUnixMs,proto3" json:"until_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatermarkCondition) Reset() {
+	*x = WatermarkCondition{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatermarkCondition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatermarkCondition) ProtoMessage() {}
+
+func (x *WatermarkCondition) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatermarkCondition.ProtoReflect.Descriptor instead.
+func (*WatermarkCondition) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *WatermarkCondition) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *WatermarkCondition) GetSid() int32 {
+	if x != nil {
+		return x.Sid
+	}
+	return 0
+}
+
+func (x *WatermarkCondition) GetUntilUnixMs() int64 {
+	if x != nil {
+		return x.UntilUnixMs
+	}
+	return 0
+}
+
+// WatermarkBlocker is what holds the watermark back.
+type WatermarkBlocker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder; empty and -1 if the cause is none.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Sid  int32  `protobuf:"varint,2,opt,name=sid,proto3" json:"sid,omitempty"`
+	// Up to when it let the watermark rise; 0: not known.
+	SinceUnixMs int64 `protobuf:"varint,3,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	// A name for programs: silent, vanished, replaced, unreadable, no_floor, downtime, era,
+	// etcd_away or not_raised.
+	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	// It for people.
+	Text          string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatermarkBlocker) Reset() {
+	*x = WatermarkBlocker{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatermarkBlocker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatermarkBlocker) ProtoMessage() {}
+
+func (x *WatermarkBlocker) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatermarkBlocker.ProtoReflect.Descriptor instead.
+func (*WatermarkBlocker) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *WatermarkBlocker) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *WatermarkBlocker) GetSid() int32 {
+	if x != nil {
+		return x.Sid
+	}
+	return 0
+}
+
+func (x *WatermarkBlocker) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *WatermarkBlocker) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *WatermarkBlocker) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 type AcquireWorkerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What people know the worker by; 1 to 64 bytes. Names need not be unique.
@@ -1008,14 +1370,17 @@ type AcquireWorkerRequest struct {
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The caller's clock; 0: not said. An acquisition with a clock that is off by more
 	// than issue.max-skew is refused.
-	ClockUnixMs   int64 `protobuf:"varint,3,opt,name=clock_unix_ms,json=clockUnixMs,proto3" json:"clock_unix_ms,omitempty"`
+	ClockUnixMs int64 `protobuf:"varint,3,opt,name=clock_unix_ms,json=clockUnixMs,proto3" json:"clock_unix_ms,omitempty"`
+	// The caller sends floor_unix_ms with each extension, and keeps to that of each answer. The
+	// watermark then covers this worker, and waits for it.
+	TellsFloor    bool `protobuf:"varint,4,opt,name=tells_floor,json=tellsFloor,proto3" json:"tells_floor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AcquireWorkerRequest) Reset() {
 	*x = AcquireWorkerRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[8]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1392,7 @@ func (x *AcquireWorkerRequest) String() string {
 func (*AcquireWorkerRequest) ProtoMessage() {}
 
 func (x *AcquireWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[8]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1405,7 @@ func (x *AcquireWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireWorkerRequest.ProtoReflect.Descriptor instead.
 func (*AcquireWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{8}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AcquireWorkerRequest) GetName() string {
@@ -1064,19 +1429,29 @@ func (x *AcquireWorkerRequest) GetClockUnixMs() int64 {
 	return 0
 }
 
+func (x *AcquireWorkerRequest) GetTellsFloor() bool {
+	if x != nil {
+		return x.TellsFloor
+	}
+	return false
+}
+
 type ExtendWorkerRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Handle string                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
 	// The highest not_after that the caller was ever given; 0: not said. It shows that
 	// etcd's history went back.
 	NotAfterUnixMs int64 `protobuf:"varint,2,opt,name=not_after_unix_ms,json=notAfterUnixMs,proto3" json:"not_after_unix_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The caller uses no ID with a time below it any more; 0: not said. Decide that first, and
+	// send it then.
+	FloorUnixMs   int64 `protobuf:"varint,3,opt,name=floor_unix_ms,json=floorUnixMs,proto3" json:"floor_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExtendWorkerRequest) Reset() {
 	*x = ExtendWorkerRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[9]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1463,7 @@ func (x *ExtendWorkerRequest) String() string {
 func (*ExtendWorkerRequest) ProtoMessage() {}
 
 func (x *ExtendWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[9]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1476,7 @@ func (x *ExtendWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ExtendWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{9}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExtendWorkerRequest) GetHandle() string {
@@ -1118,6 +1493,13 @@ func (x *ExtendWorkerRequest) GetNotAfterUnixMs() int64 {
 	return 0
 }
 
+func (x *ExtendWorkerRequest) GetFloorUnixMs() int64 {
+	if x != nil {
+		return x.FloorUnixMs
+	}
+	return 0
+}
+
 type ReleaseWorkerRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Handle string                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
@@ -1130,7 +1512,7 @@ type ReleaseWorkerRequest struct {
 
 func (x *ReleaseWorkerRequest) Reset() {
 	*x = ReleaseWorkerRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1524,7 @@ func (x *ReleaseWorkerRequest) String() string {
 func (*ReleaseWorkerRequest) ProtoMessage() {}
 
 func (x *ReleaseWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[10]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1537,7 @@ func (x *ReleaseWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{10}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReleaseWorkerRequest) GetHandle() string {
@@ -1182,7 +1564,7 @@ type ReleaseWorkerResponse struct {
 
 func (x *ReleaseWorkerResponse) Reset() {
 	*x = ReleaseWorkerResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1576,7 @@ func (x *ReleaseWorkerResponse) String() string {
 func (*ReleaseWorkerResponse) ProtoMessage() {}
 
 func (x *ReleaseWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[11]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1589,7 @@ func (x *ReleaseWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{11}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReleaseWorkerResponse) GetReusableFromUnixMs() int64 {
@@ -1237,14 +1619,17 @@ type Worker struct {
 	// The clock of the node that answers.
 	NowUnixMs int64 `protobuf:"varint,8,opt,name=now_unix_ms,json=nowUnixMs,proto3" json:"now_unix_ms,omitempty"`
 	// A secret: whoever has it can extend and release the worker.
-	Handle        string `protobuf:"bytes,9,opt,name=handle,proto3" json:"handle,omitempty"`
+	Handle string `protobuf:"bytes,9,opt,name=handle,proto3" json:"handle,omitempty"`
+	// Use no ID with a time below it from this answer on; it never falls. 0: the watermark does
+	// not cover this worker.
+	FloorUnixMs   int64 `protobuf:"varint,10,opt,name=floor_unix_ms,json=floorUnixMs,proto3" json:"floor_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1641,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[12]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1654,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{12}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Worker) GetId() string {
@@ -1335,6 +1720,13 @@ func (x *Worker) GetHandle() string {
 	return ""
 }
 
+func (x *Worker) GetFloorUnixMs() int64 {
+	if x != nil {
+		return x.FloorUnixMs
+	}
+	return 0
+}
+
 type GetClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1343,7 +1735,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1747,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[13]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1760,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{13}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{18}
 }
 
 // GetClusterResponse is the object that GET /v1/cluster answers: fields have the same names
@@ -1404,15 +1796,17 @@ type GetClusterResponse struct {
 	// How many nodes there should be, by the settings of the node that answered; 0: any number.
 	ExpectedNodes int32 `protobuf:"varint,17,opt,name=expected_nodes,json=expectedNodes,proto3" json:"expected_nodes,omitempty"`
 	// What is wrong, the worst first, and one sentence about the cluster.
-	Problems      []*ClusterProblem `protobuf:"bytes,18,rep,name=problems,proto3" json:"problems,omitempty"`
-	Summary       *ClusterProblem   `protobuf:"bytes,19,opt,name=summary,proto3" json:"summary,omitempty"`
+	Problems []*ClusterProblem `protobuf:"bytes,18,rep,name=problems,proto3" json:"problems,omitempty"`
+	Summary  *ClusterProblem   `protobuf:"bytes,19,opt,name=summary,proto3" json:"summary,omitempty"`
+	// Absent while the node that answered has read none, and when history was rewound.
+	Watermark     *Watermark `protobuf:"bytes,20,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1818,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[14]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1831,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{14}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetClusterResponse) GetSpace() string {
@@ -1566,6 +1960,13 @@ func (x *GetClusterResponse) GetSummary() *ClusterProblem {
 	return nil
 }
 
+func (x *GetClusterResponse) GetWatermark() *Watermark {
+	if x != nil {
+		return x.Watermark
+	}
+	return nil
+}
+
 // ClusterProblem is something that an operator should know.
 type ClusterProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1582,7 +1983,7 @@ type ClusterProblem struct {
 
 func (x *ClusterProblem) Reset() {
 	*x = ClusterProblem{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1995,7 @@ func (x *ClusterProblem) String() string {
 func (*ClusterProblem) ProtoMessage() {}
 
 func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[15]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +2008,7 @@ func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterProblem.ProtoReflect.Descriptor instead.
 func (*ClusterProblem) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{15}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ClusterProblem) GetKind() string {
@@ -1646,7 +2047,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +2059,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[16]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +2072,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{16}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
 }
 
 type DrainResponse struct {
@@ -1695,7 +2096,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +2108,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[17]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +2121,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{17}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DrainResponse) GetNode() string {
@@ -1780,7 +2181,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +2193,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[18]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +2206,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{18}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
 }
 
 type UndrainResponse struct {
@@ -1821,7 +2222,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +2234,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[19]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +2247,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{19}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UndrainResponse) GetNode() string {
@@ -1883,7 +2284,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2296,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2309,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchEventsRequest) GetAfter() string {
@@ -1939,7 +2340,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2352,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2365,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchEventsResponse) GetNowUnixMs() int64 {
@@ -2008,7 +2409,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2421,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2434,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Event) GetId() string {
@@ -2097,7 +2498,7 @@ type MissedEvents struct {
 
 func (x *MissedEvents) Reset() {
 	*x = MissedEvents{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2510,7 @@ func (x *MissedEvents) String() string {
 func (*MissedEvents) ProtoMessage() {}
 
 func (x *MissedEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2523,7 @@ func (x *MissedEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissedEvents.ProtoReflect.Descriptor instead.
 func (*MissedEvents) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MissedEvents) GetCount() int64 {
@@ -2174,7 +2575,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2587,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2600,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Node) GetInstance() string {
@@ -2318,7 +2719,7 @@ type NodeReport struct {
 
 func (x *NodeReport) Reset() {
 	*x = NodeReport{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2330,7 +2731,7 @@ func (x *NodeReport) String() string {
 func (*NodeReport) ProtoMessage() {}
 
 func (x *NodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2343,7 +2744,7 @@ func (x *NodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
 func (*NodeReport) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeReport) GetIdsPerSecond() int64 {
@@ -2409,7 +2810,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2822,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2835,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -2562,7 +2963,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2975,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2988,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Clock) GetState() string {
@@ -2787,7 +3188,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2799,7 +3200,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2812,7 +3213,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -2866,7 +3267,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2878,7 +3279,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2891,7 +3292,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -3023,7 +3424,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3035,7 +3436,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +3449,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -3290,19 +3691,50 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x03R\x04term\x12\"\n" +
 	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\x12\x16\n" +
-	"\x06worker\x18\x05 \x01(\bR\x06worker\"f\n" +
+	"\x06worker\x18\x05 \x01(\bR\x06worker\"D\n" +
+	"\x13GetWatermarkRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\x10R\x05after\x12\x17\n" +
+	"\await_ms\x18\x02 \x01(\x03R\x06waitMs\"\x17\n" +
+	"\x15WatchWatermarkRequest\"\xc3\x02\n" +
+	"\tWatermark\x12\x17\n" +
+	"\aunix_ms\x18\x01 \x01(\x03R\x06unixMs\x12\x10\n" +
+	"\x03int\x18\x02 \x01(\x03R\x03int\x12\x14\n" +
+	"\x05flake\x18\x03 \x01(\tR\x05flake\x12\x12\n" +
+	"\x04ulid\x18\x04 \x01(\tR\x04ulid\x12\x12\n" +
+	"\x04uuid\x18\x05 \x01(\tR\x04uuid\x12\x15\n" +
+	"\x06lag_ms\x18\x06 \x01(\x03R\x05lagMs\x12B\n" +
+	"\vconditional\x18\a \x01(\v2 .allocator.v1.WatermarkConditionR\vconditional\x12=\n" +
+	"\n" +
+	"blocked_by\x18\b \x03(\v2\x1e.allocator.v1.WatermarkBlockerR\tblockedBy\x12\x1f\n" +
+	"\vnot_covered\x18\t \x03(\x05R\n" +
+	"notCovered\x12\x12\n" +
+	"\x04held\x18\n" +
+	" \x01(\bR\x04held\"^\n" +
+	"\x12WatermarkCondition\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
+	"\x03sid\x18\x02 \x01(\x05R\x03sid\x12\"\n" +
+	"\runtil_unix_ms\x18\x03 \x01(\x03R\vuntilUnixMs\"\x82\x01\n" +
+	"\x10WatermarkBlocker\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
+	"\x03sid\x18\x02 \x01(\x05R\x03sid\x12\"\n" +
+	"\rsince_unix_ms\x18\x03 \x01(\x03R\vsinceUnixMs\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\"\x87\x01\n" +
 	"\x14AcquireWorkerRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\x12\"\n" +
-	"\rclock_unix_ms\x18\x03 \x01(\x03R\vclockUnixMs\"X\n" +
+	"\rclock_unix_ms\x18\x03 \x01(\x03R\vclockUnixMs\x12\x1f\n" +
+	"\vtells_floor\x18\x04 \x01(\bR\n" +
+	"tellsFloor\"|\n" +
 	"\x13ExtendWorkerRequest\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\tR\x06handle\x12)\n" +
-	"\x11not_after_unix_ms\x18\x02 \x01(\x03R\x0enotAfterUnixMs\"[\n" +
+	"\x11not_after_unix_ms\x18\x02 \x01(\x03R\x0enotAfterUnixMs\x12\"\n" +
+	"\rfloor_unix_ms\x18\x03 \x01(\x03R\vfloorUnixMs\"[\n" +
 	"\x14ReleaseWorkerRequest\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\tR\x06handle\x12+\n" +
 	"\x12used_until_unix_ms\x18\x02 \x01(\x03R\x0fusedUntilUnixMs\"J\n" +
 	"\x15ReleaseWorkerResponse\x121\n" +
-	"\x15reusable_from_unix_ms\x18\x01 \x01(\x03R\x12reusableFromUnixMs\"\x93\x02\n" +
+	"\x15reusable_from_unix_ms\x18\x01 \x01(\x03R\x12reusableFromUnixMs\"\xb7\x02\n" +
 	"\x06Worker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\rR\x06worker\x12\x12\n" +
@@ -3312,8 +3744,10 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x11not_after_unix_ms\x18\x06 \x01(\x03R\x0enotAfterUnixMs\x12)\n" +
 	"\x11extend_at_unix_ms\x18\a \x01(\x03R\x0eextendAtUnixMs\x12\x1e\n" +
 	"\vnow_unix_ms\x18\b \x01(\x03R\tnowUnixMs\x12\x16\n" +
-	"\x06handle\x18\t \x01(\tR\x06handle\"\x13\n" +
-	"\x11GetClusterRequest\"\x88\x05\n" +
+	"\x06handle\x18\t \x01(\tR\x06handle\x12\"\n" +
+	"\rfloor_unix_ms\x18\n" +
+	" \x01(\x03R\vfloorUnixMs\"\x13\n" +
+	"\x11GetClusterRequest\"\xbf\x05\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\"\n" +
@@ -3335,7 +3769,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"readUnixMs\x12%\n" +
 	"\x0eexpected_nodes\x18\x11 \x01(\x05R\rexpectedNodes\x128\n" +
 	"\bproblems\x18\x12 \x03(\v2\x1c.allocator.v1.ClusterProblemR\bproblems\x126\n" +
-	"\asummary\x18\x13 \x01(\v2\x1c.allocator.v1.ClusterProblemR\asummaryJ\x04\b\x03\x10\x04\"b\n" +
+	"\asummary\x18\x13 \x01(\v2\x1c.allocator.v1.ClusterProblemR\asummary\x125\n" +
+	"\twatermark\x18\x14 \x01(\v2\x17.allocator.v1.WatermarkR\twatermarkJ\x04\b\x03\x10\x04\"b\n" +
 	"\x0eClusterProblem\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x12\n" +
@@ -3554,11 +3989,13 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"FORM_FLAKE\x10\x01\x12\f\n" +
 	"\bFORM_INT\x10\x02\x12\r\n" +
 	"\tFORM_ULID\x10\x03\x12\r\n" +
-	"\tFORM_UUID\x10\x042\x89\x02\n" +
+	"\tFORM_UUID\x10\x042\xa7\x03\n" +
 	"\x10AllocatorService\x12I\n" +
 	"\bAllocate\x12\x1d.allocator.v1.AllocateRequest\x1a\x1e.allocator.v1.AllocateResponse\x12_\n" +
 	"\x0eAllocateStream\x12#.allocator.v1.AllocateStreamRequest\x1a$.allocator.v1.AllocateStreamResponse(\x010\x01\x12I\n" +
-	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse2\xbf\x02\n" +
+	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse\x12J\n" +
+	"\fGetWatermark\x12!.allocator.v1.GetWatermarkRequest\x1a\x17.allocator.v1.Watermark\x12P\n" +
+	"\x0eWatchWatermark\x12#.allocator.v1.WatchWatermarkRequest\x1a\x17.allocator.v1.Watermark0\x012\xbf\x02\n" +
 	"\fAdminService\x12O\n" +
 	"\n" +
 	"GetCluster\x12\x1f.allocator.v1.GetClusterRequest\x1a .allocator.v1.GetClusterResponse\x12@\n" +
@@ -3583,7 +4020,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -3596,32 +4033,37 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*DescribeRequest)(nil),        // 8: allocator.v1.DescribeRequest
 	(*DescribeResponse)(nil),       // 9: allocator.v1.DescribeResponse
 	(*Holder)(nil),                 // 10: allocator.v1.Holder
-	(*AcquireWorkerRequest)(nil),   // 11: allocator.v1.AcquireWorkerRequest
-	(*ExtendWorkerRequest)(nil),    // 12: allocator.v1.ExtendWorkerRequest
-	(*ReleaseWorkerRequest)(nil),   // 13: allocator.v1.ReleaseWorkerRequest
-	(*ReleaseWorkerResponse)(nil),  // 14: allocator.v1.ReleaseWorkerResponse
-	(*Worker)(nil),                 // 15: allocator.v1.Worker
-	(*GetClusterRequest)(nil),      // 16: allocator.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),     // 17: allocator.v1.GetClusterResponse
-	(*ClusterProblem)(nil),         // 18: allocator.v1.ClusterProblem
-	(*DrainRequest)(nil),           // 19: allocator.v1.DrainRequest
-	(*DrainResponse)(nil),          // 20: allocator.v1.DrainResponse
-	(*UndrainRequest)(nil),         // 21: allocator.v1.UndrainRequest
-	(*UndrainResponse)(nil),        // 22: allocator.v1.UndrainResponse
-	(*WatchEventsRequest)(nil),     // 23: allocator.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),    // 24: allocator.v1.WatchEventsResponse
-	(*Event)(nil),                  // 25: allocator.v1.Event
-	(*MissedEvents)(nil),           // 26: allocator.v1.MissedEvents
-	(*Node)(nil),                   // 27: allocator.v1.Node
-	(*NodeReport)(nil),             // 28: allocator.v1.NodeReport
-	(*PeerClock)(nil),              // 29: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 30: allocator.v1.Clock
-	(*KernelClock)(nil),            // 31: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 32: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 33: allocator.v1.NodeStatus
-	nil,                            // 34: allocator.v1.Refusal.MetadataEntry
-	nil,                            // 35: allocator.v1.Event.AttributesEntry
-	nil,                            // 36: allocator.v1.NodeStatus.RefusedEntry
+	(*GetWatermarkRequest)(nil),    // 11: allocator.v1.GetWatermarkRequest
+	(*WatchWatermarkRequest)(nil),  // 12: allocator.v1.WatchWatermarkRequest
+	(*Watermark)(nil),              // 13: allocator.v1.Watermark
+	(*WatermarkCondition)(nil),     // 14: allocator.v1.WatermarkCondition
+	(*WatermarkBlocker)(nil),       // 15: allocator.v1.WatermarkBlocker
+	(*AcquireWorkerRequest)(nil),   // 16: allocator.v1.AcquireWorkerRequest
+	(*ExtendWorkerRequest)(nil),    // 17: allocator.v1.ExtendWorkerRequest
+	(*ReleaseWorkerRequest)(nil),   // 18: allocator.v1.ReleaseWorkerRequest
+	(*ReleaseWorkerResponse)(nil),  // 19: allocator.v1.ReleaseWorkerResponse
+	(*Worker)(nil),                 // 20: allocator.v1.Worker
+	(*GetClusterRequest)(nil),      // 21: allocator.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),     // 22: allocator.v1.GetClusterResponse
+	(*ClusterProblem)(nil),         // 23: allocator.v1.ClusterProblem
+	(*DrainRequest)(nil),           // 24: allocator.v1.DrainRequest
+	(*DrainResponse)(nil),          // 25: allocator.v1.DrainResponse
+	(*UndrainRequest)(nil),         // 26: allocator.v1.UndrainRequest
+	(*UndrainResponse)(nil),        // 27: allocator.v1.UndrainResponse
+	(*WatchEventsRequest)(nil),     // 28: allocator.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),    // 29: allocator.v1.WatchEventsResponse
+	(*Event)(nil),                  // 30: allocator.v1.Event
+	(*MissedEvents)(nil),           // 31: allocator.v1.MissedEvents
+	(*Node)(nil),                   // 32: allocator.v1.Node
+	(*NodeReport)(nil),             // 33: allocator.v1.NodeReport
+	(*PeerClock)(nil),              // 34: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 35: allocator.v1.Clock
+	(*KernelClock)(nil),            // 36: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 37: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 38: allocator.v1.NodeStatus
+	nil,                            // 39: allocator.v1.Refusal.MetadataEntry
+	nil,                            // 40: allocator.v1.Event.AttributesEntry
+	nil,                            // 41: allocator.v1.NodeStatus.RefusedEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -3630,50 +4072,57 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	34, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	39, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
-	27, // 9: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	32, // 10: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	33, // 11: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	18, // 12: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
-	18, // 13: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
-	25, // 14: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
-	26, // 15: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
-	35, // 16: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
-	29, // 17: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	28, // 18: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
-	0,  // 19: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
-	0,  // 20: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
-	31, // 21: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
-	0,  // 22: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	30, // 23: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	36, // 24: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
-	3,  // 25: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	5,  // 26: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	8,  // 27: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	16, // 28: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	19, // 29: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	21, // 30: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	23, // 31: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
-	11, // 32: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
-	12, // 33: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
-	13, // 34: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
-	4,  // 35: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 36: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 37: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	17, // 38: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	20, // 39: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	22, // 40: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	24, // 41: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
-	15, // 42: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
-	15, // 43: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
-	14, // 44: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
-	35, // [35:45] is the sub-list for method output_type
-	25, // [25:35] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	14, // 9: allocator.v1.Watermark.conditional:type_name -> allocator.v1.WatermarkCondition
+	15, // 10: allocator.v1.Watermark.blocked_by:type_name -> allocator.v1.WatermarkBlocker
+	32, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	37, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	38, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	23, // 14: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
+	23, // 15: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
+	13, // 16: allocator.v1.GetClusterResponse.watermark:type_name -> allocator.v1.Watermark
+	30, // 17: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
+	31, // 18: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
+	40, // 19: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
+	34, // 20: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	33, // 21: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
+	0,  // 22: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
+	0,  // 23: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
+	36, // 24: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 25: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	35, // 26: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	41, // 27: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
+	3,  // 28: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	5,  // 29: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	8,  // 30: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	11, // 31: allocator.v1.AllocatorService.GetWatermark:input_type -> allocator.v1.GetWatermarkRequest
+	12, // 32: allocator.v1.AllocatorService.WatchWatermark:input_type -> allocator.v1.WatchWatermarkRequest
+	21, // 33: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	24, // 34: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	26, // 35: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	28, // 36: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
+	16, // 37: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	17, // 38: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	18, // 39: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 40: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 41: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 42: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	13, // 43: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
+	13, // 44: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
+	22, // 45: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	25, // 46: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	27, // 47: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	29, // 48: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
+	20, // 49: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	20, // 50: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	19, // 51: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	40, // [40:52] is the sub-list for method output_type
+	28, // [28:40] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -3692,7 +4141,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   34,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -25,6 +25,8 @@ const (
 	AllocatorService_Allocate_FullMethodName       = "/allocator.v1.AllocatorService/Allocate"
 	AllocatorService_AllocateStream_FullMethodName = "/allocator.v1.AllocatorService/AllocateStream"
 	AllocatorService_Describe_FullMethodName       = "/allocator.v1.AllocatorService/Describe"
+	AllocatorService_GetWatermark_FullMethodName   = "/allocator.v1.AllocatorService/GetWatermark"
+	AllocatorService_WatchWatermark_FullMethodName = "/allocator.v1.AllocatorService/WatchWatermark"
 )
 
 // AllocatorServiceClient is the client API for AllocatorService service.
@@ -50,6 +52,14 @@ type AllocatorServiceClient interface {
 	// Describe decodes an ID. It names the node that held the sid at that time, if
 	// the ledger still has that entry.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
+	// GetWatermark says which IDs can still appear in the space. With `after` and
+	// `wait_ms` it answers when the watermark is above that ID, or after that time
+	// with the watermark as it is then, or at once when the node stops.
+	GetWatermark(ctx context.Context, in *GetWatermarkRequest, opts ...grpc.CallOption) (*Watermark, error)
+	// WatchWatermark sends the watermark, and again whenever it changes and every two
+	// seconds at least, until the caller ends the call. A node that stops, and one that
+	// cannot answer any more, ends it with the reason.
+	WatchWatermark(ctx context.Context, in *WatchWatermarkRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Watermark], error)
 }
 
 type allocatorServiceClient struct {
@@ -93,6 +103,35 @@ func (c *allocatorServiceClient) Describe(ctx context.Context, in *DescribeReque
 	return out, nil
 }
 
+func (c *allocatorServiceClient) GetWatermark(ctx context.Context, in *GetWatermarkRequest, opts ...grpc.CallOption) (*Watermark, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Watermark)
+	err := c.cc.Invoke(ctx, AllocatorService_GetWatermark_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *allocatorServiceClient) WatchWatermark(ctx context.Context, in *WatchWatermarkRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Watermark], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AllocatorService_ServiceDesc.Streams[1], AllocatorService_WatchWatermark_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchWatermarkRequest, Watermark]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AllocatorService_WatchWatermarkClient = grpc.ServerStreamingClient[Watermark]
+
 // AllocatorServiceServer is the server API for AllocatorService service.
 // All implementations must embed UnimplementedAllocatorServiceServer
 // for forward compatibility.
@@ -116,6 +155,14 @@ type AllocatorServiceServer interface {
 	// Describe decodes an ID. It names the node that held the sid at that time, if
 	// the ledger still has that entry.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
+	// GetWatermark says which IDs can still appear in the space. With `after` and
+	// `wait_ms` it answers when the watermark is above that ID, or after that time
+	// with the watermark as it is then, or at once when the node stops.
+	GetWatermark(context.Context, *GetWatermarkRequest) (*Watermark, error)
+	// WatchWatermark sends the watermark, and again whenever it changes and every two
+	// seconds at least, until the caller ends the call. A node that stops, and one that
+	// cannot answer any more, ends it with the reason.
+	WatchWatermark(*WatchWatermarkRequest, grpc.ServerStreamingServer[Watermark]) error
 	mustEmbedUnimplementedAllocatorServiceServer()
 }
 
@@ -134,6 +181,12 @@ func (UnimplementedAllocatorServiceServer) AllocateStream(grpc.BidiStreamingServ
 }
 func (UnimplementedAllocatorServiceServer) Describe(context.Context, *DescribeRequest) (*DescribeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
+}
+func (UnimplementedAllocatorServiceServer) GetWatermark(context.Context, *GetWatermarkRequest) (*Watermark, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetWatermark not implemented")
+}
+func (UnimplementedAllocatorServiceServer) WatchWatermark(*WatchWatermarkRequest, grpc.ServerStreamingServer[Watermark]) error {
+	return status.Error(codes.Unimplemented, "method WatchWatermark not implemented")
 }
 func (UnimplementedAllocatorServiceServer) mustEmbedUnimplementedAllocatorServiceServer() {}
 func (UnimplementedAllocatorServiceServer) testEmbeddedByValue()                          {}
@@ -199,6 +252,35 @@ func _AllocatorService_Describe_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AllocatorService_GetWatermark_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetWatermarkRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AllocatorServiceServer).GetWatermark(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AllocatorService_GetWatermark_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AllocatorServiceServer).GetWatermark(ctx, req.(*GetWatermarkRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AllocatorService_WatchWatermark_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchWatermarkRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AllocatorServiceServer).WatchWatermark(m, &grpc.GenericServerStream[WatchWatermarkRequest, Watermark]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AllocatorService_WatchWatermarkServer = grpc.ServerStreamingServer[Watermark]
+
 // AllocatorService_ServiceDesc is the grpc.ServiceDesc for AllocatorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -214,6 +296,10 @@ var AllocatorService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Describe",
 			Handler:    _AllocatorService_Describe_Handler,
 		},
+		{
+			MethodName: "GetWatermark",
+			Handler:    _AllocatorService_GetWatermark_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -221,6 +307,11 @@ var AllocatorService_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _AllocatorService_AllocateStream_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "WatchWatermark",
+			Handler:       _AllocatorService_WatchWatermark_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "api/allocator/v1/allocator.proto",

@@ -90,6 +90,7 @@ var claims = []struct{ id, text, elsewhere string }{
 	{"I6", "an ID requested after X is greater than X", ""},
 	{"I7", "a refusal changes nothing", "not observable from outside: tests of the generator show it"},
 	{"I8", "all forms of an ID sort alike", "independent of faults: tests of the codecs show it"},
+	{"I9", "no ID below a watermark that was answered before", ""},
 }
 
 // violation is a violation and the check that found it.

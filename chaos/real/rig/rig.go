@@ -30,6 +30,7 @@ import (
 // Timing is the configured times of nodes.
 type Timing struct {
 	Window, ExtendEvery, CallTimeout, TTL, KeepAlive time.Duration
+	Watermark                                        time.Duration // watermark.interval; 0: the default
 }
 
 // Timings. Brisk lets faults that must outlast a window or a lease fit into a
@@ -74,7 +75,7 @@ type Config struct {
 	Nodes     int
 	Etcd      string // path of the etcd server
 	Allocator string // path of the allocator
-	Embedded  string // path of the program that embeds one; the last node is such a program
+	Embedded  string // path of the program that embeds one; the last node is such a program; "": none is
 	Format    flake.Format
 	Timing    Timing
 	Clocks    bool // start nodes behind the clock hook
@@ -227,7 +228,9 @@ func (r *Rig) places() error {
 		}
 		r.Nodes = append(r.Nodes, n)
 	}
-	r.EmbeddedNode().embed(r, urls)
+	if n := r.EmbeddedNode(); n != nil {
+		n.embed(r, urls)
+	}
 	var err error
 	if r.spare, err = r.newNode("extra", urls, place, at); err != nil {
 		return err
@@ -284,16 +287,30 @@ func (n *Node) embed(r *Rig, urls []string) {
 	n.Path, n.Args, n.GRPC, n.RESP = r.Embedded, args, "", ""
 }
 
-// Servers returns the nodes that are servers: all but the last.
-func (r *Rig) Servers() []*Node { return r.Nodes[:len(r.Nodes)-1] }
+// Servers returns the nodes that are servers.
+func (r *Rig) Servers() []*Node {
+	if r.Embedded == "" {
+		return r.Nodes
+	}
+	return r.Nodes[:len(r.Nodes)-1]
+}
 
-// EmbeddedNode returns the node that is a program with an allocator of its own.
-func (r *Rig) EmbeddedNode() *Node { return r.Nodes[len(r.Nodes)-1] }
+// EmbeddedNode returns the node that is a program with an allocator of its own; nil: none is.
+func (r *Rig) EmbeddedNode() *Node {
+	if r.Embedded == "" {
+		return nil
+	}
+	return r.Nodes[len(r.Nodes)-1]
+}
 
 func (t Timing) flags() []string {
-	return []string{"--lease.window", t.Window.String(), "--lease.extend-every", t.ExtendEvery.String(),
+	flags := []string{"--lease.window", t.Window.String(), "--lease.extend-every", t.ExtendEvery.String(),
 		"--lease.call-timeout", t.CallTimeout.String(),
 		"--lease.ttl", t.TTL.String(), "--lease.keepalive", t.KeepAlive.String()}
+	if t.Watermark > 0 {
+		flags = append(flags, "--watermark.interval", t.Watermark.String())
+	}
+	return flags
 }
 
 // MaxCount returns the most IDs that a node gives in one block.

@@ -3,6 +3,7 @@ package rig
 import (
 	"bytes"
 	"context"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -189,6 +190,7 @@ func (r *Rig) record(n *Node, s *Sample) {
 			Refused:  int64(s.Sum("refusals_total")),
 			Members:  int64(s.Sum("clock_nodes")),
 			Tick:     ms("clock_tick_delay_seconds"),
+			MarkMs:   int64(math.Round(ms("watermark_timestamp_seconds"))),
 		}
 		if sid := int64(s.Value("sid")); sid >= 0 {
 			out.SID = &sid

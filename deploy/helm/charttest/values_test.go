@@ -187,7 +187,7 @@ func TestConfigIsPassedOn(t *testing.T) {
 	}
 	walk("  ", readSchema(t).Properties["config"])
 	for name, v := range map[string]string{"policy": "refuse", "serve": "never", "window": "2m", "extend-every": "7s", "ttl": "21s", "keepalive": "6s", "reload-every": "33s", "call-timeout": "3s",
-		"max-lead": "100ms", "max-wait": "50ms", "max-skew": "200ms", "memory": "200MiB", "step-limit": "20m", "downtime-limit": "240h", "step-hold": "11s", "grace": "2m"} {
+		"max-lead": "100ms", "max-wait": "50ms", "max-skew": "200ms", "memory": "200MiB", "step-limit": "20m", "downtime-limit": "240h", "step-hold": "11s", "grace": "2m", "interval": "4s"} {
 		text = regexp.MustCompile(`(?m)^( +`+name+`:) *$`).ReplaceAllString(text, "$1 "+v)
 	}
 	r := mustRender(t, with(t, "config:\n"+text), install)

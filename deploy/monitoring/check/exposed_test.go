@@ -78,7 +78,13 @@ func exposed(t *testing.T) catalog {
 				return err
 			}
 		}
-		for _, name := range []string{"allocator_clock_cluster_offset_seconds", "allocator_clock_offset_seconds", "allocator_pool_sids", "allocator_tls_certificate_remaining_seconds"} {
+		for _, name := range []string{
+			"allocator_clock_cluster_offset_seconds",
+			"allocator_clock_offset_seconds",
+			"allocator_pool_sids",
+			"allocator_tls_certificate_remaining_seconds",
+			"allocator_watermark_lag_seconds",
+		} {
 			if c[name] == nil {
 				return fmt.Errorf("no %s yet", name)
 			}

@@ -41,13 +41,19 @@ func (s *Store) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair
 }
 
 // BeginEra puts era, if config and era are as in seen, by revision and by value:
-// after a restore etcd counts through the same revisions again.
+// after a restore etcd counts through the same revisions again. An unreadable mark is replaced:
+// nobody issues below the floor of the era.
 //
 // It returns repair.ErrChanged with nothing written. After any other error the outcome
 // is unknown.
 func (s *Store) BeginEra(ctx context.Context, seen lease.View, era lease.Era) error {
 	cmps := append(unchanged(s.keys.config(), seen.Config), unchanged(s.keys.era(), seen.Era)...)
-	err := s.write(ctx, cmps, s.keys.era(), lease.Encode(era))
+	var also []clientv3.Op
+	if seen.Mark.Err != nil {
+		cmps = append(cmps, unchanged(s.keys.mark(), seen.Mark)...)
+		also = append(also, clientv3.OpPut(s.keys.mark(), lease.Encode(lease.Mark{})))
+	}
+	err := s.write(ctx, cmps, s.keys.era(), lease.Encode(era), also...)
 	if err != nil {
 		return fmt.Errorf("begin era %d of %s: %w", era.Number, s.keys, err)
 	}

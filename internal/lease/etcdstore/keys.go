@@ -34,6 +34,7 @@ func newKeys(root, space string) (keys, error) {
 func (k keys) config() string   { return string(k) + "config" }
 func (k keys) era() string      { return string(k) + "era" }
 func (k keys) accepted() string { return string(k) + "accepted-time" }
+func (k keys) mark() string     { return string(k) + "mark" }
 func (k keys) nodes() string    { return string(k) + "node/" }
 func (k keys) holders() string  { return string(k) + "holder/" }
 func (k keys) windows() string  { return string(k) + "window/" }
@@ -48,7 +49,7 @@ func (k keys) ledger(sid flake.SID, term int64) string {
 }
 
 // watched returns the range [first, end) that has the accepted time, config, era,
-// all holders and all registrations. The ledger is between them: a line of it comes with a holder.
+// all holders, the mark and all registrations. The ledger is between them: a line of it comes with a holder.
 func (k keys) watched() (first, end string) {
 	return k.accepted(), clientv3.GetPrefixRangeEnd(k.nodes())
 }

@@ -119,7 +119,7 @@ func (s *Store) Load(ctx context.Context) (lease.View, error) {
 	return s.view(r), nil
 }
 
-// Read reads config, era and one sid, linearizably and at one revision.
+// Read reads config, era, mark and one sid, linearizably and at one revision.
 func (s *Store) Read(ctx context.Context, sid flake.SID) (lease.View, error) {
 	r, err := s.txn(ctx, nil, s.reads(sid), nil)
 	if err != nil {
@@ -150,6 +150,20 @@ func (s *Store) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, er
 	return r.Succeeded, s.viewOf(txn.SID, r), nil
 }
 
+// PutMark carries out txn if all that it compares holds, and returns the mark as it is then.
+// After an error the outcome is unknown.
+func (s *Store) PutMark(ctx context.Context, txn lease.MarkTxn) (bool, lease.Entry[lease.Mark], error) {
+	cmps := append(unchanged(s.keys.config(), txn.Config), unchanged(s.keys.era(), txn.Era)...)
+	cmps = append(cmps, unchanged(s.keys.mark(), txn.Seen)...)
+	get := clientv3.OpGet(s.keys.mark())
+	put := clientv3.OpPut(s.keys.mark(), lease.Encode(txn.Mark))
+	r, err := s.txn(ctx, cmps, []clientv3.Op{put, get}, []clientv3.Op{get})
+	if err != nil {
+		return false, lease.Entry[lease.Mark]{}, fmt.Errorf("put the mark of %s: %w", s.keys, err)
+	}
+	return r.Succeeded, s.view(r).Mark, nil
+}
+
 // compares returns what txn's operation requires; see lease.Op.
 func (s *Store) compares(txn lease.Txn) []clientv3.Cmp {
 	holder, window := s.keys.holder(txn.SID), s.keys.window(txn.SID)
@@ -169,6 +183,12 @@ func (s *Store) compares(txn lease.Txn) []clientv3.Cmp {
 		cmps = append(cmps, unchanged(holder, txn.Seen.Holder)...)
 	case lease.Extend:
 		cmps = append(cmps, clientv3.Compare(clientv3.LeaseValue(holder), "=", int64(txn.Lease)))
+	}
+	if mark := s.keys.mark(); txn.Op.TakesHolder() && txn.Mark.Exists() {
+		// Its value alone: that others put it again is no reason to fail.
+		cmps = append(cmps, clientv3.Compare(clientv3.Value(mark), "=", txn.Mark.Raw))
+	} else if txn.Op.TakesHolder() {
+		cmps = append(cmps, absent(mark))
 	}
 	return cmps
 }
@@ -199,6 +219,9 @@ func (s *Store) writes(txn lease.Txn) []clientv3.Op {
 	case lease.Release:
 		ops = append(ops, clientv3.OpDelete(holder))
 	}
+	if txn.Op.TakesHolder() && txn.Mark.Exists() {
+		ops = append(ops, clientv3.OpPut(s.keys.mark(), txn.Mark.Raw))
+	}
 	if txn.Op == lease.Acquire || txn.Op == lease.Reclaim {
 		line := txn.LedgerLine()
 		ops = append(ops, clientv3.OpPut(s.keys.ledger(txn.SID, line.Term), lease.Encode(line)))
@@ -216,6 +239,7 @@ func (s *Store) reads(sid flake.SID) []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpGet(s.keys.config()),
 		clientv3.OpGet(s.keys.era()),
+		clientv3.OpGet(s.keys.mark()),
 		clientv3.OpGet(s.keys.holder(sid)),
 		clientv3.OpGet(s.keys.window(sid)),
 		clientv3.OpGet(s.keys.ledgerOf(sid), clientv3.WithPrefix(), clientv3.WithCountOnly()),
@@ -228,6 +252,7 @@ func (s *Store) allReads() []clientv3.Op {
 		clientv3.OpGet(s.keys.config()),
 		clientv3.OpGet(s.keys.era()),
 		clientv3.OpGet(s.keys.accepted()),
+		clientv3.OpGet(s.keys.mark()),
 		clientv3.OpGet(s.keys.holders(), clientv3.WithPrefix()),
 		clientv3.OpGet(s.keys.windows(), clientv3.WithPrefix()),
 		clientv3.OpGet(s.keys.nodes(), clientv3.WithPrefix()),
@@ -273,6 +298,8 @@ func (s *Store) add(v *lease.View, kv *mvccpb.KeyValue) {
 		v.Era = entry[lease.Era](kv)
 	} else if key == s.keys.accepted() {
 		v.Accepted = entry[lease.AcceptedTime](kv)
+	} else if key == s.keys.mark() {
+		v.Mark = entry[lease.Mark](kv)
 	} else if sid, ok := sidUnder(key, s.keys.holders()); ok {
 		seen := v.SIDs[sid]
 		seen.Holder = entry[lease.Holder](kv)

@@ -16,7 +16,7 @@ import (
 // reopenDelay is the pause before a watch that ended is opened again.
 const reopenDelay = 250 * time.Millisecond
 
-// Watch reports every change of config, era, the accepted time, a holder or a
+// Watch reports every change of config, era, the accepted time, a holder, the mark or a
 // registration, that the watch was opened, and that it had to be opened again. Each
 // progress it asks etcd which revision the watch has reached, and reports that. It
 // blocks until ctx ends and returns its error.
@@ -112,6 +112,12 @@ func (s *Store) change(ev *mvccpb.Event) (c lease.Change, ok bool) {
 	if sid, ok := sidUnder(key, s.keys.holders()); ok {
 		if c.Key, c.SID = lease.ChangedHolder, sid; put {
 			c.Holder = entry[lease.Holder](ev.Kv)
+		}
+		return c, true
+	}
+	if key == s.keys.mark() {
+		if c.Key = lease.ChangedMark; put {
+			c.Mark = entry[lease.Mark](ev.Kv)
 		}
 		return c, true
 	}

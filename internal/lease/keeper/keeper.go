@@ -19,6 +19,8 @@ import (
 type Generator interface {
 	// Begin seals the present tenure, if any, and starts issuing from g.
 	Begin(g lease.Grant)
+	// Lift has the present tenure issue nothing below floor from now on.
+	Lift(floor clock.Millis)
 	// Raise lets the present tenure issue up to ceil.
 	Raise(ceil clock.Millis)
 	// Seal ends the present tenure for good and returns a ceiling above all IDs
@@ -216,6 +218,8 @@ func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 				k.cfg.Generator.Begin(a.Grant)
 				k.cfg.Logger.Info("sid acquired", "sid", a.Grant.SID, "term", a.Grant.Term,
 					"base", int64(a.Grant.Base), "ceiling", int64(a.Grant.Ceil))
+			case lease.Lift:
+				k.cfg.Generator.Lift(a.Floor)
 			case lease.Raise:
 				k.cfg.Generator.Raise(a.Ceil)
 			case lease.Seal:
@@ -268,6 +272,9 @@ func Ask(ctx context.Context, s Store, a lease.Action) (op Op, answer lease.Even
 	case lease.Commit:
 		applied, v, err := s.Commit(ctx, a.Txn)
 		return Op(a.Txn.Op.String()), lease.Committed{Applied: applied, View: v, Err: err}, err
+	case lease.PutMark:
+		applied, e, err := s.PutMark(ctx, a.Txn)
+		return OpMark, lease.Marked{Applied: applied, Mark: e, Err: err}, err
 	case lease.Register:
 		id, err := s.Register(ctx, a.Lease, a.TTL, a.Registration)
 		return OpRegister, lease.Registered{Lease: id, Err: err}, err

@@ -62,13 +62,17 @@ func machineConfig(name string, window time.Duration) protocol.Config {
 }
 
 func newBench(name string, store keeper.Store, src clock.Source, window time.Duration) *bench {
+	return newLogged(name, store, src, window, slog.New(slog.DiscardHandler))
+}
+
+func newLogged(name string, store keeper.Store, src clock.Source, window time.Duration, log *slog.Logger) *bench {
 	n := node.New(node.Config{
 		Name: name, Instance: lease.Instance(name), MaxWait: 0, MaxSkew: 250 * time.Millisecond,
 		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},
 	}, src, gen.Random())
 	return &bench{name: name, node: n, keeper: keeper.New(keeper.Config{
 		Machine: machineConfig(name, window), Store: store, Generator: n, Clock: src,
-		Logger: slog.New(slog.DiscardHandler), CallTimeout: time.Second, StopTimeout: 3 * time.Second,
+		Logger: log, CallTimeout: time.Second, StopTimeout: 3 * time.Second,
 	})}
 }
 

@@ -17,6 +17,7 @@ type Op string
 const (
 	OpLoad      Op = "load"
 	OpRead      Op = "read"
+	OpMark      Op = "mark"
 	OpRegister  Op = "register"
 	OpKeepAlive Op = "keepalive"
 	OpRevoke    Op = "revoke"

@@ -30,6 +30,10 @@ type Store interface {
 	// nonce, if the client library had sent it before.
 	Commit(ctx context.Context, txn lease.Txn) (applied bool, now lease.View, err error)
 
+	// PutMark carries out txn, or nothing if a compare does not hold. It reports which, with
+	// the mark as it is then.
+	PutMark(ctx context.Context, txn lease.MarkTxn) (applied bool, now lease.Entry[lease.Mark], err error)
+
 	// Register puts r on the lease id, which is not renewed by it. If id is 0, it
 	// first takes a lease of ttl (whole seconds). A request of an earlier call that
 	// arrives late does not replace a later one's registration. ErrLeaseGone: the
@@ -44,7 +48,7 @@ type Store interface {
 	Revoke(ctx context.Context, id lease.LeaseID) error
 
 	// Watch reports every change of the keys beside windows and the ledger: config, era,
-	// the accepted time, holders and registrations. It begins with a report that it was
+	// the accepted time, the mark, holders and registrations. It begins with a report that it was
 	// opened, and opens it again by itself, with another, after whatever breaks it.
 	// Where nothing changes it reports the revision that it has reached, at least each
 	// progress. Watch blocks until ctx ends and returns its error.

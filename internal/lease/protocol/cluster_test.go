@@ -35,6 +35,7 @@ type cluster struct {
 	sids    map[string]lease.SIDRange // that a node of that name may take; absent: all
 	without map[string]bool           // nodes without gossip
 	workers lease.SIDRange            // that are for workers
+	marks   bool                      // the watermark is raised
 
 	// fault decides the outcome of a call; nil: all succeed.
 	fault func(p *process, a lease.Action) outcome
@@ -82,7 +83,13 @@ func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) t
 	if w.without[nodeName] {
 		gossip = ""
 	}
+	markEvery := time.Duration(0)
+	if w.marks {
+		markEvery = w.window / 24
+	}
 	return protocol.Config{
+		Mark:           lease.MarkRules{Grace: time.Second, Late: w.window / 3},
+		MarkEvery:      markEvery,
 		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test", Gossip: gossip},
 		Format:         flake.Default,
 		SIDRange:       w.sids[nodeName],
@@ -136,6 +143,8 @@ func (p *process) step(ev lease.Event) {
 			switch a := a.(type) {
 			case lease.Begin:
 				p.node.Begin(a.Grant)
+			case lease.Lift:
+				p.node.Lift(a.Floor)
 			case lease.Raise:
 				p.node.Raise(a.Ceil)
 			case lease.Seal:
@@ -212,6 +221,9 @@ func (p *process) ask(a lease.Action) lease.Event {
 			Released: w.Value.State == lease.Released,
 		})
 	}
+	if m, ok := answer.(lease.Marked); ok && m.Applied {
+		p.w.hist.Marks = append(p.w.hist.Marks, history.Mark{Below: m.Mark.Value.At, At: p.w.moment()})
+	}
 	return answer
 }
 
@@ -254,6 +266,10 @@ func (w *cluster) show(a lease.Action) string {
 	case lease.Begin:
 		g := a.Grant
 		return fmt.Sprintf("BEGIN sid=%d term=%d window=[%d,%d)", g.SID, g.Term, g.Base-w.began, g.Ceil-w.began)
+	case lease.PutMark:
+		return fmt.Sprintf("mark at=%d", a.Txn.Mark.At-w.began)
+	case lease.Lift:
+		return fmt.Sprintf("LIFT floor=%d", a.Floor-w.began)
 	case lease.Raise:
 		return fmt.Sprintf("RAISE ceil=%d", a.Ceil-w.began)
 	case lease.Seal:

@@ -596,3 +596,82 @@ func TestRegisteredAfterTheList(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 }
+
+// TestReheldAboveTheMark: the watermark passes the window of a node that was away for longer than
+// the window. When the node comes back and takes up its holder key, it issues nothing below the
+// mark, however late its own clock is; and the mark has not fallen.
+func TestReheldAboveTheMark(t *testing.T) {
+	s := newScenario(t)
+	w := s.w
+	w.marks = true
+	s.do("init", "start n1", "start n2")
+	b, a := s.procs["a"], s.procs["b"] // Of these b raises the mark: its sid is the lower one.
+	for _, p := range []*process{b, a} {
+		p.step(lease.Gate{Open: true, Confirmed: true, Agreed: true})
+	}
+	both := func(d time.Duration, awake ...*process) {
+		t.Helper()
+		s.drive(d, true, awake...)
+	}
+	both(8*time.Second, a, b)
+	mark := func() clock.Millis { return b.machine.Status().Mark.At }
+	if lag := w.clock.Now().Wall - mark(); lag > clock.MillisOf(w.window/6+w.window/24+time.Second/5) {
+		t.Fatalf("with both there the mark is %d ms behind", lag)
+	}
+	at := mark()
+	both(w.window-5*time.Second, b)
+	if mark() > at+clock.MillisOf(w.window/6) {
+		t.Fatalf("the mark went on to %d, and a's window has not passed", mark())
+	}
+	if held := b.machine.Status().Mark.Blocked; len(held) == 0 || held[0].Node != "n2" {
+		t.Fatalf("nobody holds the mark back: %+v", held)
+	}
+	both(w.window, b)
+	passed := mark()
+	if lag := w.clock.Now().Wall - passed; lag > clock.MillisOf(w.window/3) {
+		t.Fatalf("after a's window has passed the mark is %d ms behind: %+v", lag, b.machine.Status().Mark)
+	}
+	if got := b.machine.Status().Mark.Rests; got.Node != "n2" {
+		t.Fatalf("the mark rests on %+v", got)
+	}
+	a.offset = -2 * w.window // A clock that was paused.
+	both(3*time.Second, a, b)
+	for _, p := range []*process{a, b} {
+		if got := p.machine.Status().Mark.At; got < passed {
+			t.Errorf("%s shows the mark %d, below %d", p.name, got, passed)
+		}
+	}
+	if !slices.ContainsFunc(a.log, func(s string) bool { return strings.HasPrefix(s, "rehold") }) {
+		t.Fatalf("a did not take up its key: %v", a.log)
+	}
+	for range 50 {
+		a.issue(1)
+		both(100*time.Millisecond, a, b)
+	}
+	for _, v := range w.hist.Check() {
+		t.Error(v)
+	}
+}
+
+// TestMarkAfterDowntime: nodes that start long after the watermark was last raised may be under a
+// wrong time source. The mark goes on once one of them has held its sid for the limit of steps,
+// and not before; until then it is named why.
+func TestMarkAfterDowntime(t *testing.T) {
+	s := newScenario(t)
+	s.w.marks = true
+	s.do("init")
+	s.w.clock.Advance(2 * time.Hour)
+	s.do("start n1")
+	a := s.procs["a"]
+	a.step(lease.Gate{Open: true, Agreed: true})
+	mark := func() lease.Mark { return a.machine.Status().Mark }
+	s.drive(9*time.Minute, true, a)
+	if m := mark(); m.At > s.w.began || len(m.Blocked) != 1 || m.Blocked[0].Why != lease.BlockedDowntime {
+		t.Errorf("a node that holds its sid for nine minutes took the mark along: %+v", m)
+	}
+	s.drive(2*time.Minute, true, a)
+	if m := mark(); s.w.clock.Now().Wall-m.At > clock.MillisOf(s.w.window/3) || len(m.Blocked) > 0 {
+		t.Errorf("after eleven minutes the mark is at %d: %+v", m.At, m.Blocked)
+	}
+	s.checkClaims()
+}

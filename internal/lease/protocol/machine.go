@@ -47,6 +47,10 @@ type Config struct {
 	DowntimeLimit time.Duration
 	MaxLead       time.Duration
 
+	// Mark says how the watermark is computed, and MarkEvery how often it is raised.
+	Mark      lease.MarkRules
+	MarkEvery time.Duration
+
 	// Gated is set if the shell sends Gate events: no ceiling is written before
 	// the first one that is open.
 	Gated bool
@@ -113,6 +117,16 @@ type Machine struct {
 	everHeld bool
 	standby  bool
 	beaten   bool
+
+	// mark is the latest that was read, and marked what Status shows: it never falls. It is
+	// raised from markAt on, if this process does that, by markTxn.
+	mark     lease.Entry[lease.Mark]
+	marked   lease.Mark
+	markRead clock.Mono
+	markAt   clock.Mono
+	// heldSince is the elapsed time at which this process first held a sid.
+	heldSince time.Duration
+	markTxn   *lease.MarkTxn
 
 	// trusted follows the clock since the first ceiling was written from it. recorded is of
 	// the latest time that records showed before that: later ones may follow our own step.
@@ -200,6 +214,9 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 	case lease.Committed:
 		m.busy = false
 		m.onCommitted(now, ev)
+	case lease.Marked:
+		m.busy = false
+		m.onMarked(now, ev)
 	case lease.Registered, lease.KeptAlive, lease.Revoked:
 		if err := m.session.Answered(now.Mono, ev, m.own() != nil); errors.Is(err, lease.ErrLeaseGone) {
 			m.leaseGone(now)
@@ -213,7 +230,7 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 	case lease.Changed:
 		m.catalog.Hint(now.Mono, m.need())
 	case lease.Watched:
-		m.catalog.Watched(now.Mono, ev, m.need())
+		m.catalog.Watched(now.Mono, m.watchedMark(now.Mono, ev), m.need())
 	case lease.Gate:
 		if ev.Open && !m.gate.Open {
 			m.next = min(m.next, now.Mono)
@@ -312,7 +329,7 @@ func (m *Machine) Wake() clock.Mono {
 	case m.life != running, h != nil && h.service != serving, unsettled:
 		at = m.next
 	case m.own() != nil:
-		at = min(at, h.extendAt)
+		at = min(at, h.extendAt, m.markDue())
 	}
 	return min(wake, max(at, m.next))
 }
@@ -343,6 +360,8 @@ func (m *Machine) Status() lease.Status {
 		GateOpen:    m.gate.Open,
 		Ceiling:     sum.Ceiling,
 		Accepted:    m.accepted(),
+		Mark:        m.marked,
+		MarkedAt:    m.markRead,
 		Recorded:    m.recordedAt(seen.At.Elapsed()),
 		RecordedAt:  seen.At.Mono,
 		Problem:     m.problem,

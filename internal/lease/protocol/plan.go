@@ -48,7 +48,11 @@ func (m *Machine) plan(now clock.Reading) {
 	case m.life == stopping:
 		m.end()
 	case now.Mono < m.next:
-	case now.Mono >= m.catalog.Due(m.need()):
+	case m.markTxn != nil:
+		m.busy = true
+		m.do(lease.PutMark{Txn: *m.markTxn})
+		m.markTxn = nil
+	case now.Mono >= min(m.catalog.Due(m.need()), m.markDue()):
 		m.load(now)
 	case h != nil && h.record != lost:
 		m.keep(now, h)
@@ -95,7 +99,7 @@ func (m *Machine) giveBack(now clock.Reading, h *hold) {
 		// is put back.
 		w.Base = h.base
 		w.Ceil = min(w.Ceil, max(h.base, h.issued))
-		w.State = lease.Released
+		w.State, w.Floor = lease.Released, w.Ceil
 		m.commit(now, lease.Release, h.sid, h.seen, w)
 	}
 }
@@ -126,11 +130,21 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 	}
 	op := lease.Extend
 	if h.record == oursNoKey {
-		op = lease.Rehold
+		if op = lease.Rehold; m.noMark() {
+			m.next = now.Mono.Add(m.cfg.RetryAfter)
+			m.catalog.AskBy(m.next)
+			return
+		}
 	}
 	h.extendAt = now.Mono.Add(m.cfg.ExtendEvery)
 	w := h.seen.Window.Value
 	w.Base, w.Ceil = w.Ceil, max(w.Ceil, now.Wall+clock.MillisOf(m.cfg.Window))
+	// What the record says must hold from the moment it is sent.
+	w.Floor = max(w.Floor, m.space().UnitStart(now.Wall))
+	if op == lease.Rehold {
+		w.Floor = max(w.Floor, m.mark.Value.At)
+	}
+	m.do(lease.Lift{Floor: w.Floor})
 	m.commit(now, op, h.sid, h.seen, w)
 }
 
@@ -140,7 +154,7 @@ func (m *Machine) seek(now clock.Reading) {
 	case m.session.ID() == 0: // It registers first.
 	case !m.gate.Open:
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
-	case m.poisoned(now, true):
+	case m.poisoned(now, true), m.noMark():
 		m.catalog.Stale()
 		m.catalog.AskBy(now.Mono.Add(lease.SlowRetry))
 	case m.try != nil:
@@ -169,7 +183,7 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecord
 		op = lease.Reclaim
 	}
 	old := seen.Window.Value
-	base := max(old.Ceil, m.era().Floor, now.Wall)
+	base := max(old.Ceil, m.era().Floor, now.Wall, m.mark.Value.At)
 	m.commit(now, op, sid, seen, lease.Window{
 		Term:     old.Term + 1,
 		Instance: m.cfg.Registration.Instance,
@@ -179,6 +193,8 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecord
 		// further out each time.
 		Ceil:  max(base, now.Wall+clock.MillisOf(m.cfg.Window)),
 		State: lease.Active,
+		Floor: base,
+		Prior: old.Priors(m.mark.Value.At),
 	})
 }
 
@@ -195,7 +211,8 @@ func (m *Machine) commit(now clock.Reading, op lease.Op, sid flake.SID, seen lea
 	m.try.op, m.try.lease = op, m.session.ID()
 	m.busy = true
 	m.do(lease.Commit{Txn: lease.Txn{
-		Op: op, SID: sid, Seen: seen, Config: m.history.Config(), Era: m.history.Era(), Lease: m.session.ID(),
+		Op: op, SID: sid, Seen: seen, Config: m.history.Config(), Era: m.history.Era(), Mark: m.mark,
+		Lease:  m.session.ID(),
 		Holder: lease.Holder{Instance: m.cfg.Registration.Instance, Node: m.cfg.Registration.Node},
 		Window: w,
 	}})

@@ -34,6 +34,10 @@ func newSchedule(t *testing.T) *schedule {
 	start := clock.Millis(flake.DefaultEpoch + 1_000_000_000)
 	s := &schedule{mem: mem, w: &cluster{store: mem, window: 6 * time.Second, clock: clocktest.NewManual(start), began: start}}
 	s.w.hist.Format = flake.Default
+	// No clock here is confirmed, so that the mark never passes the window of one that vanished,
+	// and I9 holds whatever clocks do. The floor of the era is taken as passed.
+	s.w.marks = true
+	mem.Put("mark", lease.Encode(lease.Mark{Era: 1}))
 	if _, _, err := mem.Init(context.Background(), lease.Space{
 		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p",
 	}, start); err != nil {
@@ -51,8 +55,9 @@ func newSchedule(t *testing.T) *schedule {
 	for sid := flake.SID(2); sid < 32; sid++ {
 		if applied, _, err := mem.Commit(context.Background(), lease.Txn{
 			Op: lease.Acquire, SID: sid, Config: v.Config, Era: v.Era, Lease: id,
-			Holder: lease.Holder{Instance: "other", Node: "other"},
-			Window: lease.Window{Era: 1, Term: 1, Instance: "other", Node: "other", Nonce: "o",
+			Holder: lease.Holder{Instance: "other", Node: "other", Worker: true},
+			Mark:   v.Mark,
+			Window: lease.Window{Era: 1, Term: 1, Instance: "other", Node: "other", Nonce: "o", Worker: true,
 				Base: start, Ceil: start + 30000, State: lease.Active, Wall: start},
 		}); err != nil || !applied {
 			t.Fatalf("occupy sid %d: %v, %v", sid, applied, err)
@@ -214,7 +219,7 @@ func TestRandomSchedules(t *testing.T) {
 	if *seed != 0 {
 		first, n = *seed, 1
 	}
-	issued, bound := 0, 0
+	issued, bound, raised := 0, 0, 0
 	for i := first; i < first+n; i++ {
 		s := newSchedule(t)
 		s.confine(rand.New(rand.NewPCG(i, 18)))
@@ -224,12 +229,20 @@ func TestRandomSchedules(t *testing.T) {
 			t.Errorf("seed %d: %v", i, v)
 		}
 		bound += s.confined(t)
+		for i := 1; i < len(s.w.hist.Marks); i++ {
+			if s.w.hist.Marks[i].Below > s.w.hist.Marks[i-1].Below {
+				raised++
+			}
+		}
 		if t.Failed() {
 			t.Fatalf("replay with -run TestRandomSchedules -seed %d", i)
 		}
 	}
 	if issued < int(n)*100 {
 		t.Errorf("%d IDs in %d schedules: too few to mean anything", issued, n)
+	}
+	if raised < int(n)*5 {
+		t.Errorf("the mark rose %d times in %d schedules: too few to mean anything", raised, n)
 	}
 	if bound < int(n)/2 {
 		t.Errorf("%d sids taken by nodes with a range of their own: too few to mean anything", bound)

@@ -78,6 +78,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 	if h := m.own(); h != nil && m.try == nil {
 		m.compareOwn(now, h, ev.View.SIDs[h.sid])
 	}
+	m.raiseMark(now, ev.View)
 }
 
 // checkHistory checks for evidence that this is another store, or the same one at
@@ -94,11 +95,13 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 		m.alarm(lease.AlarmEra, -1, "era %d began; etcd's history is trusted again", v.Era.Value.Number)
 		m.state = seeking{}
 		m.catalog.TrustAll()
+		m.mark = lease.Entry[lease.Mark]{} // Revisions may come a second time.
 	}
 	known := m.history.Known()
 	found := m.history.Check(v)
 	if m.history.Has(v) {
 		m.readAt = now.Mono
+		m.readMark(now.Mono, v.Mark)
 		m.catalog.Shown(now.Mono, v.Revision)
 	}
 	if m.history.Known() && !known {
@@ -239,6 +242,9 @@ func (m *Machine) adopt(now clock.Reading, wrote write, got lease.SIDRecords) {
 
 // begin starts a hold of a sid that was acquired. The old one, if any, was lost.
 func (m *Machine) begin(now clock.Reading, sid flake.SID, got lease.SIDRecords) {
+	if !m.everHeld {
+		m.heldSince = now.Elapsed()
+	}
 	m.everHeld, m.beaten = true, false
 	w, old := got.Window.Value, m.hold()
 	h := &hold{
@@ -340,7 +346,7 @@ func (m *Machine) releaseStray(now clock.Reading, sid flake.SID, s lease.SIDReco
 		return
 	}
 	w := s.Window.Value
-	w.State = lease.Released
+	w.State, w.Floor = lease.Released, w.Ceil
 	m.commit(now, lease.Release, sid, s, w)
 }
 

@@ -69,12 +69,19 @@ func ReleaseSID(
 	if err != nil {
 		return r, err
 	}
+	prior := w.Priors(v.Mark.Value.At)
+	if !readable { // Nothing is known of who issues, and up to far it may.
+		prior = lease.Prior{Ceil: far}
+	}
+	if prior.Ceil = min(prior.Ceil, ceil); prior.Ceil <= prior.Floor {
+		prior = lease.Prior{} // The operator says that it issued nothing.
+	}
 	r.Write = Write{
 		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Gone: gone, Ledger: true,
 		Window: lease.Window{
 			Era: v.Era.Value.Number, Term: lastTerm(s, ledger) + 1,
 			Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce,
-			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now,
+			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now, Prior: prior,
 		},
 	}
 	return r, nil

@@ -280,7 +280,8 @@ func TestReleaseSID(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: lease.Operator, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now}
+			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: lease.Operator, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now,
+				Prior: r.Write.Window.Prior} // See TestPriorsOfRepairs.
 			if r.Write.Window != want {
 				t.Errorf("got  %+v\nwant %+v", r.Write.Window, want)
 			}
@@ -340,3 +341,65 @@ func TestDigits(t *testing.T) {
 		}
 	}
 }
+
+// TestPriorsOfRepairs: whoever an operator takes a sid from may issue on, up to the ceiling
+// that it was granted, and the new record says so: else the watermark would pass its IDs.
+func TestPriorsOfRepairs(t *testing.T) {
+	floor, old := now-4_000, lease.Prior{Floor: now - 9_000, Ceil: now - 1_000, Node: "n0"}
+	mine := func(w *lease.Window) { w.Floor, w.Node = floor, "n1" }
+	after := func(w *lease.Window) { w.Prior = old }
+	at := func(mark clock.Millis) func(*lease.View) {
+		return func(v *lease.View) { v.Mark = entry(lease.Mark{Era: 2, At: mark}) }
+	}
+	of := func(floor, ceil clock.Millis, node string) lease.Prior {
+		return lease.Prior{Floor: floor, Ceil: ceil, Node: node}
+	}
+	ceiling := now + 20_000
+	for name, tc := range map[string]struct {
+		view  lease.View
+		write func(lease.View) (lease.Window, error)
+		want  lease.Prior
+	}{
+		"reserved, of a vanished holder":                {space(sid(1, entry(window(ceil(ceiling), mine)), false)), reserve, of(floor, ceiling, "n1")},
+		"reserved, of one after another":                {space(sid(1, entry(window(ceil(ceiling), mine, after)), false)), reserve, of(old.Floor, ceiling, "n1")},
+		"reserved, and the mark is past the other":      {space(sid(1, entry(window(ceil(ceiling), mine, after)), false), at(old.Ceil)), reserve, of(floor, ceiling, "n1")},
+		"reserved, and the mark is past both":           {space(sid(1, entry(window(ceil(ceiling), mine, after)), false), at(ceiling)), reserve, lease.Prior{}},
+		"reserved, of one who gave it back":             {space(sid(1, entry(window(ceil(ceiling), mine, released)), false)), reserve, lease.Prior{}},
+		"reserved, and one before who did not":          {space(sid(1, entry(window(ceil(ceiling), mine, released, after)), false)), reserve, old},
+		"released, quarantined in use":                  {space(sid(1, entry(window(ceil(ceiling), mine, quarantined)), false)), release(0), of(floor, ceiling, "n1")},
+		"released, with a word that it ended":           {space(sid(1, entry(window(ceil(now+10*year), mine)), false)), release(now - 2_000), of(floor, now-2_000, "n1")},
+		"released, with a word that nothing was issued": {space(sid(1, entry(window(ceil(now+10*year), mine)), false)), release(floor), lease.Prior{}},
+		"released, unreadable":                          {space(sid(1, corrupt(window(ceil(ceiling), mine)), false)), release(0), of(0, now+slack.Total(), "")},
+		"given back":                                    {space(sid(1, entry(window(ceil(ceiling), after, isReserved)), false)), unreserve, old},
+		"quarantined":                                   {space(sid(1, entry(window(ceil(ceiling), mine, after)), false)), quarantine, old},
+	} {
+		w, err := tc.write(tc.view)
+		if err != nil || w.Prior != tc.want {
+			t.Errorf("%s: %+v, %v, want %+v", name, w.Prior, err, tc.want)
+		}
+	}
+}
+
+func reserve(v lease.View) (lease.Window, error) {
+	w, _, err := Reserve(v, 1, "", by)
+	return w.Window, err
+}
+
+func unreserve(v lease.View) (lease.Window, error) {
+	w, err := Unreserve(v, 1, 0, slack, by)
+	return w.Window, err
+}
+
+func quarantine(v lease.View) (lease.Window, error) {
+	w, err := Quarantine(v, false, 1, "", true, by)
+	return w.Window, err
+}
+
+func release(above clock.Millis) func(lease.View) (lease.Window, error) {
+	return func(v lease.View) (lease.Window, error) {
+		r, err := ReleaseSID(v, []Line{line(7, now-90_000)}, 1, above, slack, by)
+		return r.Write.Window, err
+	}
+}
+
+func isReserved(w *lease.Window) { w.State = lease.Reserved }

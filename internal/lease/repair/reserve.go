@@ -58,6 +58,7 @@ func Reserve(v lease.View, sid flake.SID, reason string, by Author) (w Write, wa
 	// The lost history of an earlier era may have granted more than the record says.
 	record.Ceil = max(old.Ceil, v.Era.Value.Floor)
 	record.Base = record.Ceil
+	record.Prior = old.Priors(v.Mark.Value.At)
 	if record.Ceil > by.Now {
 		warning = fmt.Sprintf("IDs of sid %d may have been issued up to %s: let no other generator use it before",
 			sid, At(record.Ceil))
@@ -92,7 +93,7 @@ func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by 
 		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Ledger: true,
 		Window: lease.Window{
 			Era: v.Era.Value.Number, Term: w.Term + 1, Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce,
-			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now,
+			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now, Prior: w.Prior,
 		},
 	}, nil
 }

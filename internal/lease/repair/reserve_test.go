@@ -49,7 +49,7 @@ func TestReserve(t *testing.T) {
 		}
 		record := lease.Window{
 			Era: v.Era.Value.Number, Term: want.term, Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce, State: lease.Reserved,
-			Base: w.Window.Ceil, Ceil: w.Window.Ceil, Wall: by.Now, Reason: "mine",
+			Base: w.Window.Ceil, Ceil: w.Window.Ceil, Wall: by.Now, Reason: "mine", Prior: w.Window.Prior,
 		}
 		if err != nil || w.Window != record || w.Window.Ceil != want.ceil || !w.Ledger ||
 			w.Unused != (want.term == 1) || (warning != "") != want.warns || !w.Seen.Window.Same(v.SIDs[sid].Window) {

@@ -18,6 +18,8 @@ type Snapshot struct {
 	Conditions []Condition `json:"conditions"`
 	// FalseSince is since when the clock of a node is found wrong, by instance, in Unix ms.
 	FalseSince map[string]int64 `json:"false_since_unix_ms"`
+	// Mark is the line about the watermark; empty: it is not known.
+	Mark string `json:"watermark_line"`
 }
 
 // snapshot returns what the node knows now.
@@ -25,7 +27,7 @@ func (c *Console) snapshot(ctx context.Context) Snapshot { return c.Complete(c.c
 
 // Complete adds to the picture what the pages alone have.
 func (c *Console) Complete(from status.Cluster) Snapshot {
-	s := Snapshot{Cluster: from, FalseSince: c.history.since()}
+	s := Snapshot{Cluster: from, FalseSince: c.history.since(), Mark: from.WatermarkLine()}
 	if c.cfg.Conditions != nil {
 		s.Conditions = c.cfg.Conditions()
 	}

@@ -47,6 +47,8 @@ var methods = map[string]method{
 	pb.AllocatorService_Allocate_FullMethodName:       {Need: require(access.Issue, server.GRPCAllocate)},
 	pb.AllocatorService_AllocateStream_FullMethodName: {Need: require(access.Issue, server.GRPCStream), stream: true},
 	pb.AllocatorService_Describe_FullMethodName:       {Need: require(access.Read, server.GRPCDescribe)},
+	pb.AllocatorService_GetWatermark_FullMethodName:   {Need: require(access.Read, server.GRPCWatermark)},
+	pb.AllocatorService_WatchWatermark_FullMethodName: {Need: require(access.Read, server.GRPCWatermark), stream: true},
 	pb.AdminService_GetCluster_FullMethodName:         {Need: require(access.Read, server.GRPCCluster), holds: cluster},
 	pb.AdminService_Drain_FullMethodName:              {Need: require(access.Admin, server.GRPCDrain)},
 	pb.AdminService_Undrain_FullMethodName:            {Need: require(access.Admin, server.GRPCUndrain)},

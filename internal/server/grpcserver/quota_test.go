@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -27,6 +28,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 )
@@ -447,6 +449,7 @@ func TestIDStreamsOfAConnection(t *testing.T) {
 // made a valid call.
 func TestEveryMethodProvesItsConnection(t *testing.T) {
 	b := newBounded(t, 0, true)
+	b.Report(func(s *lease.Status) { s.Mark = lease.Mark{At: servertest.Start, Nonce: "n"} })
 	id := "0000000000001"
 	watch, ids, symbols := &pb.WatchEventsRequest{}, &pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}},
 		&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
@@ -462,6 +465,8 @@ func TestEveryMethodProvesItsConnection(t *testing.T) {
 		{pb.AllocatorService_Allocate_FullMethodName, "issue", &pb.AllocateRequest{Count: 1, Form: pb.Form_FORM_UUID}, &pb.AllocateResponse{}, false},
 		{pb.AllocatorService_AllocateStream_FullMethodName, "issue", ids, &pb.AllocateStreamResponse{}, true},
 		{pb.AllocatorService_Describe_FullMethodName, "read", &pb.DescribeRequest{Id: id}, &pb.DescribeResponse{}, false},
+		{pb.AllocatorService_GetWatermark_FullMethodName, "read", &pb.GetWatermarkRequest{}, &pb.Watermark{}, false},
+		{pb.AllocatorService_WatchWatermark_FullMethodName, "read", &pb.WatchWatermarkRequest{}, &pb.Watermark{}, true},
 		{pb.AdminService_GetCluster_FullMethodName, "read", &pb.GetClusterRequest{}, &pb.GetClusterResponse{}, false},
 		{pb.AdminService_WatchEvents_FullMethodName, "read", watch, &pb.WatchEventsResponse{}, true},
 		{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "read", symbols, &reflectionpb.ServerReflectionResponse{}, true},
@@ -482,7 +487,8 @@ func TestEveryMethodProvesItsConnection(t *testing.T) {
 			var s grpc.ClientStream
 			if s, err = conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, c.method); err == nil {
 				_ = s.SendMsg(c.request)
-				if _, watches := c.request.(*pb.WatchEventsRequest); watches {
+				switch c.request.(type) {
+				case *pb.WatchEventsRequest, *pb.WatchWatermarkRequest:
 					_ = s.CloseSend()
 				}
 				err = s.RecvMsg(c.response)
@@ -501,5 +507,110 @@ func TestEveryMethodProvesItsConnection(t *testing.T) {
 			continue
 		}
 		t.Errorf("%s: not called", method)
+	}
+}
+
+// waitingCalls returns what opens n calls that wait for the watermark to be above after.
+func waitingCalls(t *testing.T, after int64, n int) []byte {
+	message, err := proto.Marshal(&pb.GetWatermarkRequest{After: after, WaitMs: time.Minute.Milliseconds()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	message = append([]byte{0, 0, 0, 0, byte(len(message))}, message...)
+	return openCalls(pb.AllocatorService_GetWatermark_FullMethodName, n, func(stream uint32) []byte {
+		return frame(0, 1, stream, message)
+	})
+}
+
+// TestTenThousandReaders: so many callers that wait for the watermark, a hundred on each
+// connection, hold 200 MB of a node, and all are answered when it has passed their ID. etcd is
+// not asked.
+func TestTenThousandReaders(t *testing.T) {
+	tier.Check(t, "10,000 calls at once")
+	const conns, calls = 100, 100
+	b := newBounded(t, 0, false)
+	set := func(at clock.Millis) {
+		b.Report(func(s *lease.Status) { s.Mark = lease.Mark{At: at, Nonce: "n"} })
+	}
+	set(servertest.Start)
+	memory := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	before, sent := memory(), waitingCalls(t, servertest.At(servertest.Start, 0).Int64(), calls)
+	answered := make(chan error, conns)
+	for range conns {
+		c := b.dial(t, sent)
+		go func() {
+			head, in := make([]byte, 9), bufio.NewReader(c)
+			for ended := 0; ended < calls; {
+				_, err := io.ReadFull(in, head)
+				if err == nil {
+					_, err = in.Discard(int(head[0])<<16 | int(head[1])<<8 | int(head[2]))
+				}
+				if err != nil {
+					answered <- fmt.Errorf("after %d answers: %w", ended, err)
+					return
+				}
+				if head[3] == 1 && head[4]&1 != 0 { // HEADERS that end a stream
+					ended++
+				}
+			}
+			answered <- nil
+		}()
+	}
+	for b.Service.Marks().Waiting() < conns*calls {
+		select {
+		case err := <-answered:
+			t.Fatal(err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	used := memory() - before
+	t.Logf("10,000 readers hold %d MB", used/1e6)
+	if used > 200e6 && !raced {
+		t.Errorf("10,000 readers hold %d MB", used/1e6)
+	}
+	set(servertest.Start + 1)
+	for range conns {
+		if err := <-answered; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.Dir.Loads != 0 {
+		t.Errorf("etcd was read %d times", b.Dir.Loads)
+	}
+}
+
+// TestWaitingCallsAreNotStalled: calls that wait for the watermark for longer than unfinished
+// calls may are served.
+func TestWaitingCallsAreNotStalled(t *testing.T) {
+	tier.Check(t, "it waits for 15 s")
+	t.Parallel()
+	b := newBounded(t, 0, false)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { _ = b.quota.Run(ctx) }()
+	b.Report(func(s *lease.Status) { s.Mark = lease.Mark{At: servertest.Start, Nonce: "n"} })
+	conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ended := make(chan error, 20)
+	for range cap(ended) {
+		go func() {
+			_, err := pb.NewAllocatorServiceClient(conn).GetWatermark(ctx, &pb.GetWatermarkRequest{
+				After: servertest.At(servertest.Start, 0).Int64(), WaitMs: 15_000,
+			})
+			ended <- err
+		}()
+	}
+	for range cap(ended) {
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
 	}
 }

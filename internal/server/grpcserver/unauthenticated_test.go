@@ -24,7 +24,18 @@ func frame(kind, flags byte, stream uint32, payload []byte) []byte {
 
 // halfCalls returns what opens n streams, and begins on each a message of 64,000
 // bytes that never ends.
-func halfCalls(method string, n int) (b []byte) {
+func halfCalls(method string, n int) []byte {
+	return openCalls(method, n, func(stream uint32) []byte {
+		b := frame(0, 0, stream, append([]byte{0, 0, 0, 250, 0}, make([]byte, 16_000)...))
+		for range 2 {
+			b = append(b, frame(0, 0, stream, make([]byte, 16_000))...)
+		}
+		return b
+	})
+}
+
+// openCalls returns what opens n streams, with what body returns after the header of each.
+func openCalls(method string, n int, body func(stream uint32) []byte) (b []byte) {
 	var head []byte
 	for _, kv := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "node"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}, {"grpc-timeout", "99999999H"}} {
@@ -36,10 +47,7 @@ func halfCalls(method string, n int) (b []byte) {
 	for i := range n {
 		stream := 1 + 2*uint32(i)
 		b = append(b, frame(1, 4, stream, head)...)
-		b = append(b, frame(0, 0, stream, append([]byte{0, 0, 0, 250, 0}, make([]byte, 16_000)...))...)
-		for range 2 {
-			b = append(b, frame(0, 0, stream, make([]byte, 16_000))...)
-		}
+		b = append(b, body(stream)...)
 	}
 	return b
 }

@@ -31,7 +31,7 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 			problemOf(refusal).write(w)
 			return
 		}
-		if n.Surface == server.HTTPEvents || n.Surface == server.HTTPWorker {
+		if n.Surface == server.HTTPEvents || n.Surface == server.HTTPWatermark || n.Surface == server.HTTPWorker {
 			r = withCaller(r, caller)
 		}
 		next(w, r)

@@ -29,6 +29,8 @@ var scopesOf = map[string]string{
 	"/v1/cluster":                 "",
 	"POST /v1/workers":            "worker",
 	"/v1/workers":                 "",
+	"GET /v1/watermark":           "read",
+	"/v1/watermark":               "",
 	"GET /v1/events":              "read",
 	"/v1/events":                  "",
 	"POST /v1/workers/{worker}":   "worker",

@@ -72,16 +72,7 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 	conn.Valid()
 	conn.OpenStream(1)
 	defer conn.CloseStream()
-	boundBuffer(conn)
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{})  // nothing more is read, and the client leaves when it likes
-	_ = control.SetWriteDeadline(time.Time{}) // write sets its own
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h["Cache-Control"] = noStore
-	h.Set("X-Accel-Buffering", "no") // A proxy such as nginx would hold events back without it.
-	out := &eventWriter{w: w, control: control}
-	out.begin().WriteString("retry: 1000\n\n")
+	out := beginStream(w, conn)
 
 	tick := time.NewTicker(heartbeatEvery)
 	defer tick.Stop()
@@ -109,6 +100,21 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 			quiet = true
 		}
 	}
+}
+
+// beginStream begins an answer of server-sent events. They are sent with the next flush.
+func beginStream(w http.ResponseWriter, conn *quota.Conn) *eventWriter {
+	boundBuffer(conn)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{})  // nothing more is read, and the client leaves when it likes
+	_ = control.SetWriteDeadline(time.Time{}) // flush sets its own
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h["Cache-Control"] = noStore
+	h.Set("X-Accel-Buffering", "no") // A proxy such as nginx would hold events back without it.
+	out := &eventWriter{w: w, control: control}
+	out.begin().WriteString("retry: 1000\n\n")
+	return out
 }
 
 // boundBuffer limits what the kernel holds for a connection.

@@ -126,6 +126,8 @@ func (h *handler) routes() []route {
 		{"/v1/ids/{id}", other, h.notAllowed("GET, HEAD", "Decode an ID with GET: curl '%s/v1/ids/ID'")},
 		{"GET /v1/cluster", server.Need{Scope: access.Read, Surface: server.HTTPCluster}, h.serveCluster},
 		{"/v1/cluster", other, h.notAllowed("GET, HEAD", "curl '%s/v1/cluster'")},
+		{"GET /v1/watermark", server.Need{Scope: access.Read, Surface: server.HTTPWatermark}, h.serveWatermark},
+		{"/v1/watermark", other, h.notAllowed("GET, HEAD", "curl '%s/v1/watermark'")},
 		{http.MethodPost + " " + workersPath, server.Need{Scope: access.Worker, Surface: server.HTTPWorker},
 			h.serveAcquire},
 		{workersPath, other, h.notAllowed(http.MethodPost,
@@ -361,7 +363,8 @@ func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
 		Title:  http.StatusText(http.StatusNotFound),
 		Status: http.StatusNotFound,
 		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
-		Help: "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/events, POST /v1/workers, or GET " +
-			"/openapi.yaml. Probes, metrics and pages for operators are on the admin port, 7947 by default.",
+		Help: "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/watermark, GET /v1/events, " +
+			"POST /v1/workers, or GET /openapi.yaml. Probes, metrics and pages for operators are on the admin port, " +
+			"7947 by default.",
 	}.write(w)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/worker"
@@ -37,27 +38,34 @@ type workerJSON struct {
 	ExtendAt  int64  `json:"extend_at_unix_ms"`
 	Now       int64  `json:"now_unix_ms"`
 	Handle    string `json:"handle"`
+	Floor     int64  `json:"floor_unix_ms,omitempty"`
 }
 
 func workerOf(w worker.Worker) workerJSON {
 	return workerJSON{
 		ID: w.Handle.ID(), Worker: uint32(w.Handle.SID), Term: w.Handle.Term, Name: w.Name,
 		NotBefore: int64(w.NotBefore), NotAfter: int64(w.NotAfter), ExtendAt: int64(w.ExtendAt), Now: int64(w.Now),
-		Handle: w.Handle.String(),
+		Handle: w.Handle.String(), Floor: int64(w.Floor),
 	}
 }
 
 func (h *handler) serveAcquire(w http.ResponseWriter, r *http.Request) {
 	h.serveWorker(w, r, http.StatusCreated, func(c access.Caller) (any, error) {
 		var q struct {
-			Name   string `json:"name"`
-			Secret string `json:"secret"`
-			Clock  int64  `json:"clock_unix_ms"`
+			Name       string `json:"name"`
+			Secret     string `json:"secret"`
+			Clock      int64  `json:"clock_unix_ms"`
+			TellsFloor bool   `json:"tells_floor"`
 		}
 		if bad := readJSON(w, r, &q, true); bad != nil {
 			return nil, bad
 		}
-		got, err := h.service.Workers().Acquire(r.Context(), c, q.Name, q.Secret, q.Clock)
+		got, err := h.service.Workers().Acquire(r.Context(), c, worker.Acquire{
+			Name:       q.Name,
+			Secret:     q.Secret,
+			Clock:      clock.Millis(q.Clock),
+			TellsFloor: q.TellsFloor,
+		})
 		return workerOf(got), err
 	})
 }
@@ -71,11 +79,15 @@ func (h *handler) serveExtend(w http.ResponseWriter, r *http.Request) {
 	h.serveWorker(w, r, http.StatusOK, func(c access.Caller) (any, error) {
 		var q struct {
 			NotAfter int64 `json:"not_after_unix_ms"`
+			Floor    int64 `json:"floor_unix_ms"`
 		}
 		if bad := readJSON(w, r, &q, false); bad != nil {
 			return nil, bad
 		}
-		got, err := h.service.Workers().Extend(r.Context(), c, id, handleOf(r), q.NotAfter)
+		got, err := h.service.Workers().Extend(r.Context(), c, id, handleOf(r), worker.Extend{
+			NotAfter: clock.Millis(q.NotAfter),
+			Floor:    clock.Millis(q.Floor),
+		})
 		return workerOf(got), err
 	})
 }

@@ -58,6 +58,7 @@ func init() {
 			use:     "ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]",
 		},
 		{name: "ID.STATUS", min: 1, max: 1, reads: true, run: (*conn).status, use: "ID.STATUS"},
+		{name: "ID.WATERMARK", min: 1, max: 1, reads: true, run: (*conn).watermark, use: "ID.WATERMARK"},
 		{name: "AUTH", min: 2, max: 3, open: true, run: (*conn).auth, use: "AUTH [user] token"},
 		{
 			name: "HELLO",

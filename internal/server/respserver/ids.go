@@ -293,6 +293,16 @@ func (c *conn) status([][]byte) {
 	c.appendJSON(c.s.reader.Self())
 }
 
+// watermark answers ID.WATERMARK with the JSON of GET /v1/watermark. It does not wait.
+func (c *conn) watermark([][]byte) {
+	a, err := c.s.service.Watermark(c.ctx, 0, 0, c.quota.Valid)
+	if err != nil {
+		c.refuse(err)
+		return
+	}
+	c.appendJSON(a)
+}
+
 func (c *conn) appendJSON(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -53,7 +53,7 @@ func TestReplies(t *testing.T) {
 		{"CLIENT REPLY ON", "+OK"},
 		{"CLIENT REPLY OFF", "-ERR CLIENT REPLY is always ON: an ID without a reply would be lost"},
 		{"CLIENT MAINT_NOTIFICATIONS ON", "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT ID, INFO, GETNAME, SETNAME, SETINFO."},
-		{"COMMAND COUNT", ":14"},
+		{"COMMAND COUNT", ":15"},
 		{"COMMAND INFO hget nothing", "*[*[hget :3 *[+write +fast] :1 :1 :1] (nil)]"},
 		{"COMMAND INFO id.next", "*[*[id.next :-1 *[+write +fast] :0 :0 :0]]"},
 		{"COMMAND DOCS ping nothing", "*[ping *[summary PING [message] since 7.0.0 group connection]]"},
@@ -631,7 +631,7 @@ func TestAuth(t *testing.T) {
 			if got := c.ask("PING"); got != "+PONG" {
 				t.Error(got)
 			}
-			for _, ask := range []string{"ID.STATUS", "ID.DECODE 5"} {
+			for _, ask := range []string{"ID.STATUS", "ID.WATERMARK", "ID.DECODE 5"} {
 				if got := c.ask(ask); got != "-NOPERM PERMISSION_DENIED the token of issuer does not have the scope read (scope=read)" {
 					t.Errorf("%s: %s", ask, got)
 				}

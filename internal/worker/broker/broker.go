@@ -98,12 +98,13 @@ type Client struct {
 	Quota int
 }
 
-// Acquire takes a sid for a worker. secret is the caller's, or empty to be drawn here.
+// Acquire takes a sid for a worker. The request's Secret is the caller's, or empty to be drawn
+// here. Given, Owner and Quota are set here.
 //
 // The errors of Acquire, Extend and Release are *node.Refusals, which are not counted
 // yet, or ctx's: then the call goes on without its caller.
-func (b *Broker) Acquire(ctx context.Context, c Client, name, secret string, at clock.Millis) (worker.Worker, error) {
-	req := worker.Acquire{Name: name, Secret: secret, Given: secret != "", Clock: at, Owner: c.Owner, Quota: c.Quota}
+func (b *Broker) Acquire(ctx context.Context, c Client, req worker.Acquire) (worker.Worker, error) {
+	req.Given, req.Owner, req.Quota = req.Secret != "", c.Owner, c.Quota
 	if !req.Given {
 		req.Secret = rand.Text()
 	}
@@ -126,7 +127,7 @@ func (b *Broker) Acquire(ctx context.Context, c Client, name, secret string, at 
 		d, left, err := b.run(ctx, req)
 		b.owners.end(begun, b.list.now(), left)
 		if err == nil {
-			b.cfg.Logger.Info("worker acquired", "worker", d.Worker.Handle.ID(), "name", name, "owner", c.Owner,
+			b.cfg.Logger.Info("worker acquired", "worker", d.Worker.Handle.ID(), "name", req.Name, "owner", c.Owner,
 				"not_before", int64(d.Worker.NotBefore), "not_after", int64(d.Worker.NotAfter))
 		}
 		return d, err
@@ -134,14 +135,13 @@ func (b *Broker) Acquire(ctx context.Context, c Client, name, secret string, at 
 	return d.Worker, err
 }
 
-// Extend moves the end of a worker's interval further, and returns all of it. told is the
-// end that the caller knows, or 0 if it does not say.
-func (b *Broker) Extend(ctx context.Context, c Client, h worker.Handle, told clock.Millis) (worker.Worker, error) {
+// Extend moves the end of a worker's interval further, and returns all of it.
+func (b *Broker) Extend(ctx context.Context, c Client, req worker.Extend) (worker.Worker, error) {
 	if err := b.admit(c); err != nil {
 		return worker.Worker{}, err
 	}
 	d, err := b.detach(ctx, func(ctx context.Context) (worker.Done, error) {
-		d, _, err := b.run(ctx, worker.Extend{Handle: h, NotAfter: told})
+		d, _, err := b.run(ctx, req)
 		return d, err
 	})
 	return d.Worker, err

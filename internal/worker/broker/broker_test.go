@@ -108,38 +108,38 @@ func TestAnyNode(t *testing.T) {
 		one, n := c.node(sids)
 		two, _ := c.node(sids)
 		three, _ := c.node(sids)
-		w, err := one.Acquire(t.Context(), shop, "import-1", "", 0)
+		w, err := one.Acquire(t.Context(), shop, worker.Acquire{Name: "import-1"})
 		if err != nil || w.Handle.SID != 512 || w.NotBefore != start || w.NotAfter != start+60_000 || w.ExtendAt != start+20_000 {
 			t.Fatalf("%+v, %v", w, err)
 		}
 		if n.Stats().Reserved != w.NotAfter {
 			t.Errorf("the node knows a ceiling of %d", n.Stats().Reserved)
 		}
-		if _, err := two.Acquire(t.Context(), shop, "import-2", "", 0); reason(err) != node.NoWorker || !strings.Contains(err.Error(), "1 of 1 are held by import-1") {
+		if _, err := two.Acquire(t.Context(), shop, worker.Acquire{Name: "import-2"}); reason(err) != node.NoWorker || !strings.Contains(err.Error(), "1 of 1 are held by import-1") {
 			t.Errorf("the second: %v", err)
 		}
 		c.pass(20 * time.Second)
-		if w, err = two.Extend(t.Context(), shop, w.Handle, w.NotAfter); err != nil || w.NotAfter != start+80_000 || w.NotBefore != start {
+		if w, err = two.Extend(t.Context(), shop, worker.Extend{Handle: w.Handle, NotAfter: w.NotAfter}); err != nil || w.NotAfter != start+80_000 || w.NotBefore != start {
 			t.Fatalf("%+v, %v", w, err)
 		}
-		if _, err := one.Extend(t.Context(), shop, worker.Handle{SID: 512, Term: 1, Secret: "0123456789ABCDEF"}, 0); reason(err) != node.UnknownWorker {
+		if _, err := one.Extend(t.Context(), shop, worker.Extend{Handle: worker.Handle{SID: 512, Term: 1, Secret: "0123456789ABCDEF"}}); reason(err) != node.UnknownWorker {
 			t.Errorf("somebody else: %v", err)
 		}
 		at, err := three.Release(t.Context(), shop, w.Handle, c.Now().Wall)
 		if err != nil || at != start+20_000 {
 			t.Fatalf("reusable from %d, %v", at-start, err)
 		}
-		again, err := two.Acquire(t.Context(), shop, "import-2", "", 0)
+		again, err := two.Acquire(t.Context(), shop, worker.Acquire{Name: "import-2"})
 		if err != nil || again.Handle.Term != 2 || again.NotBefore != at {
 			t.Fatalf("%+v, %v", again, err)
 		}
 		// Killed: its number is usable after its interval, and not before.
 		c.pass(59 * time.Second)
-		if _, err := one.Acquire(t.Context(), shop, "import-3", "", 0); reason(err) != node.NoWorker {
+		if _, err := one.Acquire(t.Context(), shop, worker.Acquire{Name: "import-3"}); reason(err) != node.NoWorker {
 			t.Errorf("a second early: %v", err)
 		}
 		c.pass(2 * time.Second)
-		if third, err := one.Acquire(t.Context(), shop, "import-3", "", 0); err != nil || third.NotBefore < again.NotAfter {
+		if third, err := one.Acquire(t.Context(), shop, worker.Acquire{Name: "import-3"}); err != nil || third.NotBefore < again.NotAfter {
 			t.Errorf("%+v, %v", third, err)
 		}
 		for _, secret := range []string{w.Handle.Secret, again.Handle.Secret} {
@@ -168,7 +168,7 @@ func TestTogether(t *testing.T) {
 			all.Go(func() {
 				client := broker.Client{Owner: fmt.Sprint("team-", i%10), Quota: 40}
 				for {
-					w, err := brokers[i%3].Acquire(t.Context(), client, fmt.Sprint("w", i), "", 0)
+					w, err := brokers[i%3].Acquire(t.Context(), client, worker.Acquire{Name: fmt.Sprint("w", i)})
 					mu.Lock()
 					if err == nil && got[w.Handle.SID] {
 						t.Errorf("sid %d twice", w.Handle.SID)
@@ -205,7 +205,7 @@ func TestBounds(t *testing.T) {
 		b, n := c.node(lease.SIDRange{From: 512, To: 1024})
 		few := broker.Client{Owner: "few", Quota: 2}
 		for i := range 3 {
-			_, err := b.Acquire(t.Context(), few, "w", "", 0)
+			_, err := b.Acquire(t.Context(), few, worker.Acquire{Name: "w"})
 			if want := map[bool]node.Reason{true: 0, false: node.WorkerQuota}[i < 2]; reason(err) != want {
 				t.Errorf("acquisition %d: %v", i, err)
 			}
@@ -216,7 +216,7 @@ func TestBounds(t *testing.T) {
 		})
 		lost := broker.Client{Owner: "lost", Quota: 5}
 		for i := range 8 {
-			_, err := b.Acquire(t.Context(), lost, "w", "", 0)
+			_, err := b.Acquire(t.Context(), lost, worker.Acquire{Name: "w"})
 			if want := map[bool]node.Reason{true: node.EtcdUnavailable, false: node.WorkerQuota}[i < 5]; reason(err) != want {
 				t.Errorf("acquisition %d without an answer: %v", i, err)
 			}
@@ -224,13 +224,13 @@ func TestBounds(t *testing.T) {
 		c.faulty.SetScript(nil)
 		c.pass(window + time.Second)
 		n.Report(c.Status())
-		if _, err := b.Acquire(t.Context(), lost, "w", "", 0); err != nil {
+		if _, err := b.Acquire(t.Context(), lost, worker.Acquire{Name: "w"}); err != nil {
 			t.Errorf("after their leases: %v", err)
 		}
 		// A caller in a loop.
 		limited := 0
 		for range 200 {
-			_, err := b.Extend(t.Context(), few, worker.Handle{SID: 600, Term: 1, Secret: "0123456789ABCDEF"}, 0)
+			_, err := b.Extend(t.Context(), few, worker.Extend{Handle: worker.Handle{SID: 600, Term: 1, Secret: "0123456789ABCDEF"}})
 			if r, ok := errors.AsType[*node.Refusal](err); ok && r.Reason == node.RateLimited && r.RetryAfter > 0 {
 				limited++
 			} else if reason(err) != node.UnknownWorker {
@@ -242,7 +242,7 @@ func TestBounds(t *testing.T) {
 		}
 		// Many addresses.
 		for i := range 3 * 4096 {
-			_, _ = b.Extend(t.Context(), broker.Client{Owner: fmt.Sprint("ip:", i), Quota: 2}, worker.Handle{SID: 600, Term: 1, Secret: "0123456789ABCDEF"}, 0)
+			_, _ = b.Extend(t.Context(), broker.Client{Owner: fmt.Sprint("ip:", i), Quota: 2}, worker.Extend{Handle: worker.Handle{SID: 600, Term: 1, Secret: "0123456789ABCDEF"}})
 		}
 		if got := b.Owners(); got > 4097 {
 			t.Errorf("%d clients are remembered", got)
@@ -265,7 +265,7 @@ func TestLeasesOfCallsThatFail(t *testing.T) {
 		acquire := storetest.KindOf(lease.Acquire)
 		fails(acquire)
 		began := time.Now()
-		if _, err := b.Acquire(t.Context(), one, "w", "", 0); reason(err) != node.EtcdUnavailable {
+		if _, err := b.Acquire(t.Context(), one, worker.Acquire{Name: "w"}); reason(err) != node.EtcdUnavailable {
 			t.Errorf("not written: %v", err)
 		}
 		if took := time.Since(began); took == 0 {
@@ -275,15 +275,15 @@ func TestLeasesOfCallsThatFail(t *testing.T) {
 			t.Errorf("%d leases were given back, want 1", n)
 		}
 		fails(acquire, storetest.Revoke)
-		if _, err := b.Acquire(t.Context(), one, "w", "", 0); reason(err) != node.EtcdUnavailable {
+		if _, err := b.Acquire(t.Context(), one, worker.Acquire{Name: "w"}); reason(err) != node.EtcdUnavailable {
 			t.Errorf("the lease before was given back, and counts: %v", err)
 		}
 		fails()
-		if _, err := b.Acquire(t.Context(), one, "w", "", 0); reason(err) != node.WorkerQuota {
+		if _, err := b.Acquire(t.Context(), one, worker.Acquire{Name: "w"}); reason(err) != node.WorkerQuota {
 			t.Errorf("a lease may be left, and does not count: %v", err)
 		}
 		c.pass(window + time.Second)
-		w, err := b.Acquire(t.Context(), one, "w", "0123456789ABCDEF", 0)
+		w, err := b.Acquire(t.Context(), one, worker.Acquire{Name: "w", Secret: "0123456789ABCDEF"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +291,7 @@ func TestLeasesOfCallsThatFail(t *testing.T) {
 		// An extension renews the lease. A repetition needs none of its own.
 		kept, revoked := c.faulty.Calls(storetest.KeepAlive), c.faulty.Calls(storetest.Revoke)
 		c.pass(20 * time.Second)
-		if _, err := b.Extend(t.Context(), one, w.Handle, 0); err != nil || c.faulty.Calls(storetest.KeepAlive) != kept+1 {
+		if _, err := b.Extend(t.Context(), one, worker.Extend{Handle: w.Handle}); err != nil || c.faulty.Calls(storetest.KeepAlive) != kept+1 {
 			t.Errorf("%v, renewed %d times", err, c.faulty.Calls(storetest.KeepAlive)-kept)
 		}
 		if c.faulty.Calls(storetest.Revoke) != revoked {
@@ -301,11 +301,11 @@ func TestLeasesOfCallsThatFail(t *testing.T) {
 		// What is not settled counts beside what is held.
 		two := broker.Client{Owner: "one", Quota: 2}
 		fails(acquire, storetest.Revoke)
-		if _, err := b.Acquire(t.Context(), two, "w", "", 0); reason(err) != node.EtcdUnavailable {
+		if _, err := b.Acquire(t.Context(), two, worker.Acquire{Name: "w"}); reason(err) != node.EtcdUnavailable {
 			t.Errorf("the second: %v", err)
 		}
 		fails()
-		if _, err := b.Acquire(t.Context(), two, "w", "", 0); reason(err) != node.WorkerQuota {
+		if _, err := b.Acquire(t.Context(), two, worker.Acquire{Name: "w"}); reason(err) != node.WorkerQuota {
 			t.Errorf("one is held and one is not settled: %v", err)
 		}
 
@@ -331,11 +331,11 @@ func TestCallersLeave(t *testing.T) {
 			leave()
 			return storetest.Pass
 		})
-		if _, err := b.Acquire(gone, shop, "a", "0123456789ABCDEF", 0); err != nil && !errors.Is(err, context.Canceled) {
+		if _, err := b.Acquire(gone, shop, worker.Acquire{Name: "a", Secret: "0123456789ABCDEF"}); err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		w, err := b.Acquire(t.Context(), shop, "a", "0123456789ABCDEF", 0)
+		w, err := b.Acquire(t.Context(), shop, worker.Acquire{Name: "a", Secret: "0123456789ABCDEF"})
 		if err != nil || w.Handle.Term != 1 {
 			t.Errorf("the same again: %+v, %v", w, err)
 		}
@@ -348,11 +348,11 @@ func TestBarred(t *testing.T) {
 		c := newCell(t)
 		b, n := c.node(lease.SIDRange{From: 512, To: 520})
 		off, _ := c.node(lease.SIDRange{})
-		if _, err := off.Acquire(t.Context(), shop, "a", "", 0); reason(err) != node.WorkersOff {
+		if _, err := off.Acquire(t.Context(), shop, worker.Acquire{Name: "a"}); reason(err) != node.WorkersOff {
 			t.Errorf("off: %v", err)
 		}
 		var none *broker.Broker
-		if _, err := none.Extend(t.Context(), shop, worker.Handle{}, 0); reason(err) != node.WorkersOff {
+		if _, err := none.Extend(t.Context(), shop, worker.Extend{Handle: worker.Handle{}}); reason(err) != node.WorkersOff {
 			t.Errorf("none: %v", err)
 		}
 		status := c.Status()
@@ -367,18 +367,18 @@ func TestBarred(t *testing.T) {
 			s := status
 			tc.change(&s)
 			n.Report(s)
-			if _, err := b.Acquire(t.Context(), shop, "a", "", 0); reason(err) != tc.want {
+			if _, err := b.Acquire(t.Context(), shop, worker.Acquire{Name: "a"}); reason(err) != tc.want {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		n.Report(status)
 		n.SetVerdict(clock.Verdict{State: clock.Skewed})
-		if _, err := b.Acquire(t.Context(), shop, "a", "", 0); reason(err) != node.ClockSkew {
+		if _, err := b.Acquire(t.Context(), shop, worker.Acquire{Name: "a"}); reason(err) != node.ClockSkew {
 			t.Errorf("skewed: %v", err)
 		}
 		n.SetVerdict(clock.Verdict{})
 		n.Drain()
-		if _, err := b.Acquire(t.Context(), shop, "a", "", 0); reason(err) != node.Draining {
+		if _, err := b.Acquire(t.Context(), shop, worker.Acquire{Name: "a"}); reason(err) != node.Draining {
 			t.Errorf("draining: %v", err)
 		}
 		if after := c.status(); after.Revision != status.Revision {

@@ -40,7 +40,7 @@ func TestThousandWorkers(t *testing.T) {
 		client := broker.Client{Owner: "shop", Quota: many}
 		for i := range all {
 			var err error
-			if all[i], err = nodes[i%3].Acquire(t.Context(), client, fmt.Sprint("worker-", i), "", 0); err != nil {
+			if all[i], err = nodes[i%3].Acquire(t.Context(), client, worker.Acquire{Name: fmt.Sprint("worker-", i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -52,7 +52,7 @@ func TestThousandWorkers(t *testing.T) {
 					continue
 				}
 				var err error
-				if all[i], err = nodes[(i+int(w.Now/1000))%3].Extend(t.Context(), client, w.Handle, w.NotAfter); err != nil {
+				if all[i], err = nodes[(i+int(w.Now/1000))%3].Extend(t.Context(), client, worker.Extend{Handle: w.Handle, NotAfter: w.NotAfter}); err != nil {
 					t.Fatalf("worker %d: %v", i, err)
 				}
 			}
@@ -116,7 +116,7 @@ func BenchmarkAcquireOnEtcd(b *testing.B) {
 	var took []time.Duration
 	for b.Loop() {
 		began := time.Now()
-		w, err := broker.Acquire(b.Context(), many, "w", rand.Text(), 0) // with a secret of its own, as package worker does
+		w, err := broker.Acquire(b.Context(), many, worker.Acquire{Name: "w", Secret: rand.Text()}) // with a secret of its own, as package worker does
 		if err != nil {
 			b.Fatal(err)
 		}

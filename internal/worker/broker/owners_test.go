@@ -58,10 +58,97 @@ func TestForget(t *testing.T) {
 	if o.of["c1"] == nil || o.of["c2"] == nil || o.of[number(maxOwners).Owner] != nil {
 		t.Error("a client that still costs something was forgotten")
 	}
-	now = now.Add(o.window + 1)
+	now = now.Add(o.window)
+	if o.begin(number(maxOwners), now); o.of["c1"] == nil {
+		t.Error("one whose acquisition may still have a lease was forgotten")
+	}
+	now++
 	o.begin(number(maxOwners+1), now)
 	if o.of["c1"] != nil || o.of["c2"] != nil || o.of[number(maxOwners+1).Owner] == nil {
 		t.Error("clients that cost nothing any more are remembered")
+	}
+}
+
+// TestPlacesOfClients: as soon as one client costs nothing, another has its place, and all without one
+// have one together.
+func TestPlacesOfClients(t *testing.T) {
+	now := clock.Mono(time.Hour)
+	o, _ := full(t, now)
+	first, _, _ := o.begin(number(maxOwners), now)
+	second, unsettled, _ := o.begin(number(maxOwners+1), now)
+	if first == nil || first != second || unsettled != 1 {
+		t.Errorf("two clients without a place have %p and %p", first, second)
+	}
+	o, begun := full(t, now)
+	o.end(begun[0], now, false)
+	if w, _, _ := o.begin(number(maxOwners), now); w != o.of[number(maxOwners).Owner] || o.of[""] != nil {
+		t.Error("a client without a place did not get one that nobody needs")
+	}
+}
+
+// TestUnsettled: a client has at most as many acquisitions without an outcome as it may hold workers;
+// what may have left a lease counts for as long as that lasts.
+func TestUnsettled(t *testing.T) {
+	o := &owners{window: time.Minute, of: map[string]*owner{}}
+	now := clock.Mono(time.Hour)
+	c := Client{Owner: "shop", Quota: 3}
+	for n := range 3 {
+		w, unsettled, ok := o.begin(c, now)
+		if !ok || unsettled != n {
+			t.Fatalf("acquisition %d: %v, %d unsettled", n, ok, unsettled)
+		}
+		if n > 0 {
+			o.end(w, now, true)
+		}
+	}
+	for _, after := range []time.Duration{0, o.window, o.window + 1} {
+		want := 3
+		if after > o.window {
+			want = 1
+		}
+		if _, unsettled, ok := o.begin(c, now.Add(after)); ok != (after > o.window) || unsettled != want {
+			t.Errorf("after %v: %v, %d unsettled", after, ok, unsettled)
+		}
+	}
+}
+
+// TestNewQuota: a client's rate follows its quota.
+func TestNewQuota(t *testing.T) {
+	o := &owners{window: time.Minute, of: map[string]*owner{}}
+	now := clock.Mono(time.Hour)
+	for _, tc := range []struct{ quota, burst, inASecond int }{{20, 50, 3}, {40, 90, 5}, {5, 20, 1}, {20, 50, 3}} {
+		c, n := Client{Owner: "shop", Quota: tc.quota}, 0
+		o.take(c, now) // It tells of the quota.
+		now = now.Add(10 * time.Minute)
+		for o.take(c, now) == 0 {
+			n++
+		}
+		now = now.Add(time.Second)
+		for o.take(c, now) == 0 {
+			tc.inASecond--
+		}
+		if n != tc.burst || tc.inASecond != 0 {
+			t.Errorf("%+v: %d calls at once", tc, n)
+		}
+	}
+}
+
+// TestWait: a client that waits for as long as it is told is served then, and not before.
+func TestWait(t *testing.T) {
+	o := &owners{window: time.Minute, of: map[string]*owner{}}
+	c := Client{Owner: "shop", Quota: 20}
+	for after := range 10 {
+		now := clock.Mono(time.Hour).Add(time.Duration(after) * time.Hour)
+		for o.take(c, now) == 0 {
+		}
+		now = now.Add(time.Duration(after) * 30 * time.Millisecond)
+		wait := o.take(c, now)
+		if early := o.take(c, now.Add(wait-2*time.Millisecond)); early == 0 || early > 3*time.Millisecond {
+			t.Errorf("2 ms before the end of a wait of %v: %v", wait, early)
+		}
+		if late := o.take(c, now.Add(wait)); late != 0 {
+			t.Errorf("at the end of a wait of %v: %v", wait, late)
+		}
 	}
 }
 

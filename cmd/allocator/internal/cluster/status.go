@@ -105,6 +105,9 @@ func (v view) print(w io.Writer) error {
 	for _, p := range v.Problems[min(len(v.Problems), 1):] {
 		fmt.Fprintln(w, p.Text)
 	}
+	if line := v.WatermarkLine(); line != "" {
+		fmt.Fprintln(w, line)
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	v.printNodes(t)
 	v.printWorkers(t)

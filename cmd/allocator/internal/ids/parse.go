@@ -15,13 +15,16 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	grpcstatus "google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/text"
+	"github.com/flakelease/allocator/internal/watermark"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -39,7 +42,8 @@ after 0x. Give --kind for u128 (a ULID's decimal), and for a 13-digit integer or
 
 A ULID or UUID shows the flake that it was made from. No ID shows whether it was made
 from one: a UUIDv7 of any origin looks the same. With --addr it also asks a node who held
-the sid at the time: that node issued the ID if it was issued in this space.`,
+the sid at the time: that node issued the ID if it was issued in this space. Then it says too
+whether the ID is complete: no smaller one of the space can appear any more.`,
 		Example: `  allocator parse 02MVQDZ9NFSQ0
   allocator parse --only local 01ARZ3NDEKTSV4RRFFQ69G5FAV     # its time, in this zone
   allocator parse --as uuid 01ARZ3NDEKTSV4RRFFQ69G5FAV        # and --as ulid back
@@ -97,6 +101,8 @@ type parser struct {
 	buf      []byte
 	shown    bool // something was printed: a blank line comes before the next
 	bad      bool // an input was invalid
+
+	watermark watermark.Answer // the latest that a node told
 }
 
 // holderLine is who held the sid of an ID.
@@ -128,8 +134,12 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 	default:
 		var holder *holderLine
 		var why string // there is no holder
+		var mark *completeness
 		if p.nodes != nil {
-			if holder, why, err = p.holder(ctx, id); err != nil {
+			if holder, why, err = p.holder(ctx, id); err == nil {
+				mark, err = p.mark(ctx, id)
+			}
+			if err != nil {
 				if exit := (*cli.ExitError)(nil); ctx.Err() != nil ||
 					errors.As(err, &exit) && exit.Code == cli.ExitUsage {
 					return err
@@ -145,9 +155,9 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 				b = append(b, '\n')
 			}
 			p.shown = true
-			b = p.appendText(b, id, holder, why)
+			b = p.appendText(b, id, holder, why, mark)
 		case p.nodes != nil:
-			b, err = p.appendHolder(describe.AppendJSON(b, id, p.space()), holder, why)
+			b, err = p.appendHolder(describe.AppendJSON(b, id, p.space()), holder, why, mark)
 		default:
 			b = append(describe.AppendJSON(b, id, p.space()), '\n')
 		}
@@ -210,12 +220,54 @@ func (p *parser) holder(ctx context.Context, id describe.ID) (_ *holderLine, why
 	}, "", nil
 }
 
-// appendHolder adds the holder, or why there is none, behind the fields of the object that b ends with.
-func (p *parser) appendHolder(b []byte, holder *holderLine, why string) ([]byte, error) {
+// completeness is whether an ID is below the watermark; else Problem says why.
+type completeness struct {
+	Complete bool   `json:"complete"`
+	Problem  string `json:"complete_problem,omitempty"`
+}
+
+// mark asks a node whether no ID of the space below id can appear any more; nil: id has no flake.
+func (p *parser) mark(ctx context.Context, id describe.ID) (*completeness, error) {
+	low, derived := within(id, p.space())
+	if !derived {
+		return nil, nil
+	}
+	if p.watermark.Complete(low) {
+		return &completeness{Complete: true}, nil
+	}
+	problem := ""
+	err := p.nodes.Ask(ctx, func(ctx context.Context, c *grpc.ClientConn) error {
+		m, err := pb.NewAllocatorServiceClient(c).GetWatermark(ctx, &pb.GetWatermarkRequest{})
+		if err != nil && ctx.Err() == nil { // The rest is known all the same, so no other node is asked.
+			problem = text.Printable(grpcstatus.Convert(err).Message())
+			return nil
+		}
+		p.watermark = status.WatermarkOf(m)
+		return err
+	})
+	mark := p.watermark
+	switch {
+	case err != nil:
+		return nil, err
+	case problem != "":
+	case mark.Complete(low):
+		return &completeness{Complete: true}, nil
+	case len(mark.BlockedBy) > 0:
+		problem = "the watermark is at " + mark.Flake + ": " + mark.BlockedBy[0].Text
+	default:
+		problem = "the watermark is at " + mark.Flake
+	}
+	return &completeness{Problem: problem}, nil
+}
+
+// appendHolder adds the holder, or why there is none, and whether the ID is complete, behind
+// the fields of the object that b ends with.
+func (p *parser) appendHolder(b []byte, holder *holderLine, why string, mark *completeness) ([]byte, error) {
 	tail, err := json.Marshal(struct {
 		Holder  *holderLine `json:"holder"`
 		Problem string      `json:"holder_problem,omitempty"`
-	}{holder, why})
+		*completeness
+	}{holder, why, mark})
 	if err != nil {
 		return b, err
 	}
@@ -230,7 +282,7 @@ func name(b []byte, s string) []byte {
 
 // appendText appends what is in an ID as people read it. It is by hand what
 // Fprintf would do, in a tenth of the time.
-func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine, why string) []byte {
+func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine, why string, mark *completeness) []byte {
 	f := p.space()
 	low, derived := within(id, f)
 	b = append(append(name(b, "kind"), id.Kind...), '\n')
@@ -287,6 +339,13 @@ func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine, why st
 		}
 		b = fmt.Appendf(name(b, "holder"), "%s %s, term %d (instance %s), if the ID was issued here\n", kind,
 			holder.Node, holder.Term, holder.Instance)
+	}
+	switch {
+	case mark == nil:
+	case mark.Complete:
+		b = append(name(b, "complete"), "yes: nothing at or below it can appear any more\n"...)
+	default:
+		b = fmt.Appendf(name(b, "complete"), "not yet: %s\n", mark.Problem)
 	}
 	return b
 }

@@ -36,9 +36,36 @@ func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, e
 		or = "" // to ask a node at all is what the flag is for
 	}
 	addrs := addrFlag(cmd, or, def...)
+	connect := connectFlags(a, cmd)
+	return func() (*Nodes, error) { return connect(addressesOf(a, cmd, *addrs)) }
+}
+
+// SpacesFlags is NodesFlags for a command that asks several spaces: each --addr has nodes of
+// one. What it returns closes nothing.
+func SpacesFlags(a *cli.App, cmd *cobra.Command, def string) func() ([]*Nodes, error) {
+	addrs := cmd.Flags().StringArray("addr", []string{def}, "gRPC addresses of nodes of a space, comma-separated: the "+
+		"first that answers is used; given several times, one for each space (or $"+config.EnvAddr+", of one space)")
+	connect := connectFlags(a, cmd)
+	return func() (spaces []*Nodes, err error) {
+		if a.Getenv(config.EnvAddr) != "" && !cmd.Flags().Changed("addr") {
+			*addrs = []string{""}
+		}
+		for _, list := range *addrs {
+			n, err := connect(addressesOf(a, cmd, strings.Split(list, ",")))
+			if err != nil {
+				return nil, err
+			}
+			spaces = append(spaces, n)
+		}
+		return spaces, nil
+	}
+}
+
+// connectFlags adds --timeout and the flags of DialFlags, and returns what connects.
+func connectFlags(a *cli.App, cmd *cobra.Command) func(addrs []string) (*Nodes, error) {
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to try")
 	dialing := DialFlags(a, cmd)
-	return func() (*Nodes, error) {
+	return func(addrs []string) (*Nodes, error) {
 		if *timeout <= 0 {
 			return nil, cli.UsageError("--timeout is %v: it has to be above 0", *timeout)
 		}
@@ -47,7 +74,7 @@ func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, e
 			return nil, err
 		}
 		n := &Nodes{Timeout: *timeout, dialer: d}
-		for _, addr := range addressesOf(a, cmd, *addrs) {
+		for _, addr := range addrs {
 			c, err := d.Dial(addr)
 			if err != nil {
 				n.Close()

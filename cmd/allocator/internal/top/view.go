@@ -75,6 +75,9 @@ func (v view) lines(skip, room int) []string {
 	for _, p := range v.Problems[min(len(v.Problems), 1):min(len(v.Problems), 1+problemsShown)] {
 		out = append(out, p.Text)
 	}
+	if line := v.WatermarkLine(); line != "" {
+		out = append(out, line)
+	}
 	out = append(out, "")
 	out = append(out, v.nodes(skip, room)...)
 	out = append(out, v.sids()...)

@@ -61,6 +61,8 @@ Combinations of values that cannot work. All of them are reported at once, each 
   (list "lease" "keepalive" "3s" 10 $hour)
   (list "lease" "reload-every" "30s" 10 $hour)
   (list "lease" "call-timeout" "2s" 10 $hour)
+  (list "watermark" "interval" "5s" 10 $hour)
+  (list "watermark" "grace" "5s" 0 $hour)
   (list "worker" "window" "1m" 2000 (mul 24 $hour))
   (list "issue" "max-lead" "250ms" 0 10000)
   (list "issue" "max-wait" "100ms" 0 60000)
@@ -85,6 +87,9 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- end -}}
 {{- if gt (mulf 2 (get $ms "issue.max-lead")) (get $ms "lease.window") -}}
 {{- $errors = append $errors "config.issue.max-lead is more than half of lease.window: IDs ahead of the clock would use up the window; lower it, or raise lease.window" -}}
+{{- end -}}
+{{- if lt (get $ms "watermark.grace") (mulf 2 (get $ms "issue.max-skew")) -}}
+{{- $errors = append $errors "config.watermark.grace is less than twice issue.max-skew: the watermark would pass a holder whose clock is behind; raise it" -}}
 {{- end -}}
 {{- if gt (mulf 3 (get $ms "lease.keepalive")) (get $ms "lease.ttl") -}}
 {{- $errors = append $errors "config.lease.keepalive is more than a third of lease.ttl: two failed renewals would lose the lease; lower it, or raise lease.ttl" -}}

@@ -1,0 +1,66 @@
+package history
+
+import (
+	"testing"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+)
+
+// TestFinal: only an answer below a watermark that was seen before its call began breaks I9.
+func TestFinal(t *testing.T) {
+	const at = flake.DefaultEpoch + 1_000_000
+	id := func(ms int64) flake.ID {
+		out, err := flake.Default.Make(ms, 5, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	mark := func(ms int64) Op {
+		return Op{F: FSample, Process: Sampler, Type: Info, Node: "n2", Sample: &Sample{MarkMs: ms}}
+	}
+	ask := Op{F: FAllocate, Process: "1", Type: Invoke, Node: "n1"}
+	got := func(ms int64) Op {
+		return Op{F: FAllocate, Process: "1", Type: OK, Node: "n1", Block: Block{First: id(ms), Count: 1, Stride: 32}}
+	}
+	fault := func(class, phase string, targets ...string) Op {
+		return Op{F: "a fault", Process: Nemesis, Type: Info, Fault: &Fault{ID: 1, Phase: phase, Class: class, Targets: targets}}
+	}
+	for name, tc := range map[string]struct {
+		ops  []Op
+		want Verdict
+	}{
+		"no watermark":                 {[]Op{ask, got(at)}, Unknown},
+		"at it":                        {[]Op{mark(at), ask, got(at)}, Pass},
+		"below it":                     {[]Op{mark(at), ask, got(at - 1)}, Broken},
+		"below it, asked before":       {[]Op{mark(at - 9), ask, mark(at), got(at - 1)}, Pass},
+		"below an earlier one":         {[]Op{mark(at), mark(at + 5), ask, got(at - 1)}, Broken},
+		"below the highest":            {[]Op{mark(at), mark(at - 5), ask, got(at - 1)}, Broken},
+		"a clock was changed":          {[]Op{mark(at), fault(ClassClock, FaultStart, "n1"), ask, got(at - 1), ask}, Unknown},
+		"the clock of another":         {[]Op{mark(at), fault(ClassClock, FaultStart, "n2"), ask, got(at - 1)}, Broken},
+		"a process was paused":         {[]Op{mark(at), fault(ClassProcess, FaultStart, "n1"), ask, got(at - 1)}, Broken},
+		"etcd's data was changed":      {[]Op{mark(at), fault(ClassData, FaultStart), ask, got(at - 1)}, Unknown},
+		"after many calls and marks":   {append(many(mark, ask, got, at), ask, got(at+97)), Broken},
+		"the last of many, well above": {append(many(mark, ask, got, at), ask, got(at+99)), Pass},
+	} {
+		f := NewFinal()
+		for i, op := range tc.ops {
+			op.Time = clock.Mono(i)
+			f.Add(&op)
+		}
+		if r := f.Finish(); r.Verdict != tc.want {
+			t.Errorf("%s: %+v, want %s", name, r, tc.want)
+		}
+		if len(f.marks) > 3 {
+			t.Errorf("%s: keeps %d marks", name, len(f.marks))
+		}
+	}
+}
+
+func many(mark func(int64) Op, ask Op, got func(int64) Op, at int64) (ops []Op) {
+	for i := range int64(99) {
+		ops = append(ops, mark(at+i), ask, got(at+i))
+	}
+	return ops
+}

@@ -1,0 +1,245 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+)
+
+// marking has a fake answer for watermarks: do returns Unix ms, or why it refuses.
+func (f *fake) marking(do func(ctx context.Context, after flake.ID, wait time.Duration) (int64, client.Reason)) {
+	answer := func(ctx context.Context, req *pb.GetWatermarkRequest) (*pb.Watermark, client.Reason) {
+		at, refused := do(ctx, flake.ID(req.GetAfter()), time.Duration(req.GetWaitMs())*time.Millisecond)
+		id, _ := flake.Default.Min(at)
+		return &pb.Watermark{UnixMs: at, Int: id.Int64(), LagMs: 5000, BlockedBy: []*pb.WatermarkBlocker{
+			{Node: "node-c", Sid: 3, SinceUnixMs: at, Why: "silent", Text: "node-c is silent"},
+		}}, refused
+	}
+	f.marks.Store(&answer)
+}
+
+// at returns a time in Unix ms, and the first ID of it.
+func at(ms int64) (int64, flake.ID) {
+	ms += flake.DefaultEpoch + 1_000_000
+	id, _ := flake.Default.Min(ms)
+	return ms, id
+}
+
+func newClient(t *testing.T, o client.Options, nodes ...*fake) *client.Client {
+	t.Helper()
+	for _, f := range nodes {
+		o.Targets = append(o.Targets, f.addr)
+	}
+	c, err := client.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// TestWatermarkNeverFalls: nodes have read different watermarks, and a client's does not go
+// back between them. What holds it back is that of the latest answer.
+func TestWatermarkNeverFalls(t *testing.T) {
+	t.Parallel()
+	high, id := at(2000)
+	low, _ := at(0)
+	f, n := newFake(t, 1), 0
+	f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
+		if n++; n == 2 {
+			return low, ""
+		}
+		return high, ""
+	})
+	c := newClient(t, client.Options{}, f)
+	for i, lag := range []time.Duration{5 * time.Second, 3 * time.Second, 5 * time.Second} {
+		w, err := c.Watermark(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.UnixMilli != high || w.ID != id || w.Lag != lag || !w.Time().Equal(time.UnixMilli(high)) {
+			t.Errorf("%d: %+v", i, w)
+		}
+		if b := w.BlockedBy; len(b) != 1 || b[0].Node != "node-c" || b[0].SID != 3 || b[0].Why != "silent" {
+			t.Errorf("%d: %+v", i, b)
+		}
+		if !w.Complete(id-1) || w.Complete(id) {
+			t.Errorf("%d: an ID is complete if it is below", i)
+		}
+	}
+	if w, err := c.WaitFor(t.Context(), id-1); err != nil || w.ID != id || n != 3 {
+		t.Errorf("what has passed needs no request: %+v, %v, %d requests", w, err, n)
+	}
+}
+
+// TestWaitFor: a wait goes on from poll to poll until the watermark has passed the ID, and over
+// nodes that refuse.
+func TestWaitFor(t *testing.T) {
+	t.Parallel()
+	ms, id := at(0)
+	rewound, f := newFake(t, 1), newFake(t, 2)
+	rewound.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
+		return 0, client.HistoryRewound
+	})
+	n := int64(0)
+	f.marking(func(_ context.Context, after flake.ID, wait time.Duration) (int64, client.Reason) {
+		if after != id || wait <= 0 || wait > time.Minute {
+			t.Errorf("asked for %v in %v", after, wait)
+		}
+		n++
+		return ms - 2 + n, ""
+	})
+	c := newClient(t, client.Options{}, rewound, f)
+	if w, err := c.WaitFor(t.Context(), id); err != nil || w.UnixMilli != ms+1 || n != 3 {
+		t.Errorf("%+v, %v after %d polls", w, err, n)
+	}
+}
+
+// TestWaitForEnds: with its context, and then it says who holds the watermark back; at once
+// for what no wait helps against; and when the client is closed.
+func TestWaitForEnds(t *testing.T) {
+	t.Parallel()
+	ms, id := at(0)
+	never := func(ctx context.Context, _ flake.ID, wait time.Duration) (int64, client.Reason) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		return ms, ""
+	}
+	f := newFake(t, 1)
+	f.marking(never)
+	c := newClient(t, client.Options{}, f)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := c.WaitFor(ctx, id)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "node-c is silent") {
+		t.Errorf("%v", err)
+	}
+	if s := c.Stats(); s.Retries != 0 {
+		t.Errorf("a wait that ends is no failure of the node: %+v", s)
+	}
+	f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) { return 0, client.InvalidID })
+	if _, err := c.WaitFor(t.Context(), -5); !errors.Is(err, &client.Refusal{Reason: client.InvalidID}) {
+		t.Errorf("a wrong ID: %v", err)
+	}
+	f.marking(never)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.WaitFor(context.Background(), id)
+		ended <- err
+	}()
+	_ = c.Close()
+	if err := <-ended; !errors.Is(err, client.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestWatermarkOfAnOldNode: it says so, and the node serves IDs all the same.
+func TestWatermarkOfAnOldNode(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	c := newClient(t, client.Options{}, f)
+	if _, err := c.Watermark(t.Context()); !errors.Is(err, client.ErrNoWatermark) || !strings.Contains(err.Error(), f.addr) {
+		t.Error(err)
+	}
+	if _, err := c.Next(t.Context()); err != nil || c.Stats().Retries != 0 {
+		t.Errorf("%v, %+v", err, c.Stats())
+	}
+}
+
+// TestWatchWatermark: it yields each watermark, and ends with an error.
+func TestWatchWatermark(t *testing.T) {
+	t.Parallel()
+	ms, _ := at(0)
+	f, n := newFake(t, 1), int64(0)
+	f.marking(func(_ context.Context, after flake.ID, wait time.Duration) (int64, client.Reason) {
+		if n++; n == 4 {
+			return 0, client.Unauthenticated
+		}
+		if first := after == 0; first != (n == 1) || first != (wait == 0) {
+			t.Errorf("request %d: after %v, %v", n, after, wait)
+		}
+		return ms + n, ""
+	})
+	var got []int64
+	for w, err := range newClient(t, client.Options{}, f).WatchWatermark(t.Context()) {
+		if err != nil {
+			if !errors.Is(err, &client.Refusal{Reason: client.Unauthenticated}) {
+				t.Error(err)
+			}
+			got = append(got, -1)
+			continue
+		}
+		got = append(got, w.UnixMilli-ms)
+	}
+	if len(got) != 4 || got[0] != 1 || got[2] != 3 || got[3] != -1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestLowestWatermark: a cut through several spaces is the lowest of theirs, and there is none
+// if one space has none.
+func TestLowestWatermark(t *testing.T) {
+	t.Parallel()
+	var clients []*client.Client
+	for i := range 3 {
+		f := newFake(t, 1)
+		f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
+			ms, _ := at([]int64{20, 10, 30}[i])
+			return ms, ""
+		})
+		clients = append(clients, newClient(t, client.Options{}, f))
+	}
+	want, id := at(10)
+	if w, err := client.LowestWatermark(t.Context(), clients...); err != nil || w.UnixMilli != want || w.ID != id {
+		t.Errorf("%+v, %v", w, err)
+	}
+	_ = clients[2].Close()
+	if _, err := client.LowestWatermark(t.Context(), clients...); !errors.Is(err, client.ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := client.LowestWatermark(t.Context()); err == nil {
+		t.Error("no clients have no watermark")
+	}
+}
+
+// TestWatermarkOfACluster: real nodes let it pass what was issued, while they issue.
+func TestWatermarkOfACluster(t *testing.T) {
+	t.Parallel()
+	cfg := settings(t, "a")
+	cfg.Watermark.Interval = time.Second
+	initSpace(t, cfg)
+	one := start(t, cfg, 0)
+	cfg.Node.Name = "b"
+	other := start(t, cfg, 0)
+	c, err := client.New(client.Options{Targets: []string{one.addr(), other.addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var high client.Watermark
+	for range 3 {
+		id, err := c.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := c.WaitFor(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.ID <= id || w.ID < high.ID || w.ULID.IsZero() || len(w.NotCovered) > 0 || w.Conditional != nil {
+			t.Errorf("%v passed by %+v", id, w)
+		}
+		if next, err := c.Next(t.Context()); err != nil || w.Complete(next) {
+			t.Errorf("%v was issued below %+v: %v", next, w, err)
+		}
+		high = w
+	}
+}

@@ -1,0 +1,255 @@
+package keeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/storetest"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/keeper"
+)
+
+// lingering is a store whose calls go on for a while after their caller gave up.
+type lingering struct {
+	keeper.Store
+	read, watch time.Duration
+	open        atomic.Int64 // calls
+}
+
+func (l *lingering) Load(ctx context.Context) (lease.View, error) {
+	l.open.Add(1)
+	defer l.open.Add(-1)
+	<-ctx.Done()
+	time.Sleep(l.read)
+	return lease.View{}, ctx.Err()
+}
+
+func (l *lingering) Watch(ctx context.Context, progress time.Duration, report func(lease.Watched)) error {
+	l.open.Add(1)
+	defer l.open.Add(-1)
+	err := l.Store.Watch(ctx, progress, report)
+	time.Sleep(l.watch)
+	return err
+}
+
+// TestRunEndsItsCalls: when Run returns, no call to the store is under way, and the watch is over.
+func TestRunEndsItsCalls(t *testing.T) {
+	for _, read := range []time.Duration{time.Millisecond, 10 * time.Second} { // Run waits for a release at most 3 s.
+		synctest.Test(t, func(t *testing.T) {
+			store := &lingering{Store: initialized(t), read: read, watch: time.Second}
+			b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
+			err := b.run(func() {
+				time.Sleep(10 * time.Millisecond)
+				if n := store.open.Load(); n != 2 {
+					t.Fatalf("%d calls are under way, want a read and the watch", n)
+				}
+			})
+			if n := store.open.Load(); err != nil || n != 0 {
+				t.Errorf("%v, %d calls are under way after Run", err, n)
+			}
+		})
+	}
+}
+
+// TestLoopPassesOn: what is told to a keeper reaches its machine, the latest gate alone, and the
+// machine's limit is passed on.
+func TestLoopPassesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialized(t)
+		src := bubbleClock{time.Now()}
+		b := newBench("n1", mem, src, 30*time.Second)
+		if b.keeper.Limit().Permits(src.Now(), false) {
+			t.Error("ceilings may be written before Run")
+		}
+		b.keeper.SetGate(lease.Gate{Open: true})
+		b.keeper.SetGate(lease.Gate{})
+		err := b.run(func() {
+			pass(mem, 3*time.Second)
+			if st := b.keeper.Status(); st.GateOpen || st.Held {
+				t.Errorf("with a gate that was shut: %+v", st)
+			}
+			b.keeper.SetGate(lease.Gate{Open: true})
+			pass(mem, time.Second)
+			before := b.keeper.Status()
+			if !before.Held || before.Grant.Term != 1 {
+				t.Fatalf("after it was opened: %+v", before)
+			}
+			if !b.keeper.Limit().Permits(src.Now(), false) || b.keeper.Limit().At != b.keeper.Ticked() {
+				t.Errorf("limit %+v at %v", b.keeper.Limit(), src.Now())
+			}
+			b.keeper.Notify(lease.GiveUp{})
+			pass(mem, 5*time.Second)
+			if after := b.keeper.Status(); !after.Held || after.Grant.SID == before.Grant.SID && after.Grant.Term == 1 {
+				t.Errorf("after it gave its sid up: %+v", after)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestLog: a person reads in the log what became of the sid, and what an operator did is no error.
+func TestLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := storetest.NewMemory(1)
+		src := bubbleClock{time.Now()}
+		log, out := keeper.Lines()
+		b := newLogged("n1", mem, src, 30*time.Second, log)
+		err := b.run(func() {
+			pass(mem, time.Second)
+			if _, _, err := mem.Init(t.Context(), lease.Space{
+				Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p",
+			}, 0); err != nil {
+				t.Fatal(err)
+			}
+			pass(mem, 10*time.Second)
+			v, _ := mem.Load(t.Context())
+			mem.Put("era", lease.Encode(lease.Era{Number: 2, Floor: src.Now().Wall, Cluster: v.Cluster}))
+			pass(mem, 30*time.Second)
+			mem.Delete("era")
+			pass(mem, 10*time.Second)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			short := regexp.MustCompile(`^level=(\w+) msg=("[^"]*"|\w+) (\w+=\w+)`).FindString(line)
+			if got = append(got, short); short == "" {
+				t.Errorf("%q", line)
+			}
+		}
+		want := []string{
+			`level=INFO msg="lease keeper started" phase=connecting`,
+			`level=INFO msg="lease phase changed" phase=uninitialized`,
+			`level=INFO msg="lease phase changed" phase=seeking`,
+			`level=INFO msg="sid acquired" sid=0`,
+			`level=INFO msg="lease phase changed" phase=holding`,
+			`level=WARN msg=alarm kind=era_changed`,
+			`level=INFO msg="lease phase changed" phase=seeking`,
+			`level=INFO msg="sid acquired" sid=0`,
+			`level=INFO msg="lease phase changed" phase=holding`,
+			`level=ERROR msg=alarm kind=history_rewound`,
+			`level=INFO msg="lease phase changed" phase=rewound`,
+			`level=INFO msg="lease phase changed" phase=releasing`,
+			`level=INFO msg="lease phase changed" phase=stopped`,
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("logged\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if n := b.keeper.Stats().Alarms; n[lease.AlarmEra] != 1 || n[lease.AlarmRewound] != 1 {
+			t.Errorf("alarms %v", n)
+		}
+	})
+}
+
+// TestProblems: another problem in the same phase is logged once, unless it is an outage, which has
+// lines of its own.
+func TestProblems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialized(t)
+		for sid := range 32 {
+			mem.Put(fmt.Sprintf("window/%d", sid), "damaged")
+		}
+		store := storetest.NewFaulty(mem, nil)
+		log, out := keeper.Lines()
+		b := newLogged("n1", store, bubbleClock{time.Now()}, 30*time.Second, log)
+		logged := func(what, text string) {
+			t.Helper()
+			pass(mem, 20*time.Second)
+			if got := out.String(); strings.Count(got, text) != 1 || what == "an outage" && strings.Contains(got, "problem") {
+				t.Errorf("%s was logged as\n%s", what, got)
+			}
+			out.Reset()
+		}
+		err := b.run(func() {
+			pass(mem, 7*time.Second)
+			if st := b.keeper.Status(); st.Phase != lease.Standby {
+				t.Fatalf("%+v", st)
+			}
+			out.Reset()
+			mem.Put("holder/3", lease.Encode(lease.Holder{Instance: "x", Node: "x"}))
+			logged("another count", `level=WARN msg="lease problem changed" phase=standby problem=`)
+			store.SetScript(storetest.Every(storetest.NotApplied))
+			logged("an outage", `level=WARN msg="calls to etcd fail`)
+			store.SetScript(nil)
+			logged("its end", `level=INFO msg="calls to etcd succeed again"`)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestReleaseThatTimesOut: a person reads that the sid was not given back.
+func TestReleaseThatTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialized(t)
+		store := &hanging{Store: mem}
+		log, out := keeper.Lines()
+		b := newLogged("n1", store, bubbleClock{time.Now()}, 30*time.Second, log)
+		err := b.run(func() {
+			pass(mem, 7*time.Second)
+			store.set(true)
+			pass(mem, 8*time.Second)
+		})
+		const want = `level=WARN msg="release of the sid timed out: the sid is free when its lease expires" timeout=3s`
+		if got := out.String(); err != nil || strings.Count(got, want) != 1 {
+			t.Errorf("%v, logged\n%s", err, got)
+		}
+	})
+}
+
+// TestWatchOpensAgain: a watch that breaks is opened again, and one that shows less than
+// transactions is ended.
+func TestWatchOpensAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := initialized(t)
+		store := &breaking{Store: mem}
+		log, out := keeper.Lines()
+		b := newLogged("n1", store, bubbleClock{time.Now()}, 30*time.Second, log)
+		err := b.run(func() {
+			pass(mem, time.Second)
+			if n := store.opened.Load(); n != 3 {
+				t.Errorf("the watch was opened %d times", n)
+			}
+			pass(mem, 2*time.Minute)
+			if n := store.opened.Load(); n < 4 {
+				t.Errorf("a watch that reports nothing was opened %d times", n)
+			}
+			if got := out.String(); !strings.Contains(got, `level=WARN msg="watch of etcd opened again: `) {
+				t.Errorf("logged\n%s", got)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// breaking is a store whose first two watches break, and whose others report nothing.
+type breaking struct {
+	keeper.Store
+	opened atomic.Int64
+}
+
+func (s *breaking) Watch(ctx context.Context, _ time.Duration, report func(lease.Watched)) error {
+	n := s.opened.Add(1)
+	if n < 3 {
+		return errors.New("the connection broke")
+	}
+	report(lease.Watched{Opened: true, Revision: 1})
+	<-ctx.Done()
+	return ctx.Err()
+}

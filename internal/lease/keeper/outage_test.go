@@ -1,0 +1,112 @@
+package keeper
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Lines returns a logger without times, and what it writes to.
+func Lines() (*slog.Logger, *bytes.Buffer) {
+	var out bytes.Buffer
+	return slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	})), &out
+}
+
+// TestOutage: the second call in a row that fails begins an outage, whatever the calls, and the
+// next answer ends it; each is logged once. That a lease is gone is an answer too.
+func TestOutage(t *testing.T) {
+	calls := []func(error) lease.Event{
+		func(err error) lease.Event { return lease.Loaded{Err: err} },
+		func(err error) lease.Event { return lease.Committed{Err: err} },
+		func(err error) lease.Event { return lease.Registered{Err: err} },
+		func(err error) lease.Event { return lease.KeptAlive{Err: err} },
+	}
+	away := errors.New("away")
+	for seed := range uint64(50) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		logger, out := Lines()
+		k := &Keeper{cfg: Config{Logger: logger}}
+		held := seed%2 == 0
+		k.status.Store(&published{status: lease.Status{Held: held, Grant: lease.Grant{Ceil: 50_000}}})
+		failed, since := 0, 0
+		for second := range 100 {
+			want := ""
+			left := "0s"
+			if held {
+				left = fmt.Sprint(time.Duration(max(50-second, 0)) * time.Second)
+			}
+			var ev lease.Event
+			switch rnd.IntN(4) {
+			case 0:
+				ev = lease.Tick{}
+			case 1:
+				ev = calls[rnd.IntN(len(calls))]([]error{nil, lease.ErrLeaseGone}[rnd.IntN(2)])
+				if failed > 1 {
+					want = fmt.Sprintf("level=INFO msg=\"calls to etcd succeed again\" after=%v window_left=%s\n",
+						time.Duration(second-since)*time.Second, left)
+				}
+				failed = 0
+			default:
+				ev = calls[rnd.IntN(len(calls))](away)
+				if failed++; failed == 1 {
+					since = second
+				} else if failed == 2 {
+					want = fmt.Sprintf("level=WARN msg=\"calls to etcd fail: IDs are issued until the window ends\" "+
+						"window_left=%s error=away\n", left)
+				}
+			}
+			now := time.Duration(second) * time.Second
+			k.logOutage(clock.Reading{Wall: clock.MillisOf(now), Mono: clock.Mono(now)}, ev)
+			if got := out.String(); got != want || k.Stats().Outage != (failed > 1) {
+				t.Fatalf("seed %d, second %d, %T, %d failed: logged %q, want %q; outage %v", seed, second, ev, failed, got,
+					want, k.Stats().Outage)
+			}
+			out.Reset()
+		}
+	}
+}
+
+// TestStats: each call is counted once, in every bucket whose bound it does not exceed, and that a
+// lease is gone is no error.
+func TestStats(t *testing.T) {
+	k := &Keeper{}
+	k.status.Store(&published{})
+	away := errors.New("away")
+	for _, err := range []error{nil, away, lease.ErrLeaseGone, nil} {
+		k.stats.observe(OpRead, 250*time.Millisecond, err)
+	}
+	k.stats.observe(OpRead, time.Hour, away)
+	k.stats.observe(OpLoad, 100*time.Microsecond, nil)
+	k.stats.alarm(lease.AlarmLost)
+	k.stats.alarm(lease.AlarmLost)
+	want := Stats{
+		Calls: map[Op]CallStats{
+			OpRead: {Calls: 5, Errors: 2, Seconds: 3601, Buckets: []uint64{0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4}},
+			OpLoad: {Calls: 1, Seconds: .0001, Buckets: []uint64{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		},
+		Alarms: map[lease.AlarmKind]uint64{lease.AlarmLost: 2},
+	}
+	got := k.Stats()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	got.Calls[OpRead].Buckets[0] = 99 // It is a copy.
+	if again := k.Stats(); !reflect.DeepEqual(again, want) {
+		t.Errorf("after the copy was changed: %+v", again)
+	}
+}

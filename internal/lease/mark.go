@@ -1,0 +1,228 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
+)
+
+// Mark is the record of the watermark: no ID with a time below At is issued in the space any
+// more. At never falls. Whoever raises it writes what held it back as well, so that every node
+// can say that.
+type Mark struct {
+	// Era is the one that At was last raised in, and 0 before that.
+	Era int64        `json:"era"`
+	At  clock.Millis `json:"at"`
+	// Nonce is unique to the write, and Wall is what its writer's clock read.
+	Nonce string       `json:"nonce"`
+	Node  string       `json:"node"`
+	Wall  clock.Millis `json:"wall"`
+	// Rests is the last holder that vanished whose window the mark has passed: that it issues
+	// nothing below its ceiling any more rests on its clock, which goes on.
+	Rests Blocker `json:"rests,omitzero"`
+	// Blocked is what the mark waits for, the lowest floor first, at most maxBlockers. It is empty
+	// while the mark follows the clock.
+	Blocked []Blocker `json:"blocked,omitempty"`
+	// Uncovered are sids of generators that tell nobody what they issue, as a text of SIDSet.
+	// The mark says nothing about them.
+	Uncovered string `json:"uncovered,omitempty"`
+}
+
+// Blocker is a holder, or another cause, that the mark waits for or rests on. Floor is below
+// what it may issue, and Ceil is the end of its window.
+type Blocker struct {
+	SID   flake.SID    `json:"sid"`
+	Node  string       `json:"node"`
+	Why   BlockWhy     `json:"why"`
+	Floor clock.Millis `json:"floor"`
+	Ceil  clock.Millis `json:"ceil"`
+	// Worker: Node is the name of a worker.
+	Worker bool `json:"worker,omitempty"`
+}
+
+// BlockWhy is a closed set, so that it can be a metric's label.
+type BlockWhy string
+
+// Why the mark waits.
+const (
+	// BlockedSilent: the holder is there, and has not extended its window.
+	BlockedSilent BlockWhy = "silent"
+	// BlockedVanished: the holder is gone and gave nothing back. Its ceiling has to pass.
+	BlockedVanished BlockWhy = "vanished"
+	// BlockedReplaced: the sid was acquired again before the ceiling of a vanished holder passed.
+	BlockedReplaced BlockWhy = "replaced"
+	// BlockedUnreadable: the record of the sid cannot be read.
+	BlockedUnreadable BlockWhy = "unreadable"
+	// BlockedUnknown: the holder is of a version that tells no floor.
+	BlockedUnknown BlockWhy = "no_floor"
+	// BlockedDowntime: the mark is far behind the clocks of holders, none of which has held a sid
+	// for long. Their clocks may be wrong.
+	BlockedDowntime BlockWhy = "downtime"
+	// BlockedEra: the floor of the era has to pass, since holders may be known to nobody.
+	BlockedEra BlockWhy = "era"
+)
+
+// maxBlockers is how many causes a record names.
+const maxBlockers = 4
+
+// maxName bounds the names in a record, in bytes: it has as many sids as a space besides.
+const maxName = 64
+
+// String says for people what the mark waits for.
+func (h Blocker) String() string {
+	kind := "node"
+	if h.Worker {
+		kind = "worker"
+	}
+	who := fmt.Sprintf("%s %s (sid %d)", kind, Printable(h.Node), h.SID)
+	switch h.Why {
+	case BlockedSilent:
+		if h.Worker {
+			return who + " tells a floor at each extension, a third of worker.window apart: " +
+				"after longer it is paused, cut off, or its clock is wrong"
+		}
+		return who + " holds its sid and does not extend its window: it is paused, cut off, or its clock is wrong"
+	case BlockedVanished:
+		return who + " vanished: its window ends at " + h.Ceil.Time().UTC().Format(time.RFC3339)
+	case BlockedReplaced:
+		return who + " vanished and was replaced: its window ends at " + h.Ceil.Time().UTC().Format(time.RFC3339)
+	case BlockedUnreadable:
+		return fmt.Sprintf("the record of sid %d is unreadable: run \"allocator admin release-sid %d\"", h.SID, h.SID)
+	case BlockedUnknown:
+		return who + " is of a version that tells no floor: upgrade it"
+	case BlockedDowntime:
+		return "it was last raised long ago, or clocks are wrong: it goes on once a node has held its sid for " +
+			"clock.step-limit"
+	case BlockedEra:
+		return "the era began with a floor of " + h.Ceil.Time().UTC().Format(time.RFC3339)
+	}
+	return who
+}
+
+// MarkTxn is a guarded write of the mark. It is applied only if config, era and mark are as
+// read, by revision and by value: a holder that came since then has put the mark again.
+type MarkTxn struct {
+	Config Entry[Space]
+	Era    Entry[Era]
+	Seen   Entry[Mark]
+	Mark   Mark
+}
+
+// MarkRules say how a mark is computed.
+type MarkRules struct {
+	// Grace is for how long after a ceiling a process whose clock goes on may still issue
+	// below it: as long as clocks may differ, and a request may be under way.
+	Grace time.Duration
+	// Late is from which age on a floor is named as what holds the mark back.
+	Late time.Duration
+}
+
+// Priors returns the owners that may still issue below the base of the next one, once w is
+// replaced by a record of a new term: those before w, and that of w itself if it was not sealed.
+// None whose ceiling the mark at has passed is kept.
+func (w Window) Priors(at clock.Millis) Prior {
+	p := w.Prior
+	if w.covered() && w.unsealed() {
+		floor := w.Floor
+		if p.Ceil > at {
+			floor = min(floor, p.Floor)
+		}
+		p = Prior{Floor: floor, Ceil: max(p.Ceil, w.Ceil), Node: w.Node}
+	}
+	if p.Ceil <= at {
+		return Prior{}
+	}
+	return p
+}
+
+// covered reports whether the mark waits for the owner of w: for each node, and for a worker
+// that tells floors.
+func (w Window) covered() bool { return !w.Worker || w.Floor > 0 }
+
+// unsealed reports whether the owner of w may issue.
+func (w Window) unsealed() bool {
+	return w.State == Active || w.State == Quarantined && w.Node != Operator
+}
+
+// NextMark returns the mark that the view of a whole space allows, with all but Nonce, Node and Wall. now is what a
+// clock reads that is confirmed or not; without a confirmed one no ceiling counts as passed.
+//
+// The mark is at most the floor of each holder. So one that holds a sid in v itself never
+// raises it above its own floor.
+func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
+	last := v.Mark.Value
+	grace := clock.MillisOf(r.Grace)
+	next := Mark{Era: v.Era.Value.Number, Rests: last.Rests}
+	var waits []Blocker
+	// gone reports whether no process issues below a ceiling any more, if its clock goes on.
+	gone := func(ceil clock.Millis) bool { return confirmed && ceil+grace <= now }
+	wait := func(h Blocker) {
+		switch {
+		case h.Ceil <= last.At: // The mark has passed it before.
+		case !gone(h.Ceil):
+			waits = append(waits, h)
+		case h.Ceil > next.Rests.Ceil:
+			next.Rests = h
+		}
+	}
+	if floor := v.Era.Value.Floor; last.Era != next.Era && !gone(floor) {
+		// Of holders in a history that was lost nothing is known but that they are below the floor.
+		waits = append(waits, Blocker{Why: BlockedEra, Floor: last.At, Ceil: floor})
+		next.Era = last.Era
+	}
+	var uncovered SIDSet
+	for _, sid := range slices.Sorted(maps.Keys(v.SIDs)) {
+		s := v.SIDs[sid]
+		w := s.Window.Value
+		h := Blocker{SID: sid, Node: text.Cut(w.Node, maxName), Floor: w.Floor, Ceil: w.Ceil, Worker: w.Worker}
+		switch {
+		case !s.Window.Exists():
+			continue
+		case s.Window.Err != nil:
+			waits = append(waits, Blocker{SID: sid, Why: BlockedUnreadable})
+		case w.State == Reserved:
+			uncovered.Add(sid)
+		case !w.covered():
+			if w.unsealed() && (s.Holder.Exists() || !gone(w.Ceil)) {
+				uncovered.Add(sid)
+			}
+		case !w.unsealed():
+		case s.Holder.Exists() && w.Floor == 0:
+			h.Why = BlockedUnknown
+			waits = append(waits, h)
+		case s.Holder.Exists():
+			h.Why = BlockedSilent
+			waits = append(waits, h)
+		default:
+			h.Why = BlockedVanished
+			wait(h)
+		}
+		p := w.Prior
+		wait(Blocker{SID: sid, Node: text.Cut(p.Node, maxName), Why: BlockedReplaced, Floor: p.Floor, Ceil: p.Ceil})
+	}
+	slices.SortFunc(waits, func(a, b Blocker) int {
+		return cmp.Or(cmp.Compare(a.Floor, b.Floor), cmp.Compare(a.SID, b.SID))
+	})
+	next.At, next.Uncovered = last.At, uncovered.String()
+	if len(waits) > 0 {
+		next.At = max(last.At, waits[0].Floor)
+	}
+	for _, h := range waits {
+		if h.Floor < now-clock.MillisOf(r.Late) && len(next.Blocked) < maxBlockers {
+			next.Blocked = append(next.Blocked, h)
+		}
+	}
+	return next
+}
+
+// Says reports whether m tells something that o does not.
+func (m Mark) Says(o Mark) bool {
+	return m.At > o.At || m.Era != o.Era || m.Uncovered != o.Uncovered || m.Rests != o.Rests ||
+		!slices.Equal(m.Blocked, o.Blocked)
+}

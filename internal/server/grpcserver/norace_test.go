@@ -1,0 +1,5 @@
+//go:build !race
+
+package grpcserver_test
+
+const raced = false

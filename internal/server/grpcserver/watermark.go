@@ -1,0 +1,70 @@
+package grpcserver
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/server"
+	clusterstatus "github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/watermark"
+)
+
+// GetWatermark answers what the watermark is, and may wait before.
+func (a allocatorService) GetWatermark(ctx context.Context, req *pb.GetWatermarkRequest) (*pb.Watermark, error) {
+	wait := time.Duration(math.MaxInt64) // more than is allowed
+	if ms := req.GetWaitMs(); ms <= watermark.MaxWait.Milliseconds() {
+		wait = time.Duration(max(ms, -1)) * time.Millisecond
+	}
+	service, conn := a.s.service, connOf(ctx)
+	conn.Rest(1)
+	defer conn.Rest(-1)
+	mark, err := service.Watermark(ctx, flake.ID(req.GetAfter()), wait, conn.Valid)
+	service.Done(server.GRPCWatermark, err, service.Begin()) // How long it waited says nothing.
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return clusterstatus.WatermarkProto(mark), nil
+}
+
+// WatchWatermark sends the watermark until the caller leaves, reads too slowly or may not read
+// any more, or the node cannot answer.
+func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
+	stream pb.AllocatorService_WatchWatermarkServer) error {
+	s := a.s
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	caller := callerOf(ctx)
+	tick := time.NewTicker(heartbeatEvery)
+	defer tick.Stop()
+	ended := make(chan error, 1)
+	go func() { // Send waits for the client.
+		ended <- s.service.WatchWatermark(ctx, tick.C, func(mark watermark.Answer, due bool) error {
+			if err := s.service.Guard().May(caller, access.Read); due && err != nil {
+				return s.node.Refused(server.AccessRefusal(err, caller, access.Read))
+			}
+			late := time.AfterFunc(slowAfter, func() { cancel(errSlow) })
+			defer late.Stop()
+			return stream.Send(clusterstatus.WatermarkProto(mark))
+		})
+	}()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done(): // A Send that waits ends when this returns.
+		if err = context.Cause(ctx); !errors.Is(err, errSlow) {
+			err = ctx.Err()
+		}
+	}
+	s.service.Done(server.GRPCWatermark, err, s.service.Begin())
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return statusOf(err)
+}

@@ -1,0 +1,113 @@
+package httpserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/watermark"
+)
+
+// serveWatermark answers what the watermark is: at once, when it is above the ID in "after" or
+// after the time in "wait", or as a stream.
+func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
+	stream, exact := quality(r.Header.Get("Accept"), "text", "event-stream")
+	after, wait, bad := h.parseWait(r.URL.RawQuery)
+	if bad == nil && stream > 0 && exact {
+		if r.URL.RawQuery == "" {
+			h.streamWatermark(w, r)
+			return
+		}
+		bad = malformed("a stream has neither after nor wait: leave them out")
+	}
+	var a watermark.Answer
+	var err error
+	if bad != nil {
+		err = h.service.Node().Refused(bad.refusal)
+	} else {
+		control := http.NewResponseController(w)
+		if wait > 0 {
+			_ = control.SetReadDeadline(time.Time{}) // Nothing more is read, and the client leaves when it likes.
+			_ = control.SetWriteDeadline(time.Time{})
+		}
+		a, err = h.service.Watermark(r.Context(), after, wait, connOf(r.Context()).Valid)
+		if wait > 0 {
+			late := time.AfterFunc(writeTimeout, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
+			defer late.Stop()
+		}
+	}
+	h.service.Done(server.HTTPWatermark, err, h.service.Begin()) // How long it waited says nothing.
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	sendJSON(w, "no-store", a)
+}
+
+// parseWait reads after=ID&wait=30s. What is not given is 0.
+func (h *handler) parseWait(query string) (after flake.ID, wait time.Duration, bad *fault) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return 0, 0, malformed("the query is malformed: send after and wait")
+	}
+	for name, given := range values {
+		switch {
+		case name != "after" && name != "wait":
+			return 0, 0, malformed("unknown field %.40q: use after, wait", name)
+		case len(given) > 1:
+			return 0, 0, malformed("%s is given twice: send it once", name)
+		case name == "after":
+			id, refusal := h.service.ParseAfter(given[0])
+			if refusal != nil {
+				return 0, 0, &fault{refusal: refusal}
+			}
+			after = id
+		default:
+			if wait, err = time.ParseDuration(given[0]); err != nil {
+				return 0, 0, malformed("wait is %.40q: give a time such as 30s", given[0])
+			}
+		}
+	}
+	return after, wait, nil
+}
+
+// streamWatermark answers with server-sent events of type "watermark", until the client
+// leaves, reads too slowly or may not read any more, or the node cannot answer.
+func (h *handler) streamWatermark(w http.ResponseWriter, r *http.Request) {
+	guard := h.service.Guard()
+	caller, _ := r.Context().Value(callerKey{}).(access.Caller)
+	tick := time.NewTicker(heartbeatEvery)
+	defer tick.Stop()
+	var out *eventWriter
+	err := h.service.WatchWatermark(r.Context(), tick.C, func(a watermark.Answer, due bool) error {
+		if out == nil {
+			conn := connOf(r.Context())
+			conn.Valid()
+			conn.OpenStream(1)
+			out = beginStream(w, conn)
+		} else if err := guard.May(caller, access.Read); due && err != nil {
+			return err
+		}
+		data, err := json.Marshal(a)
+		if err != nil {
+			panic(fmt.Sprintf("httpserver: %T has no JSON form: %v", a, err))
+		}
+		out.event("watermark", "", data)
+		return out.flush()
+	})
+	if out != nil {
+		connOf(r.Context()).CloseStream()
+		err = nil // The stream was begun. Why it ended is the caller's matter.
+	}
+	h.service.Done(server.HTTPWatermark, err, h.service.Begin())
+	if r, ok := errors.AsType[*node.Refusal](err); ok {
+		problemOf(r).write(w)
+	}
+}

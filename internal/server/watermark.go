@@ -1,0 +1,68 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/watermark"
+)
+
+// Marks returns what reads the watermark.
+func (s *Service) Marks() *watermark.Reader { return s.marks }
+
+// Watermark returns the watermark when it is above after, or as it is when wait has passed or
+// the node stops. valid is called before it waits, if the request is a valid one.
+//
+// The error is a *node.Refusal, which is counted, or ctx's.
+func (s *Service) Watermark(ctx context.Context, after flake.ID, wait time.Duration,
+	valid func()) (watermark.Answer, error) {
+	if bad := s.marks.Check(after, wait); bad != nil {
+		return watermark.Answer{}, s.node.Refused(bad)
+	}
+	valid()
+	a, err := s.marks.Wait(ctx, after, wait)
+	return a, counted(s.node, err)
+}
+
+// WatchWatermark calls send with the watermark, and again when it changes and, with due, at each
+// tick, until ctx ends or the node stops. The error is send's, a *node.Refusal, which is counted, or
+// ctx's.
+func (s *Service) WatchWatermark(ctx context.Context, tick <-chan time.Time,
+	send func(a watermark.Answer, due bool) error) error {
+	var last watermark.Answer
+	for due := true; ; {
+		a, changed, err := s.marks.Watch()
+		if err != nil {
+			return counted(s.node, err)
+		}
+		if due || !watermark.Same(a, last) {
+			if err := send(a, due); err != nil {
+				return err
+			}
+			last, due = a, false
+		}
+		select {
+		case <-changed:
+		case <-tick:
+			due = true
+		case <-s.marks.Ended():
+			return s.node.Refused(&node.Refusal{Reason: node.Draining,
+				Message: "the node is stopping: use another node"})
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// ParseAfter returns the flake of an ID of the space in any form, or the refusal INVALID_ID,
+// not counted yet.
+func (s *Service) ParseAfter(text string) (flake.ID, *node.Refusal) {
+	id, err := parseAfter(text, s.limits.Format)
+	if err != nil {
+		return 0, BadID("after: "+err.Error(), describe.Class(err))
+	}
+	return id, nil
+}

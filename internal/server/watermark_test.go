@@ -1,0 +1,274 @@
+package server_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/watermark"
+)
+
+// mark has the node read a watermark.
+func mark(env *servertest.Env, at clock.Millis, change ...func(*lease.Mark)) {
+	env.Report(func(s *lease.Status) {
+		s.Mark = lease.Mark{At: at, Nonce: "n", Node: "node-b", Wall: at}
+		for _, f := range change {
+			f(&s.Mark)
+		}
+	})
+}
+
+// blocked is a mark with everything in it.
+func blocked(m *lease.Mark) {
+	m.Blocked = []lease.Blocker{{SID: 3, Node: "node-c", Why: lease.BlockedSilent, Floor: m.At + 1, Ceil: m.At + 2}}
+	m.Rests = lease.Blocker{SID: 4, Node: "node-d", Why: lease.BlockedVanished, Floor: m.At - 5, Ceil: m.At - 1}
+	m.Uncovered = "8-9"
+}
+
+// watermarks asks for the watermark over each listener. The reason is "" if it was answered.
+func (x fixture) watermarks() map[string]func(after flake.ID, wait time.Duration) (watermark.Answer, answer) {
+	bulk := func(after flake.ID, wait time.Duration) (watermark.Answer, answer) {
+		if after != 0 || wait != 0 {
+			x.T.Skip("Redis clients cannot wait")
+		}
+		r := x.redis("ID.WATERMARK")
+		head, err := r.ReadString('\n')
+		if err != nil {
+			x.T.Fatal(err)
+		}
+		head = strings.TrimSuffix(head, "\r\n")
+		if head[0] == '-' {
+			return watermark.Answer{}, x.respRefusal(head[1:])
+		}
+		n, _ := strconv.Atoi(head[1:])
+		text := make([]byte, n)
+		if _, err := io.ReadFull(r, text); err != nil {
+			x.T.Fatalf("%q: %v", head, err)
+		}
+		var a watermark.Answer
+		if err := json.Unmarshal(text, &a); err != nil {
+			x.T.Fatal(err)
+		}
+		return a, answer{}
+	}
+	return map[string]func(flake.ID, time.Duration) (watermark.Answer, answer){
+		"http": func(after flake.ID, wait time.Duration) (watermark.Answer, answer) {
+			q := url.Values{}
+			if after != 0 {
+				q.Set("after", servertest.Decimal(after))
+			}
+			if wait != 0 {
+				q.Set("wait", wait.String())
+			}
+			res := x.Do("GET", "/v1/watermark?"+q.Encode(), "")
+			if res.StatusCode != 200 {
+				return watermark.Answer{}, x.httpAnswer(res)
+			}
+			return servertest.Body[watermark.Answer](x.T, res), answer{}
+		},
+		"grpc": func(after flake.ID, wait time.Duration) (watermark.Answer, answer) {
+			res, err := x.Client().GetWatermark(x.T.Context(),
+				&pb.GetWatermarkRequest{After: after.Int64(), WaitMs: wait.Milliseconds()})
+			if err != nil {
+				return watermark.Answer{}, statusAnswer(x.T, err)
+			}
+			return status.WatermarkOf(res), answer{}
+		},
+		"resp": bulk,
+	}
+}
+
+// TestWatermarkSurfacesAgree: every listener gives the same answer, and the same refusal.
+func TestWatermarkSurfacesAgree(t *testing.T) {
+	below, above := servertest.At(servertest.Start-1001, 0), servertest.At(servertest.Start-1000, 0)
+	for name, c := range map[string]struct {
+		set   func(*servertest.Env)
+		after flake.ID
+		wait  time.Duration
+		want  string
+	}{
+		"nothing holds it":     {set: func(e *servertest.Env) { mark(e, servertest.Start-1000) }},
+		"much does":            {set: func(e *servertest.Env) { mark(e, servertest.Start-1000, blocked) }},
+		"it has passed the ID": {set: func(e *servertest.Env) { mark(e, servertest.Start-1000) }, after: below, wait: time.Minute},
+		"in time it does not":  {set: func(e *servertest.Env) { mark(e, servertest.Start-1000) }, after: above, wait: time.Millisecond},
+		"a node that drains":   {set: func(e *servertest.Env) { mark(e, servertest.Start); servertest.Draining.Set(e) }},
+		"none was read":        {set: func(*servertest.Env) {}, want: "STARTING"},
+		"rewound":              {set: func(e *servertest.Env) { mark(e, servertest.Start); servertest.Rewound.Set(e) }, want: "HISTORY_REWOUND"},
+		"waits for too long":   {set: func(e *servertest.Env) { mark(e, servertest.Start) }, after: above, wait: time.Minute + time.Millisecond, want: "INVALID_FORMAT"},
+		"waits for nothing":    {set: func(e *servertest.Env) { mark(e, servertest.Start) }, wait: time.Second, want: "INVALID_FORMAT"},
+		"waits back":           {set: func(e *servertest.Env) { mark(e, servertest.Start) }, after: above, wait: -time.Millisecond, want: "INVALID_FORMAT"},
+		"no ID":                {set: func(e *servertest.Env) { mark(e, servertest.Start) }, after: -5, want: "INVALID_ID"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := servertest.New(t)
+			c.set(env)
+			want, _ := env.Service.Marks().Read()
+			for on, ask := range (fixture{env}).watermarks() {
+				if on == "resp" && (c.after != 0 || c.wait != 0) {
+					continue
+				}
+				reason := node.ReasonOf(c.want)
+				before := env.Node.Stats().Refused[reason]
+				got, refused := ask(c.after, c.wait)
+				if refused.Reason != c.want {
+					t.Errorf("%s: refused with %+v, want %q", on, refused, c.want)
+				}
+				if d := cmp.Diff(want, got); c.want == "" && d != "" {
+					t.Errorf("%s:\n%s", on, d)
+				}
+				if n := env.Node.Stats().Refused[reason] - before; c.want != "" && n != 1 {
+					t.Errorf("%s: the refusal was counted %d times", on, n)
+				}
+			}
+		})
+	}
+}
+
+// TestLongPoll: a request waits until the watermark is above its ID, over HTTP for longer
+// than other requests may take, and every reader is answered from what the node has read.
+func TestLongPoll(t *testing.T) {
+	t.Parallel()
+	env := servertest.New(t)
+	mark(env, servertest.Start-1)
+	base := serveHTTP(t, env.HTTP)
+	id := servertest.At(servertest.Start, 5)
+	answers := make(chan int64, 3)
+	for _, text := range []string{id.String(), servertest.Decimal(id), servertest.Wide(id).UUID()} {
+		go func() {
+			res, err := http.Get(base + "/v1/watermark?wait=30s&after=" + text)
+			if err != nil {
+				t.Error(err)
+				answers <- 0
+				return
+			}
+			defer func() { _ = res.Body.Close() }()
+			answers <- servertest.Body[watermark.Answer](t, res).At
+		}()
+	}
+	// The server's own limits, here of a second, would end other requests.
+	time.Sleep(1500 * time.Millisecond)
+	mark(env, servertest.Start)
+	mark(env, servertest.Start+1)
+	for range 3 {
+		if at := <-answers; at != int64(servertest.Start+1) {
+			t.Errorf("answered at %d", at-int64(servertest.Start))
+		}
+	}
+	if env.Dir.Loads != 0 {
+		t.Errorf("etcd was read %d times", env.Dir.Loads)
+	}
+}
+
+// TestBadWatermarkQueries: what a client may write wrongly over HTTP.
+func TestBadWatermarkQueries(t *testing.T) {
+	env := servertest.New(t)
+	mark(env, servertest.Start)
+	for query, want := range map[string]string{
+		"wait=30&after=5":                "INVALID_FORMAT",
+		"wait=9999999999999h&after=5":    "INVALID_FORMAT",
+		"wait=61s&after=5":               "INVALID_FORMAT",
+		"after=5&after=6":                "INVALID_FORMAT",
+		"since=5":                        "INVALID_FORMAT",
+		"after=%zz":                      "INVALID_FORMAT",
+		"after=":                         "INVALID_ID",
+		"after=nonsense":                 "INVALID_ID",
+		"after=9223372036854775808":      "INVALID_ID",
+		"after=01M7WXJ6M6E5S817MJCVRRKD": "INVALID_ID",
+	} {
+		if got := (fixture{env}).httpAnswer(env.Do("GET", "/v1/watermark?"+query, "")); got.Reason != want {
+			t.Errorf("%s: %+v, want %s", query, got, want)
+		}
+	}
+	if res := env.Do("GET", "/v1/watermark?after=5", "", "Accept", "text/event-stream"); res.StatusCode != 400 {
+		t.Errorf("a stream with after: %d", res.StatusCode)
+	}
+	if res := env.Do("POST", "/v1/watermark", ""); res.StatusCode != 405 || res.Header.Get("Allow") != "GET, HEAD" {
+		t.Errorf("POST: %d", res.StatusCode)
+	}
+	js := servertest.New(t)
+	mark(js, servertest.Start)
+	_, err := js.Client().GetWatermark(t.Context(), &pb.GetWatermarkRequest{After: 5, WaitMs: 1 << 62})
+	if got := statusAnswer(t, err); got.Reason != "INVALID_FORMAT" {
+		t.Errorf("a wait that overflows: %+v", got)
+	}
+}
+
+// TestWatermarkStreams: a stream has the watermark at once, at each change, and as a sign of
+// life. It ends with the reason when the node cannot answer any more, and when it stops.
+func TestWatermarkStreams(t *testing.T) {
+	t.Parallel()
+	env := servertest.New(t)
+	base := serveHTTP(t, env.HTTP)
+	if _, res := watch(t, base+"/v1/watermark", "Accept", "text/event-stream"); res.StatusCode != 503 {
+		t.Errorf("before there is a watermark: %d", res.StatusCode)
+	}
+	mark(env, servertest.Start)
+	s, res := watch(t, base+"/v1/watermark", "Accept", "text/event-stream")
+	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("Cache-Control") != "no-store" {
+		t.Fatalf("%d %v", res.StatusCode, res.Header)
+	}
+	g, err := env.Client().WatchWatermark(t.Context(), &pb.WatchWatermarkRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := func(want clock.Millis) {
+		t.Helper()
+		for {
+			var a watermark.Answer
+			if err := json.Unmarshal([]byte(s.until("watermark").data), &a); err != nil || a.At > int64(want) {
+				t.Fatalf("%+v, %v", a, err)
+			}
+			if a.At == int64(want) {
+				break
+			}
+		}
+		for {
+			m, err := g.Recv()
+			if err != nil || m.GetUnixMs() > int64(want) {
+				t.Fatalf("%v, %v", m, err)
+			}
+			if m.GetUnixMs() == int64(want) {
+				return
+			}
+		}
+	}
+	both(servertest.Start)
+	both(servertest.Start) // the sign of life
+	mark(env, servertest.Start+7, blocked)
+	both(servertest.Start + 7)
+	servertest.Rewound.Set(env)
+	for {
+		if _, ok := s.next(); !ok {
+			break
+		}
+	}
+	for err = nil; err == nil; {
+		_, err = g.Recv()
+	}
+	if got := statusAnswer(t, err); got.Reason != "HISTORY_REWOUND" {
+		t.Errorf("%+v", got)
+	}
+	servertest.Rewound.Cure(env)
+	last, _ := watch(t, base+"/v1/watermark", "Accept", "text/event-stream")
+	last.until("watermark")
+	env.Service.Marks().End()
+	for {
+		if _, ok := last.next(); !ok {
+			break
+		}
+	}
+}

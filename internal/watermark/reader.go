@@ -1,0 +1,120 @@
+package watermark
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// MaxWait is the longest that a caller may wait for a watermark at a time.
+const MaxWait = time.Minute
+
+// Reader answers what the watermark is. All methods are safe for concurrent use.
+type Reader struct {
+	node   *node.Node
+	format flake.Format
+	cfg    Config
+	end    func()
+	ended  chan struct{}
+
+	waiting atomic.Int64
+}
+
+// New returns a reader of the watermark that n has read.
+func New(n *node.Node, cfg Config) *Reader {
+	g := n.Config().Gen
+	ended := make(chan struct{})
+	return &Reader{
+		node:   n,
+		format: flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
+		cfg:    cfg,
+		end:    sync.OnceFunc(func() { close(ended) }),
+		ended:  ended,
+	}
+}
+
+// Read returns the watermark now. Its error is that of Of.
+func (r *Reader) Read() (Answer, error) {
+	a, _, err := r.Watch()
+	return a, err
+}
+
+// Watch is Read with a channel that is closed when the answer may be another one, but for
+// what passes with time, such as the lag. It costs no more than Read, and has nothing to be
+// released.
+func (r *Reader) Watch() (Answer, <-chan struct{}, error) {
+	st, changed := r.node.Lease()
+	a, err := Of(st, r.node.Clock().Now(), r.format, r.cfg)
+	return a, changed, err
+}
+
+// Wait returns the watermark when it is above after, or as it is when wait has passed or the
+// node stops. Its error is that of Of, or ctx's.
+func (r *Reader) Wait(ctx context.Context, after flake.ID, wait time.Duration) (Answer, error) {
+	var timer *time.Timer
+	for {
+		st, changed := r.node.Lease()
+		if wait <= 0 || refusal(st) != nil || after < First(r.format, int64(st.Mark.At)) {
+			return Of(st, r.node.Clock().Now(), r.format, r.cfg)
+		}
+		if timer == nil {
+			timer = time.NewTimer(wait)
+			defer timer.Stop()
+			r.waiting.Add(1)
+			defer r.waiting.Add(-1)
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			wait = 0
+		case <-r.ended:
+			wait = 0
+		case <-ctx.Done():
+			return Answer{}, ctx.Err()
+		}
+	}
+}
+
+// Waiting returns how many callers wait.
+func (r *Reader) Waiting() int64 { return r.waiting.Load() }
+
+// Ended returns a channel that is closed by End.
+func (r *Reader) Ended() <-chan struct{} { return r.ended }
+
+// End has those who wait answered at once: the node stops.
+func (r *Reader) End() { r.end() }
+
+// Check returns the refusal of a caller that waits until the watermark is above after; 0 is
+// none. The refusal is not counted yet.
+func (r *Reader) Check(after flake.ID, wait time.Duration) *node.Refusal {
+	malformed := func(format string, args ...any) *node.Refusal {
+		return &node.Refusal{Reason: node.InvalidFormat, Message: fmt.Sprintf(format, args...)}
+	}
+	switch err := r.format.Holds(after); {
+	case after < 0:
+		return &node.Refusal{Reason: node.InvalidID,
+			Message: fmt.Sprintf("after is %d: an ID is never negative", after.Int64())}
+	case err != nil:
+		return &node.Refusal{Reason: node.InvalidID, Message: "after is no ID of this space: " + err.Error(),
+			Metadata: map[string]string{"class": "out_of_range"}}
+	case wait < 0:
+		return malformed("wait is negative: give the time to wait at most, such as 30s")
+	case wait > MaxWait:
+		return malformed("wait is above %v: wait for at most that, and ask again", MaxWait)
+	case wait > 0 && after == 0:
+		return malformed("wait is given without after: give the ID that the watermark has to pass")
+	}
+	return nil
+}
+
+// Same reports whether two answers differ in nothing but the lag.
+func Same(a, b Answer) bool {
+	a.Lag, b.Lag = 0, 0
+	return reflect.DeepEqual(a, b)
+}
