@@ -34,6 +34,8 @@ var owned = []struct {
 		"only devetcd starts an etcd in a process of ours: its server is large, has settings of its own, and is left out of releases"},
 	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",
 		"only the gossip shell uses memberlist: all other packages take clock samples"},
+	{[]string{"github.com/jackc/pgx"}, "internal/fence", "chaos/fence",
+		"only fences need a database of the user's: nodes keep all they know in etcd"},
 	{[]string{"github.com/anishathalye/porcupine"}, "chaos/real/linear", "",
 		"only the checks of real runs search for orders: the product must not contain it, and the checks of chaos/history need nothing"},
 }

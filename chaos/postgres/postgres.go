@@ -20,11 +20,29 @@ import (
 type Server struct {
 	Dir string // directory of the socket
 	Bin string // directory of PostgreSQL's programs
+
+	settings []string
 }
 
-// Start returns a new server that is stopped when the test ends. It skips the test where
-// PostgreSQL is not installed.
-func Start(t *testing.T) *Server {
+// Start returns a new server that is stopped when the test ends. Settings are such as
+// "wal_level=logical". It skips the test where PostgreSQL is not installed.
+func Start(t *testing.T, settings ...string) *Server {
+	t.Helper()
+	return start(t, settings, func(run func(name string, args ...string), data string) {
+		run("initdb", "--no-sync", "--auth=trust", "--username=test", "--pgdata", data)
+	})
+}
+
+// Standby returns a new server that repeats what s writes.
+func (s *Server) Standby(t *testing.T) *Server {
+	t.Helper()
+	return start(t, s.settings, func(run func(name string, args ...string), data string) {
+		run("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host", s.Dir,
+			"--username=test", "--pgdata", data)
+	})
+}
+
+func start(t *testing.T, settings []string, create func(run func(string, ...string), data string)) *Server {
 	t.Helper()
 	bin, err := programs()
 	if err != nil {
@@ -56,11 +74,15 @@ func Start(t *testing.T) *Server {
 		}
 	}
 	data := filepath.Join(dir, "data")
-	run("initdb", "--no-sync", "--auth=trust", "--username=test", "--pgdata", data)
+	create(run, data)
+	options := fmt.Sprintf("-F -c listen_addresses='' -c unix_socket_directories=%s", dir)
+	for _, s := range settings {
+		options += " -c " + s
+	}
 	run("pg_ctl", "start", "--wait", "--silent", "--pgdata", data, "--log", filepath.Join(dir, "log"),
-		"--options", fmt.Sprintf("-F -c listen_addresses='' -c unix_socket_directories=%s", dir))
+		"--options", options)
 	t.Cleanup(func() { run("pg_ctl", "stop", "--silent", "--mode=immediate", "--pgdata", data) })
-	return &Server{Dir: dir, Bin: bin}
+	return &Server{Dir: dir, Bin: bin, settings: settings}
 }
 
 // URL is what drivers connect to.

@@ -9,6 +9,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cluster"
 	"github.com/flakelease/allocator/cmd/allocator/internal/dev"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor"
+	"github.com/flakelease/allocator/cmd/allocator/internal/fence"
 	"github.com/flakelease/allocator/cmd/allocator/internal/ids"
 	"github.com/flakelease/allocator/cmd/allocator/internal/offline"
 	"github.com/flakelease/allocator/cmd/allocator/internal/operator"
@@ -68,7 +69,7 @@ func groups(a *cli.App) []group {
 		}},
 		{"IDs from a cluster", []*cobra.Command{
 			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.WatermarkCommand(a),
-			cluster.EventsCommand(a), top.Command(a), worker.Command(a), bench.Command(a),
+			cluster.EventsCommand(a), top.Command(a), worker.Command(a), fence.Command(a), bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a),

@@ -82,6 +82,11 @@ func TestCallIt(t *testing.T) {
 	follow(t, "docs/how-to/call-it.md", true, "make", "redis-cli")
 }
 
+func TestClosePartitions(t *testing.T) {
+	tier.Check(t, "follows the page that closes files")
+	follow(t, "docs/how-to/close-partitions.md", false, "flock")
+}
+
 func TestBreakIt(t *testing.T) {
 	tier.Check(t, "follows the page that breaks a cluster")
 	follow(t, "docs/tutorial/break-it.md", false)

@@ -1,0 +1,3 @@
+module github.com/snowflakedb/gosnowflake
+
+go 1.26.0

@@ -1,0 +1,103 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/flakelease/allocator/internal/fence"
+)
+
+// write is a transaction, on a connection of its own. One that began goes on after writing
+// has ended.
+func (r *run) write(ctx, writing context.Context) {
+	db := rand.IntN(2)
+	c, err := pgx.Connect(ctx, r.urls[db])
+	if err != nil {
+		sleep(writing, 200*time.Millisecond)
+		return
+	}
+	defer func() { _ = c.Close(ctx) }()
+	for writing.Err() == nil {
+		err := r.transaction(ctx, writing, c)
+		var e *pgconn.PgError
+		switch {
+		case err == nil:
+			r.committed.Add(1)
+		case errors.As(err, &e) && e.Code == fence.Refused:
+			r.refused.Add(1)
+		case !errors.Is(err, errRolledBack):
+			r.failed.Add(1)
+		}
+		if c.IsClosed() {
+			return
+		}
+		if err != nil {
+			_, _ = c.Exec(ctx, "ROLLBACK")
+		}
+	}
+}
+
+var errRolledBack = errors.New("rolled back")
+
+func (r *run) transaction(ctx, writing context.Context, c *pgx.Conn) error {
+	table := []string{whole, whole, whole, noWait, noTrigger}[rand.IntN(5)]
+	early := rand.IntN(3) == 0 // Some transactions have their snapshot before they draw the ID.
+	begin := "BEGIN ISOLATION LEVEL " + []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"}[rand.IntN(3)]
+	if early {
+		if _, err := c.Exec(ctx, begin+"; SELECT txid_current()"); err != nil {
+			return err
+		}
+	}
+	id, err := r.Next(ctx)
+	if err != nil {
+		sleep(writing, 200*time.Millisecond)
+		return err
+	}
+	sleep(writing, pause)
+	if table == noTrigger || rand.IntN(8) == 0 { // Only late rows show what the trigger is for.
+		sleep(writing, r.Late)
+	}
+	if !early {
+		if _, err := c.Exec(ctx, begin); err != nil {
+			return err
+		}
+	}
+	switch rand.IntN(4) {
+	case 0:
+		_, err = c.PgConn().CopyFrom(ctx, strings.NewReader(fmt.Sprintln(id.Int64())), "COPY "+table+" FROM STDIN")
+	case 1:
+		_, err = c.Exec(ctx, fmt.Sprintf("SAVEPOINT a; INSERT INTO %s VALUES (%d); RELEASE a", table, id.Int64()))
+	case 2:
+		_, err = c.Exec(ctx, fmt.Sprintf("INSERT INTO %s VALUES (%d) ON CONFLICT DO NOTHING", table, id.Int64()))
+	default:
+		_, err = c.Exec(ctx, "INSERT INTO "+table+" VALUES ($1)", id.Int64()) // a prepared statement
+	}
+	if err != nil {
+		return err
+	}
+	sleep(writing, pause)
+	if table == noWait { // Only transactions that stay open show what the wait is for.
+		sleep(writing, r.Late)
+	}
+	switch rand.IntN(10) {
+	case 0:
+		_, err := c.Exec(ctx, "ROLLBACK")
+		return errors.Join(errRolledBack, err)
+	case 1:
+		if _, err := c.Exec(ctx, fmt.Sprintf("PREPARE TRANSACTION '%d'", id.Int64())); err != nil {
+			return err
+		}
+		sleep(writing, pause)
+		_, err = c.Exec(ctx, fmt.Sprintf("COMMIT PREPARED '%d'", id.Int64()))
+	default:
+		_, err = c.Exec(ctx, "COMMIT")
+	}
+	return err
+}

@@ -1,0 +1,253 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/real/clockhook"
+	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+)
+
+// programs builds the allocator and etcd once.
+var programs = sync.OnceValues(func() (p struct{ allocator, etcd, dir string }, err error) {
+	p.dir = built
+	if p.allocator, err = build.Allocator(context.Background(), p.dir); err == nil {
+		p.etcd, err = build.Etcd(context.Background(), p.dir)
+	}
+	return p, err
+})
+
+// cluster is three nodes, and its client.
+type cluster struct {
+	*testing.T
+	*rig.Rig
+	sdk      *client.Client
+	answered atomic.Int64 // the highest watermark that a node has answered, as an ID
+	asked    atomic.Int64 // answers
+	given    atomic.Int64 // IDs that were compared with it
+}
+
+// start returns a cluster that issues.
+func start(t *testing.T, timing rig.Timing) *cluster {
+	t.Helper()
+	p, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := rig.New(rig.Config{
+		Dir:       t.TempDir(),
+		Nodes:     3,
+		Etcd:      p.etcd,
+		Allocator: p.allocator,
+		Format:    flake.Default,
+		Timing:    timing,
+		Clocks:    true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{T: t, Rig: r}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			for _, n := range r.Nodes {
+				log := n.Output(n.Run())
+				t.Logf("--- end of %s's log\n%s", n.Name, log[max(0, len(log)-3000):])
+			}
+		}
+	})
+	for _, why := range r.Cannot {
+		t.Logf("not supported on this machine: %s", why)
+	}
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.sdk = c.client(c.addresses()...)
+	return c
+}
+
+func (c *cluster) addresses() (all []string) {
+	for _, n := range c.Nodes {
+		all = append(all, n.GRPC)
+	}
+	return all
+}
+
+func (c *cluster) client(targets ...string) *client.Client {
+	sdk, err := client.New(client.Options{Targets: targets})
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.Cleanup(func() { _ = sdk.Close() })
+	return sdk
+}
+
+// next returns an ID of the cluster. None is below a watermark that was answered before.
+func (c *cluster) next(ctx context.Context) (flake.ID, error) {
+	before := flake.ID(c.answered.Load())
+	id, err := c.sdk.Next(ctx)
+	if err == nil && id < before {
+		c.Errorf("a node issued %v after the watermark %v was answered", id, before)
+	}
+	if err == nil {
+		c.given.Add(1)
+	}
+	return id, err
+}
+
+// ask asks each node for the watermark, again and again until ctx ends.
+func (c *cluster) ask(ctx context.Context, saw func(client.Watermark)) {
+	var all sync.WaitGroup
+	for _, n := range c.Nodes {
+		sdk := c.client(n.GRPC)
+		all.Go(func() {
+			for ; ctx.Err() == nil; wait(ctx, 50*time.Millisecond) {
+				within, cancel := context.WithTimeout(ctx, time.Second)
+				w, err := sdk.Watermark(within)
+				cancel()
+				if err != nil {
+					continue // The node is down, or was restarted and has read none.
+				}
+				c.asked.Add(1)
+				for {
+					old := c.answered.Load()
+					if w.ID.Int64() <= old || c.answered.CompareAndSwap(old, w.ID.Int64()) {
+						break
+					}
+				}
+				saw(w)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// fault is what is done to a node, and undone.
+type fault struct {
+	name string
+	do   func(*rig.Node) error
+	hold time.Duration
+	undo func(*rig.Node) error
+}
+
+// faults returns those that this machine supports.
+func (c *cluster) faults() []fault {
+	all := []fault{
+		{
+			name: "kill -9",
+			do:   func(n *rig.Node) error { return n.Kill() },
+			undo: func(n *rig.Node) error { return n.Start() },
+		},
+		{
+			name: "SIGSTOP, briefly",
+			do:   func(n *rig.Node) error { return n.Pause() },
+			hold: time.Second,
+			undo: func(n *rig.Node) error { return n.Resume() },
+		},
+		{
+			name: "SIGSTOP, until the lease has expired",
+			do:   func(n *rig.Node) error { return n.Pause() },
+			hold: c.Timing.TTL + time.Second,
+			undo: func(n *rig.Node) error { return n.Resume() },
+		},
+	}
+	if !c.Clocks {
+		return all
+	}
+	for _, by := range []time.Duration{3 * time.Second, -3 * time.Second} {
+		step := func(by time.Duration) func(*rig.Node) error {
+			return func(n *rig.Node) error {
+				h := n.Hook()
+				if h == nil {
+					return errors.New("the node has no clock hook")
+				}
+				return h.Step(clockhook.Offsets{Wall: by})
+			}
+		}
+		all = append(all, fault{
+			name: fmt.Sprintf("a clock steps by %v", by),
+			do:   step(by),
+			hold: 2 * time.Second,
+			undo: step(-by),
+		})
+	}
+	return all
+}
+
+// inject injects faults in turn into random nodes until ctx ends, and heals each. The next
+// follows when the watermark has passed the time of the one before.
+func (c *cluster) inject(ctx context.Context) {
+	all := c.faults()
+	heal := context.WithoutCancel(ctx)
+	for turn := 0; ctx.Err() == nil; turn++ {
+		f, n := all[turn%len(all)], c.Nodes[rand.IntN(len(c.Nodes))]
+		began := time.Now()
+		var took time.Duration
+		var why []string
+		var late error
+		var passing sync.WaitGroup
+		passing.Go(func() { took, why, late = c.passes(heal, began) })
+		if err := f.do(n); err != nil {
+			c.Errorf("%s at %s: %v", f.name, n.Name, err)
+			return
+		}
+		wait(ctx, f.hold)
+		if err := f.undo(n); err != nil {
+			c.Errorf("end of %s at %s: %v", f.name, n.Name, err)
+			return
+		}
+		if err := rig.Until(heal, 2*time.Minute, n.Name+" issues again", n.Ready); err != nil {
+			c.Errorf("after %s: %v", f.name, err)
+			return
+		}
+		passing.Wait()
+		if late != nil {
+			c.Errorf("after %s at %s: %v", f.name, n.Name, late)
+			return
+		}
+		c.Logf("%s at %s: the watermark passed its time after %v; it was held back by %q", f.name, n.Name,
+			took.Round(time.Millisecond), why)
+	}
+}
+
+// passes waits until the watermark is above a time, and returns how long after that time it
+// was, and what held it back.
+func (c *cluster) passes(ctx context.Context, at time.Time) (took time.Duration, why []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for w, err := range c.sdk.WatchWatermark(ctx) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return 0, why, fmt.Errorf("the watermark did not pass, since %s: %w", strings.Join(why, ", "), err)
+		case err != nil:
+			return 0, why, err
+		case w.UnixMilli > at.UnixMilli():
+			return time.Since(at), why, nil
+		}
+		for _, b := range w.BlockedBy {
+			if text := b.Node + " " + b.Why; !strings.Contains(strings.Join(why, ","), text) {
+				why = append(why, text)
+			}
+		}
+	}
+	return 0, why, errors.New("the stream of watermarks ended")
+}

@@ -1,0 +1,303 @@
+// Package fence holds the commands that make a table of PostgreSQL readable by "id > last".
+package fence
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/fence"
+	"github.com/flakelease/allocator/internal/text"
+)
+
+// Command returns "allocator fence".
+func Command(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "fence",
+		Short: "Let readers page through a PostgreSQL table by ID and miss no row",
+		Long: `Readers that poll "WHERE id > last ORDER BY id" miss rows that are committed after larger
+IDs. A fence is a view of the table that ends where everything below is committed, a
+trigger that refuses rows with IDs below that, and this program, which moves it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a))
+	return cmd
+}
+
+// tableFlags adds the flags that say which tables are meant, and returns what looks each of
+// them up in each database. done ends the connections.
+func tableFlags(cmd *cobra.Command) func(context.Context) (tables []*fence.Table, done func(), err error) {
+	databases := cmd.Flags().StringArray("database", []string{""},
+		"`URL` of a PostgreSQL database, or key=value pairs; may be given several times. What it leaves out comes "+
+			"from PGHOST, PGPASSWORD and so on, and from ~/.pgpass")
+	names := cmd.Flags().StringArray("table", nil,
+		"`name` of a table in each database, as in public.events; may be given several times")
+	column := cmd.Flags().String("column", "id", "column with the IDs, bigint or uuid")
+	return func(ctx context.Context) (tables []*fence.Table, done func(), err error) {
+		if len(*names) == 0 {
+			return nil, nil, cli.UsageError("no table was given: give --table, as in --table public.events")
+		}
+		var open []*fence.Database
+		done = func() {
+			for _, d := range open {
+				d.Close()
+			}
+		}
+		for _, url := range *databases {
+			d, err := fence.Open(url)
+			if err != nil {
+				done()
+				return nil, nil, cli.UsageError("--database: %w", err)
+			}
+			open = append(open, d)
+			for _, name := range *names {
+				t, err := d.Table(ctx, name, *column)
+				if err != nil {
+					done()
+					return nil, nil, failed(ctx, err)
+				}
+				tables = append(tables, t)
+			}
+		}
+		return tables, done, nil
+	}
+}
+
+// failed returns err with its exit code.
+func failed(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return cli.ErrInterrupted
+	case errors.Is(err, fence.ErrSetup):
+		return cli.Exit(cli.ExitUsage, err)
+	case errors.Is(err, fence.ErrBusy):
+		return cli.Exit(cli.ExitInvalid, err)
+	}
+	return cli.Exit(cli.ExitUnavailable, err)
+}
+
+// initCommand returns "allocator fence init".
+func initCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make the fence of a table, or what is missing of it",
+		Long: `Init makes, beside a table events, the view events_complete, the row events_fence, the
+sequence events_fence_floor, two functions, and two triggers on the table. It prints the
+SQL. It may be run again, as after columns were added.
+
+It has to be run by the owner of the table. The triggers need a lock that waits for
+writers and that writers wait for; init gives up after a second, and tries again.`,
+		Example: `  allocator fence init --database postgres://app@db1/shop --table events --print-sql
+  allocator fence init --database postgres://app@db1/shop --table events --role fence`,
+		Args: cobra.NoArgs,
+	}
+	open := tableFlags(cmd)
+	role := cmd.Flags().String("role", "", "role that will run \"allocator fence run\": it is granted what that needs")
+	printOnly := cmd.Flags().Bool("print-sql", false, "print the SQL and change nothing")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx := cmd.Context()
+		tables, done, err := open(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		for _, t := range tables {
+			statements, err := t.SQL(ctx, *role)
+			if err != nil {
+				return failed(ctx, err)
+			}
+			if err := printSQL(a.Out, t, statements); err != nil {
+				return err
+			}
+			if *printOnly {
+				continue
+			}
+			err = t.Init(ctx, *role, func(holders []fence.Holder) {
+				oldest := "which have ended"
+				if len(holders) > 0 {
+					oldest = "the oldest: " + text.Printable(holders[0].String())
+				}
+				_, _ = fmt.Fprintf(a.Err, "allocator: waiting for %d transactions on %s, %s\n", len(holders), t, oldest)
+			})
+			if err != nil {
+				return failed(ctx, err)
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func printSQL(out io.Writer, t *fence.Table, statements []string) error {
+	_, err := fmt.Fprintf(out, "-- %s in %s\nBEGIN;\nSET LOCAL lock_timeout = '1s';\n%s;\nCOMMIT;\n", t, t.Database(),
+		strings.Join(statements, ";\n"))
+	return err
+}
+
+// runCommand returns "allocator fence run".
+func runCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Move the fences of tables",
+		Long: `Run moves the fences of all tables to the watermark of the cluster at --addr, again and
+again until it is interrupted. A wrong watermark loses no row: one that is too high makes
+the trigger refuse more rows. While no node answers the views stay.
+
+With --clock-lag it needs no node. It then follows this machine's clock, some time behind,
+so it works with UUIDv7s of any origin: rows with IDs older than that are refused.
+
+Several may run, with different names. One works, and another goes on 15 s after it has
+stopped.`,
+		Example: `  allocator fence run --database postgres://fence@db1/shop --database postgres://fence@db2/shop \
+    --table events --addr node1:9000,node2:9000 --metrics 127.0.0.1:9105`,
+		Args: cobra.NoArgs,
+	}
+	open := tableFlags(cmd)
+	connect := sourceFlags(a, cmd)
+	interval := cmd.Flags().Duration("interval", time.Second, "how often fences are moved")
+	host, _ := os.Hostname()
+	name := cmd.Flags().String("name", "",
+		"name of this process: one with another name waits until this has done nothing for 15 s; unless given, the "+
+			"host's")
+	listen := cmd.Flags().String("metrics", "",
+		"`host:port` to serve /metrics and /healthz on, to everybody; unless given, none")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx := cmd.Context()
+		if *interval < 10*time.Millisecond {
+			return cli.UsageError("--interval is %v: it has to be at least 10ms", *interval)
+		}
+		source, disconnect, err := connect()
+		if err != nil {
+			return err
+		}
+		defer disconnect()
+		tables, done, err := open(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		for _, t := range tables {
+			if _, err := t.Status(ctx); err != nil {
+				return failed(ctx, err)
+			}
+		}
+		a.DetachErr()
+		log := cli.Logger(config.Log{Level: "info", Format: "text"}, a.Err)
+		m := fence.NewMovers(fence.Config{
+			Tables:   tables,
+			Source:   source,
+			Interval: *interval,
+			Name:     cmp.Or(*name, host, "unnamed"),
+			Log:      log,
+		})
+		stop, err := serveMetrics(ctx, *listen, m, log)
+		if err != nil {
+			return cli.Exit(cli.ExitUsage, fmt.Errorf("--metrics: %w", err))
+		}
+		defer stop()
+		for _, t := range tables {
+			log.Info("moves a fence", "database", t.Database(), "table", t.String(), "view", t.View())
+		}
+		m.Run(ctx)
+		return nil
+	}
+	return cmd
+}
+
+// statusCommand returns "allocator fence status".
+func statusCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how far the views reach, and what holds them back",
+		Long: `Status shows for each table the end of its view, how long ago that is, and the
+transactions that are waited for. It exits with 1 if rows can be inserted past a fence.
+
+What it sees of other roles' transactions needs membership in pg_read_all_stats.`,
+		Example: `  allocator fence status --database postgres://fence@db1/shop --table events`,
+		Args:    cobra.NoArgs,
+	}
+	open := tableFlags(cmd)
+	format := cli.FormatFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx := cmd.Context()
+		tables, done, err := open(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		bad := false
+		for _, t := range tables {
+			s, err := t.Status(ctx)
+			if err != nil {
+				return failed(ctx, err)
+			}
+			bad = bad || len(s.Unfenced) > 0
+			if format.Value == "json" {
+				err = cli.PrintLine(a.Out, s)
+			} else {
+				_, err = io.WriteString(a.Out, statusText(s))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if bad {
+			return cli.ErrInvalid
+		}
+		return nil
+	}
+	return cmd
+}
+
+// statusText returns a status as people read it.
+func statusText(s fence.Status) string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-11s%s\n", name, text.Printable(fmt.Sprintf(format, args...)))
+	}
+	line("table", "%s in %s", s.Table, s.Database)
+	if s.ReadableAt == nil {
+		line("readable", "nothing yet: the fence was never moved")
+	} else {
+		at, _ := describe.AppendTime(nil, s.ReadableUnixMs)
+		line("readable", "to %s, %v ago: IDs below %s", at, time.Duration(s.LagMs)*time.Millisecond, s.Readable)
+		line("lsn", "%s", s.ReadableLSN)
+	}
+	if s.Mover == "" {
+		line("mover", `none: start "allocator fence run"`)
+	} else {
+		line("mover", "%s, last seen %s", s.Mover, cli.Relative(*s.FloorAt, s.Now))
+	}
+	for _, h := range s.BlockedBy {
+		line("blocked by", "%s%s%s", h, since(", transaction began ", h.Since, s.Now),
+			since(", query ", h.QuerySince, s.Now))
+	}
+	if s.MarkBlockedBy != "" {
+		line("watermark", "held back by %s", s.MarkBlockedBy)
+	}
+	for _, name := range s.Unfenced {
+		line("problem", `%s has not its triggers, so rows can be missed: run "allocator fence init" again`, name)
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+func since(what string, t *time.Time, now time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return what + cli.Relative(*t, now)
+}

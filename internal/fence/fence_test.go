@@ -1,0 +1,763 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"github.com/flakelease/allocator/chaos/postgres"
+	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/jackc/pgx/v5"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const plain = `CREATE TABLE events (id bigint PRIMARY KEY, note text)`
+
+// TestTraps has a test for each way in which a row could get below the end of the view, or a
+// move could wait forever.
+func TestTraps(t *testing.T) {
+	s := server(t)
+	e := env{s.URL(), open(t, s.URL())}
+	for name, trap := range map[string]func(*testing.T, env){
+		"late writer":          lateWriter,
+		"snapshots":            snapshots,
+		"prepared statement":   preparedStatement,
+		"prepared transaction": preparedTransaction,
+		"savepoint":            savepoint,
+		"partitions":           partitions,
+		"attached partition":   attachedPartition,
+		"inheritance":          inheritance,
+		"copy":                 copyIn,
+		"on conflict":          onConflict,
+		"replica":              replica,
+		"update of the ID":     updateOfID,
+		"other triggers":       otherTriggers,
+		"truncate":             truncate,
+		"search path":          searchPath,
+		"recreated":            recreated,
+		"lost floor":           lostFloor,
+		"uuid":                 wideIDs,
+		"dead mover":           deadMover,
+		"two movers":           twoMovers,
+		"mover without locks":  stoppedMover,
+		"marks":                marks,
+		"init under load":      initUnderLoad,
+		"status":               status,
+		"rights":               rights,
+		"wrong tables":         wrongTables,
+	} {
+		t.Run(name, func(t *testing.T) { trap(t, e) })
+	}
+}
+
+// A writer that was there before is waited for; others go on meanwhile.
+func lateWriter(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	late, other := f.session(), f.session()
+	late.exec(`BEGIN`)
+	late.exec(`INSERT INTO events VALUES (5)`)
+	m := f.begin(10)
+	m.waits(1)
+	other.exec(`INSERT INTO events VALUES (11)`) // It does not queue behind the mover.
+	other.refused(`INSERT INTO events VALUES (7)`)
+	m.waits(1)
+	f.complete()
+	late.exec(`COMMIT`)
+	m.end()
+	f.complete(5)
+	late.refused(`INSERT INTO events VALUES (9)`)
+	late.exec(`INSERT INTO events VALUES (10)`)
+	f.moveTo(12)
+	f.complete(5, 10, 11)
+}
+
+// A transaction with an old snapshot sees the present floor.
+func snapshots(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	for i, level := range []string{"REPEATABLE READ", "SERIALIZABLE", "READ COMMITTED"} {
+		floor := int64(100 * (i + 1))
+		w := f.session()
+		w.exec(`BEGIN ISOLATION LEVEL ` + level)
+		w.read(`SELECT count(*) FROM events`)
+		f.moveTo(floor)
+		w.exec(`SAVEPOINT s`)
+		w.refused(`INSERT INTO events VALUES ($1)`, floor-1)
+		w.exec(`ROLLBACK TO s`)
+		w.exec(`INSERT INTO events VALUES ($1)`, floor)
+		m := f.begin(floor + 1)
+		m.waits(1)
+		w.exec(`COMMIT`)
+		m.end()
+	}
+	f.complete(100, 200, 300)
+}
+
+// The plan of a prepared statement is kept, and the floor in it is not.
+func preparedStatement(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	w.exec(`SET plan_cache_mode = force_generic_plan`)
+	if _, err := w.Prepare(t.Context(), "insert", `INSERT INTO events VALUES ($1)`); err != nil {
+		t.Fatal(err)
+	}
+	for id := range 10 {
+		w.exec("insert", id)
+	}
+	f.moveTo(50)
+	w.refused("insert", 49)
+	w.exec("insert", 50)
+}
+
+// PREPARE TRANSACTION before the move, and while it waits.
+func preparedTransaction(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	w.exec(`BEGIN; INSERT INTO events VALUES (5); PREPARE TRANSACTION 'before'`)
+	m := f.begin(10)
+	if left := m.waits(1); left[0].Prepared != "before" || left[0].PID != 0 || left[0].Since == nil {
+		t.Errorf("the holder is %+v", left[0])
+	}
+	w.exec(`BEGIN; INSERT INTO events VALUES (20); PREPARE TRANSACTION 'not waited for'`)
+	m.waits(1)
+	w.exec(`COMMIT PREPARED 'before'`)
+	m.end()
+	w.exec(`COMMIT PREPARED 'not waited for'`)
+	f.complete(5)
+
+	w.exec(`BEGIN; INSERT INTO events VALUES (21)`)
+	m = f.begin(30)
+	m.waits(1)
+	w.exec(`PREPARE TRANSACTION 'meanwhile'`)
+	m.waits(1)
+	f.complete(5)
+	w.exec(`COMMIT PREPARED 'meanwhile'`)
+	m.end()
+	f.complete(5, 20, 21)
+}
+
+func savepoint(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	w.exec(`BEGIN; SAVEPOINT a; INSERT INTO events VALUES (4); ROLLBACK TO a`)
+	w.exec(`SAVEPOINT b; INSERT INTO events VALUES (5); RELEASE b`)
+	m := f.begin(10)
+	m.waits(1)
+	w.exec(`SAVEPOINT c`)
+	w.refused(`INSERT INTO events VALUES (6)`)
+	w.exec(`ROLLBACK TO c`)
+	w.exec(`COMMIT`)
+	m.end()
+	f.complete(5)
+}
+
+const partitioned = `
+CREATE TABLE events (id bigint, k int, PRIMARY KEY (id, k)) PARTITION BY LIST (k);
+CREATE TABLE part1 PARTITION OF events FOR VALUES IN (1);
+CREATE TABLE part2 PARTITION OF events FOR VALUES IN (2) PARTITION BY LIST (k);
+CREATE TABLE part22 PARTITION OF part2 FOR VALUES IN (2);`
+
+func partitions(t *testing.T, e env) {
+	f := e.fenced(t, partitioned)
+	a, b := f.session(), f.session()
+	a.exec(`BEGIN; INSERT INTO part22 VALUES (5, 2)`) // It has no lock on the table itself.
+	b.exec(`BEGIN; INSERT INTO events VALUES (6, 1)`)
+	m := f.begin(10)
+	m.waits(2)
+	a.exec(`COMMIT`)
+	b.exec(`COMMIT`)
+	m.end()
+	f.complete(5, 6)
+	a.refused(`INSERT INTO part22 VALUES (7, 2)`)
+	a.refused(`INSERT INTO events VALUES (7, 1)`)
+	a.refused(`UPDATE events SET k = 1 WHERE id = 5`) // It is inserted into the other partition.
+	// One that comes later has the triggers, and is waited for.
+	a.exec(`CREATE TABLE part3 PARTITION OF events FOR VALUES IN (3)`)
+	a.refused(`INSERT INTO part3 VALUES (8, 3)`)
+	a.exec(`BEGIN; CREATE TABLE part4 PARTITION OF events FOR VALUES IN (4); INSERT INTO part4 VALUES (11, 4)`)
+	m = f.begin(20)
+	m.waits(1)
+	a.exec(`COMMIT`)
+	m.end()
+	f.complete(5, 6, 11)
+	// One whose trigger is disabled stops the view, until init enables it.
+	for _, disable := range []string{
+		`ALTER TABLE part1 DISABLE TRIGGER events_fence_insert`,
+		`ALTER TABLE part22 ENABLE TRIGGER events_fence_update`,
+	} {
+		a.exec(disable)
+		if err := f.Publish(t.Context(), Floor{value: 25}); !errors.Is(err, ErrUnfenced) {
+			t.Errorf("%s: %v", disable, err)
+		}
+		f.init()
+	}
+	f.moveTo(30)
+}
+
+// A transaction that attaches a partition and inserts into it is waited for, though it began
+// when nobody knew of the partition.
+func attachedPartition(t *testing.T, e env) {
+	f := e.fenced(t, partitioned)
+	w := f.session()
+	w.exec(`CREATE TABLE part3 (id bigint NOT NULL, k int NOT NULL, PRIMARY KEY (id, k))`)
+	w.exec(`BEGIN; ALTER TABLE events ATTACH PARTITION part3 FOR VALUES IN (3); INSERT INTO part3 VALUES (5, 3)`)
+	m := f.begin(10)
+	m.waits(1)
+	w.exec(`COMMIT`)
+	m.end()
+	f.complete(5)
+}
+
+func inheritance(t *testing.T, e env) {
+	f := e.fenced(t, plain+`; CREATE TABLE child (CHECK (id > 0)) INHERITS (events)`)
+	w := f.session()
+	w.exec(`BEGIN; INSERT INTO child VALUES (5)`)
+	m := f.begin(10)
+	m.waits(1)
+	w.exec(`COMMIT`)
+	m.end()
+	f.complete(5)
+	w.refused(`INSERT INTO child VALUES (6)`)
+	w.exec(`CREATE TABLE child2 () INHERITS (events)`)
+	if err := f.Publish(t.Context(), Floor{value: 10}); !errors.Is(err, ErrUnfenced) || !strings.Contains(err.Error(), "child2") {
+		t.Errorf("a child without triggers: %v", err)
+	}
+	f.init()
+	w.refused(`INSERT INTO child2 VALUES (6)`)
+	f.moveTo(20)
+}
+
+func copyIn(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	lines, in := io.Pipe()
+	copied := make(chan error, 1)
+	go func() {
+		_, err := w.PgConn().CopyFrom(t.Context(), lines, `COPY events (id) FROM STDIN`)
+		copied <- err
+	}()
+	_, _ = io.WriteString(in, "5\n6\n")
+	eventually(t, "COPY has its lock", func() bool {
+		holders, err := f.Holders(t.Context())
+		return err == nil && len(holders) == 1
+	})
+	m := f.begin(10)
+	m.waits(1)
+	_ = in.Close()
+	if err := <-copied; err != nil && code(err) != Refused {
+		t.Fatal(err)
+	}
+	m.end()
+	_, err := w.PgConn().CopyFrom(t.Context(), strings.NewReader("30\n9\n31\n"), `COPY events (id) FROM STDIN`)
+	if code(err) != Refused {
+		t.Errorf("COPY with a late row: %v", err)
+	}
+}
+
+// A row that is not inserted is not refused, so that an insert may be repeated.
+func onConflict(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	w.exec(`INSERT INTO events VALUES (5)`)
+	f.moveTo(10)
+	w.exec(`INSERT INTO events VALUES (5) ON CONFLICT DO NOTHING`)
+	w.exec(`INSERT INTO events VALUES (5) ON CONFLICT (id) DO UPDATE SET note = 'again'`)
+	w.refused(`INSERT INTO events VALUES (6) ON CONFLICT DO NOTHING`)
+	w.refused(`INSERT INTO events VALUES (6) ON CONFLICT (id) DO UPDATE SET note = 'again'`)
+	w.refused(`INSERT INTO events VALUES (5) ON CONFLICT (id) DO UPDATE SET id = 7`)
+	if w.read(`SELECT current_setting('server_version_num')::bigint`)[0] >= 150000 {
+		w.refused(`MERGE INTO events USING (VALUES (8)) v (id) ON events.id = v.id WHEN NOT MATCHED THEN INSERT VALUES (v.id)`)
+	}
+	f.complete(5)
+}
+
+// Changes that another database sent are refused too.
+func replica(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	f.moveTo(10)
+	w.exec(`SET session_replication_role = replica`)
+	w.refused(`INSERT INTO events VALUES (5)`)
+
+	w.exec(`RESET session_replication_role`)
+	w.exec(`CREATE DATABASE publisher`)
+	p := connect(t, strings.Replace(e.url, "/postgres?", "/publisher?", 1))
+	p.exec(`CREATE SCHEMA trap; SET search_path = trap`)
+	schema := strings.SplitN(f.String(), ".", 2)[0]
+	p.exec(`ALTER SCHEMA trap RENAME TO ` + schema + `; SET search_path = ` + schema + `; ` + plain)
+	p.exec(`CREATE PUBLICATION all_events FOR TABLE events`)
+	p.exec(`SELECT pg_create_logical_replication_slot('fence', 'pgoutput')`)
+	w.exec(fmt.Sprintf(`CREATE SUBSCRIPTION fence CONNECTION 'host=%s user=test dbname=publisher' PUBLICATION all_events
+		WITH (create_slot = false, copy_data = false, slot_name = 'fence')`, strings.SplitN(e.url, "host=", 2)[1]))
+	p.exec(`INSERT INTO events VALUES (20)`)
+	eventually(t, "a row arrives", func() bool { return w.read(`SELECT count(*) FROM events`)[0] == 1 })
+	p.exec(`INSERT INTO events VALUES (5)`)
+	eventually(t, "a late row is refused", func() bool {
+		return w.read(`SELECT apply_error_count FROM pg_stat_subscription_stats`)[0] > 0
+	})
+	f.moveTo(30)
+	f.complete(20)
+	w.exec(`ALTER SUBSCRIPTION fence DISABLE; ALTER SUBSCRIPTION fence SET (slot_name = NONE); DROP SUBSCRIPTION fence`)
+	eventually(t, "the slot is free", func() bool {
+		_, err := p.Exec(t.Context(), `SELECT pg_drop_replication_slot('fence')`)
+		return err == nil
+	})
+}
+
+func updateOfID(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	w.exec(`INSERT INTO events VALUES (5), (15)`)
+	f.moveTo(10)
+	w.exec(`UPDATE events SET note = 'changed'`)
+	w.exec(`UPDATE events SET id = id`)
+	w.refused(`UPDATE events SET id = 9 WHERE id = 15`)
+	w.exec(`UPDATE events SET id = 16 WHERE id = 15`)
+	w.exec(`BEGIN; UPDATE events SET id = 12 WHERE id = 16`)
+	m := f.begin(20)
+	m.waits(1)
+	w.exec(`COMMIT`)
+	m.end()
+	f.complete(5, 12)
+}
+
+// A trigger that changes the ID, and has a name behind ours.
+func otherTriggers(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	w.exec(`CREATE FUNCTION low() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := NEW.id - 100; RETURN NEW; END $$`)
+	w.exec(`CREATE TRIGGER zzz BEFORE INSERT OR UPDATE ON events FOR EACH ROW EXECUTE FUNCTION low()`)
+	f.moveTo(10)
+	w.refused(`INSERT INTO events VALUES (109)`)
+	w.exec(`INSERT INTO events VALUES (110)`)
+	w.refused(`UPDATE events SET note = ''`)
+}
+
+// RESTART IDENTITY sets the sequences of the table back, of which the floor is none.
+func truncate(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	f.moveTo(10)
+	w.exec(`TRUNCATE events RESTART IDENTITY`)
+	w.refused(`INSERT INTO events VALUES (5)`)
+	w.exec(`BEGIN; TRUNCATE events`)
+	m := f.begin(20)
+	m.waits(1)
+	w.exec(`COMMIT`)
+	m.end()
+}
+
+// A table that was dropped and made again has other locks.
+func recreated(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	f.moveTo(10)
+	w.exec(`ALTER TABLE events RENAME TO old`) // The view is still that of the same table.
+	f.moveTo(20)
+	w.exec(`DROP TABLE old CASCADE; ` + plain)
+	floor, err := f.Raise(t.Context(), "test", at(30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Publish(t.Context(), floor); !errors.Is(err, ErrSetup) {
+		t.Errorf("without its table: %v", err)
+	}
+	again, err := f.db.Table(t.Context(), "events", "id")
+	if err == nil {
+		err = again.Init(t.Context(), "", nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Publish(t.Context(), floor); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "start it again") {
+		t.Errorf("with another table of that name: %v", err)
+	}
+	w.refused(`INSERT INTO events VALUES (19)`)
+	f.Table = again
+	f.moveTo(40)
+}
+
+// A server to which rows were brought and sequences were not has its floor after init.
+func lostFloor(t *testing.T, e env) {
+	for _, column := range []string{"bigint", "uuid"} {
+		t.Run(column, func(t *testing.T) {
+			f := e.fenced(t, `CREATE TABLE events (id `+column+` PRIMARY KEY)`)
+			f.moveTo(50)
+			f.session().exec(`ALTER SEQUENCE events_fence_floor RESTART WITH 7`)
+			f.init()
+			if floor := f.session().read(`SELECT last_value FROM events_fence_floor`)[0]; floor != 50 {
+				t.Errorf("the floor is %d", floor)
+			}
+		})
+	}
+}
+
+// A writer's own operators and tables are not those of the trigger.
+func searchPath(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	f.moveTo(10)
+	w.exec(`CREATE FUNCTION never(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false';
+		CREATE OPERATOR < (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = never);
+		CREATE TEMPORARY TABLE events_fence_floor (last_value bigint)`)
+	w.exec(`SELECT set_config('search_path', current_schema || ', pg_catalog', false)`)
+	w.refused(`INSERT INTO events VALUES (5)`)
+}
+
+func wideIDs(t *testing.T, e env) {
+	f := e.fenced(t, `CREATE TABLE events (id uuid PRIMARY KEY)`)
+	w := f.session()
+	id := func(ms int64, rest string) string { return fmt.Sprintf("%08x-%04x-%s", ms>>16, ms&0xffff, rest) }
+	const smallest, greatest = "0000-0000-000000000000", "7fff-bfff-ffffffffffff"
+	w.exec(`INSERT INTO events VALUES ($1), ($2), ($3)`, id(99_999, greatest), id(100_000, smallest), id(100_000, greatest))
+	f.moveTo(100_000)
+	w.refused(`INSERT INTO events VALUES ($1)`, id(99_999, "7fff-bfff-fffffffffffe"))
+	w.exec(`INSERT INTO events VALUES ($1)`, id(100_000, "0000-8000-000000000000"))
+	if n := w.read(`SELECT count(*) FROM events_complete`)[0]; n != 1 {
+		t.Errorf("%d rows below the end of the view", n)
+	}
+	f.moveTo(100_001)
+	if n := w.read(`SELECT count(*) FROM events_complete`)[0]; n != 4 {
+		t.Errorf("%d rows below the end of the view", n)
+	}
+	if floor, err := f.Raise(t.Context(), "test", at(100_001)); err != nil || !floor.Readable {
+		t.Errorf("the same mark again: %+v, %v", floor, err)
+	}
+}
+
+// A mover that dies between its steps leaves a fence that the next one moves.
+func deadMover(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	w := f.session()
+	w.exec(`BEGIN; INSERT INTO events VALUES (5)`)
+	if _, err := f.Raise(t.Context(), "dead", at(10)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := f.Raise(t.Context(), "test", at(11))
+	if !errors.Is(err, ErrOtherMover) || !strings.Contains(err.Error(), "dead") {
+		t.Errorf("another one moves the fence: %v", err)
+	}
+	f.complete()
+	w.refused(`INSERT INTO events VALUES (6)`)
+	w.exec(`ROLLBACK`)
+	f.session().exec(`UPDATE events_fence SET floor_at = floor_at - interval '16 s'`)
+	w.exec(`BEGIN; INSERT INTO events VALUES (12)`)
+	// A lower mark than the dead one's: what it left is in place and is published.
+	m := f.begin(9)
+	m.waits(1)
+	w.exec(`COMMIT`)
+	m.end()
+	var end int64
+	if end = w.read(`SELECT readable FROM events_fence`)[0]; end != 10 {
+		t.Errorf("the view ends at %d", end)
+	}
+	if err := f.Leave(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Raise(t.Context(), "next", at(20)); err != nil {
+		t.Errorf("after a mover left: %v", err)
+	}
+}
+
+// Two movers that do not know of each other never lower the floor.
+func twoMovers(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	ctx, stop := context.WithCancel(t.Context())
+	errs := make(chan error, 2)
+	for n := range int64(2) {
+		go func() {
+			var err error
+			for id := n * 7; id < 1000 && err == nil; id += 2 + n {
+				var floor Floor
+				if floor, err = f.Raise(t.Context(), "test", at(id)); err == nil && floor.value < id {
+					err = fmt.Errorf("raised to %d, and the floor is %+v", id, floor)
+				}
+				if err == nil {
+					err = f.Publish(t.Context(), floor)
+				}
+			}
+			errs <- err
+		}()
+	}
+	go func() {
+		for range 2 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		stop()
+	}()
+	w, last, lastEnd := f.session(), int64(0), int64(0)
+	for ctx.Err() == nil {
+		floor, end := w.read(`SELECT last_value FROM events_fence_floor`)[0], w.read(`SELECT readable FROM events_fence`)[0]
+		if floor < last || end < lastEnd {
+			t.Fatalf("the floor went from %d to %d, the end of the view from %d to %d", last, floor, lastEnd, end)
+		}
+		last, lastEnd = floor, end
+	}
+}
+
+// A mover that is stopped in a transaction keeps other movers, and no writer or reader.
+func stoppedMover(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	stopped, w := f.session(), f.session()
+	stopped.exec(`BEGIN; SELECT FROM events_fence FOR UPDATE; SELECT setval('events_fence_floor', 10)`)
+	w.exec(`INSERT INTO events VALUES (10)`)
+	w.refused(`INSERT INTO events VALUES (9)`)
+	f.complete()
+	if _, err := f.Raise(t.Context(), "test", at(20)); code(err) != "55P03" {
+		t.Errorf("another mover: %v", err)
+	}
+	stopped.exec(`ROLLBACK`) // The floor stays.
+	w.refused(`INSERT INTO events VALUES (9)`)
+	f.moveTo(20)
+	f.complete(10)
+}
+
+// A mark that is far ahead is not followed: it could never be taken back.
+func marks(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	now := time.Now()
+	if _, err := f.Raise(t.Context(), "test", Mark{UnixMs: now.Add(time.Hour).UnixMilli(), ID: 1 << 60}); !errors.Is(err, ErrAhead) {
+		t.Errorf("a mark of the next hour: %v", err)
+	}
+	f.session().exec(`INSERT INTO events VALUES (5)`)
+	if _, err := f.Raise(t.Context(), "test", Mark{UnixMs: now.UnixMilli(), ID: 1, BlockedBy: []string{"node-2", "node-3"}}); err != nil {
+		t.Error(err)
+	}
+	if s, err := f.Status(t.Context()); err != nil || s.MarkBlockedBy != "node-2; node-3" {
+		t.Errorf("status %+v, %v", s, err)
+	}
+}
+
+// Init does not make writers wait for long behind a transaction that it waits for itself.
+func initUnderLoad(t *testing.T, e env) {
+	f := e.bare(t, plain)
+	table, err := f.db.Table(t.Context(), "events", "id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, other := f.session(), f.session()
+	w.exec(`BEGIN; INSERT INTO events VALUES (5)`)
+	tries := 0
+	err = table.Init(t.Context(), "", func(holders []Holder) {
+		if tries++; len(holders) != 1 {
+			t.Errorf("waits for %v", holders)
+		}
+		other.exec(`INSERT INTO events VALUES ($1)`, 10+tries)
+		if tries == 2 {
+			w.exec(`COMMIT`)
+		}
+	})
+	if err != nil || tries != 2 {
+		t.Fatalf("%d tries, %v", tries, err)
+	}
+	f.Table = table
+	f.moveTo(10)
+	f.complete(5)
+}
+
+func status(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	if s, err := f.Status(t.Context()); err != nil || s.ReadableAt != nil || s.Mover != "" {
+		t.Errorf("before the first move: %+v, %v", s, err)
+	}
+	w, later := f.session(), f.session()
+	w.exec(`SET application_name = 'importer'; BEGIN; INSERT INTO events VALUES (5)`)
+	m := f.begin(10)
+	m.waits(1)
+	later.exec(`BEGIN; INSERT INTO events VALUES (11)`)
+	s, err := f.Status(t.Context())
+	if err != nil || len(s.BlockedBy) != 1 || s.FloorUnixMs != 10 || s.ReadableUnixMs != 0 || s.LagMs < 1e12 {
+		t.Fatalf("status %+v, %v", s, err)
+	}
+	h := s.BlockedBy[0]
+	if h.PID != int(w.PgConn().PID()) || h.State != "idle in transaction" || h.Application != "importer" || h.Since == nil || h.QuerySince == nil {
+		t.Errorf("the holder is %+v", h)
+	}
+	w.exec(`COMMIT`)
+	m.end()
+	if s, err = f.Status(t.Context()); err != nil || len(s.BlockedBy) != 0 || s.Readable != "10" || s.ReadableLSN == "" || s.Mover != "test" {
+		t.Errorf("status %+v, %v", s, err)
+	}
+}
+
+// The role of a mover can move the fence and nothing else.
+func rights(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	f.session().exec(`CREATE ROLE mover LOGIN; CREATE ROLE writer LOGIN; CREATE ROLE reader LOGIN`)
+	as := func(role string) string { return strings.Replace(f.url, "//test@", "//"+role+"@", 1) }
+	db := open(t, as("mover"))
+	if _, err := db.Table(t.Context(), "events", "id"); !errors.Is(err, ErrSetup) {
+		t.Errorf("a role without rights: %v", err)
+	}
+	f.session().exec(`GRANT USAGE ON SCHEMA ` + strings.Split(f.String(), ".")[0] + ` TO mover, writer, reader`)
+	table, err := db.Table(t.Context(), "events", "id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.Raise(t.Context(), "test", at(1)); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "--role") {
+		t.Errorf("a role without rights: %v", err)
+	}
+	if err := table.Init(t.Context(), "", nil); !errors.Is(err, ErrSetup) {
+		t.Errorf("init by another one than the owner: %v", err)
+	}
+	if err := f.Init(t.Context(), "nobody", nil); !errors.Is(err, ErrSetup) {
+		t.Errorf("init for a role that does not exist: %v", err)
+	}
+	if err := f.Init(t.Context(), "mover", nil); err != nil {
+		t.Fatal(err)
+	}
+	f.session().exec(`GRANT INSERT ON events TO writer; GRANT SELECT ON events_complete TO reader`)
+	w := connect(t, as("writer"))
+	w.exec(`BEGIN; INSERT INTO events VALUES (5)`)
+	m := (&fixture{T: t, Table: table, url: as("mover"), db: db}).begin(10)
+	m.waits(1)
+	w.exec(`COMMIT`)
+	m.end()
+	w.refused(`INSERT INTO events VALUES (6)`)
+	if _, err := table.Status(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := connect(t, as("reader")).read(`SELECT id FROM events_complete`); len(got) != 1 {
+		t.Errorf("the reader has %v", got)
+	}
+	for role, sql := range map[string][]string{
+		"mover":  {`SELECT FROM events`, `SELECT FROM events_complete`, `INSERT INTO events VALUES (20)`, `DELETE FROM events_fence`},
+		"writer": {`SELECT setval('events_fence_floor', 100)`, `UPDATE events_fence SET readable = 100`, `SELECT FROM events_complete`},
+		"reader": {`SELECT FROM events`, `SELECT FROM events_fence`},
+	} {
+		for _, sql := range sql {
+			if _, err := connect(t, as(role)).Exec(t.Context(), sql); code(err) != "42501" {
+				t.Errorf("%s as %s: %v", sql, role, err)
+			}
+		}
+	}
+}
+
+func wrongTables(t *testing.T, e env) {
+	f := e.bare(t, `
+CREATE TABLE ints (id int PRIMARY KEY);
+CREATE TABLE texts (key text PRIMARY KEY);
+CREATE TABLE nulls (id bigint);
+CREATE TABLE serial (id bigserial PRIMARY KEY);
+CREATE TABLE identity (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
+CREATE TABLE secured (id bigint PRIMARY KEY); ALTER TABLE secured ENABLE ROW LEVEL SECURITY;
+CREATE VIEW view AS SELECT * FROM ints;
+CREATE TABLE taken (id bigint PRIMARY KEY); CREATE TABLE taken_fence (x int);
+CREATE TABLE called (id bigint PRIMARY KEY);
+CREATE FUNCTION called_fence_refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END';
+CREATE TABLE a234567890123456789012345678901234567890123456789_ (id bigint PRIMARY KEY);
+CREATE TABLE "Größe ""x""" ("Ü" bigint PRIMARY KEY);
+CREATE FOREIGN DATA WRAPPER elsewhere; CREATE SERVER elsewhere FOREIGN DATA WRAPPER elsewhere;
+CREATE TABLE spread (id bigint NOT NULL) PARTITION BY RANGE (id);
+CREATE FOREIGN TABLE far PARTITION OF spread FOR VALUES FROM (0) TO (10) SERVER elsewhere;
+`)
+	for name, want := range map[string]string{
+		"nothing": "no table", "x.y.z.w": "", `"`: "no name of a table", "ints": "is integer", "texts": `one of key`,
+		"nulls": "SET NOT NULL", "serial": "sequence", "identity": "sequence", "secured": "row security", "view": "is no table",
+		"taken": "taken_fence", "called": "called_fence_refuse", "a234567890123456789012345678901234567890123456789_": "",
+		"spread": "another database",
+	} {
+		table, err := f.db.Table(t.Context(), name, "id")
+		if err == nil {
+			err = table.Init(t.Context(), "", nil)
+		}
+		if name[0] == 'a' && err == nil {
+			continue // the longest name
+		}
+		if !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	table, err := f.db.Table(t.Context(), `"Größe ""x"""`, "Ü")
+	if err == nil {
+		err = table.Init(t.Context(), "", nil)
+	}
+	if err != nil {
+		t.Errorf("a name with quotes: %v", err)
+	}
+	if _, err := Open("postgres://test:secret@127.0.0.1/x?sslmode=perhaps"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a wrong URL: %v", err)
+	}
+	if _, err := open(t, "postgres://test@/postgres?host=/nowhere").Table(t.Context(), "x", "id"); err == nil || errors.Is(err, ErrSetup) {
+		t.Errorf("no server: %v", err)
+	}
+}
+
+// What a standby has replayed is as sound as on the primary, and is moved there alone.
+func TestStandby(t *testing.T) {
+	s := server(t)
+	e := env{s.URL(), open(t, s.URL())}
+	f := e.fenced(t, plain)
+	w := f.session()
+	w.exec(`INSERT INTO events VALUES (5), (15)`)
+	f.moveTo(10)
+	st, err := f.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind := s.Standby(t)
+	_, err = open(t, behind.URL()).Table(t.Context(), f.String(), "id")
+	if !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "standby") {
+		t.Errorf("a standby: %v", err)
+	}
+	r := connect(t, behind.URL())
+	past := func(lsn string) bool {
+		return r.read(fmt.Sprintf(`SELECT (pg_last_wal_replay_lsn() >= '%s')::int`, lsn))[0] == 1
+	}
+	eventually(t, "the standby is past the LSN", func() bool { return past(st.ReadableLSN) })
+	view := `SELECT id FROM ` + f.View() + ` ORDER BY id`
+	eventually(t, "the view has its rows", func() bool { return len(r.read(view)) == 1 })
+
+	// A standby that is paused lacks the rows, and its view ends before them.
+	r.exec(`SELECT pg_wal_replay_pause()`)
+	eventually(t, "replay is paused", func() bool {
+		return r.read(`SELECT (pg_get_wal_replay_pause_state() = 'paused')::int`)[0] == 1
+	})
+	w.exec(`INSERT INTO events VALUES (16)`)
+	f.moveTo(20)
+	if st, err = f.Status(t.Context()); err != nil || past(st.ReadableLSN) {
+		t.Errorf("a standby that is paused is past %s, %v", st.ReadableLSN, err)
+	}
+	if got := r.read(view); len(got) != 1 {
+		t.Errorf("the view of the standby has %v", got)
+	}
+	r.exec(`SELECT pg_wal_replay_resume()`)
+	eventually(t, "the standby goes on", func() bool { return past(st.ReadableLSN) })
+	if n := len(r.read(fmt.Sprintf(`SELECT id FROM %s WHERE id < %s`, f, st.Readable))); n != 3 {
+		t.Errorf("past the LSN the standby has %d of 3 rows", n)
+	}
+	eventually(t, "its view follows", func() bool { return len(r.read(view)) == 3 })
+}
+
+// TestCrash: what readers have passed stays refused after the server crashed, also where commits
+// do not wait for the disk. The end of the view may go back; the floor may not.
+func TestCrash(t *testing.T) {
+	tier.Check(t, "a PostgreSQL server")
+	s := postgres.Start(t, "synchronous_commit=off", "wal_writer_delay=10000", "autovacuum=off")
+	e := env{s.URL(), open(t, s.URL())}
+	f := e.fenced(t, plain)
+	f.session().exec(`CHECKPOINT`)
+	f.session().exec(`INSERT INTO events VALUES (5)`)
+	f.moveTo(10)
+	f.complete(5)
+	victim := f.session()
+	if err := syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server is back", func() bool {
+		c, err := pgx.Connect(t.Context(), f.url)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = c.Close(t.Context()) }()
+		_, err = c.Exec(t.Context(), `INSERT INTO events VALUES (9)`)
+		if err == nil {
+			t.Fatal("after the crash a row is accepted that readers have passed")
+		}
+		return code(err) == Refused
+	})
+}

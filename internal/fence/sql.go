@@ -1,0 +1,215 @@
+package fence
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const lookupSQL = `
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relrowsecurity
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass($1)`
+
+const columnsSQL = `
+SELECT a.attname, format_type(a.atttypid, -1), a.attnotnull,
+       CASE WHEN a.attidentity <> '' THEN 'identity'
+            WHEN pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%' THEN 'sequence' ELSE '' END
+FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum`
+
+// tree is the table with its partitions and children, of all levels.
+const tree = `
+WITH RECURSIVE tree(oid) AS (
+  SELECT $1::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree ON i.inhparent = tree.oid)`
+
+// unfencedSQL lists the tables of the tree that lack a trigger of the fence, each with the
+// one to make it on: partitions have the triggers of the table they belong to, also those to
+// come. $2 is the function of the triggers. 'A' is ENABLE ALWAYS: it fires in sessions that
+// apply the changes of another database too.
+const unfencedSQL = tree + `
+SELECT format('%I.%I', n.nspname, c.relname),
+       CASE WHEN c.relispartition THEN $3 ELSE format('%I.%I', n.nspname, c.relname) END, c.relkind = 'f'
+FROM tree JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE 2 > (SELECT count(*) FROM pg_trigger g
+           WHERE g.tgrelid = c.oid AND g.tgfoid = to_regprocedure($2) AND g.tgenabled = 'A')
+ORDER BY c.oid <> $1, 1`
+
+// bare is a table without the triggers. Its names are SQL.
+type bare struct {
+	name    string
+	made    string // the table to make them on
+	foreign bool
+}
+
+func (t *Table) unfenced(ctx context.Context) ([]bare, error) {
+	rows, err := t.db.pool.Query(ctx, unfencedSQL, t.oid, t.ident(refuseSuffix)+"()", t.ident(""))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (b bare, err error) {
+		return b, row.Scan(&b.name, &b.made, &b.foreign)
+	})
+}
+
+// holdersSQL lists the transactions with a lock that writers have. Those that attach a
+// partition have a weaker one on the table it belongs to, as has VACUUM on tables with rows.
+// A transaction that was prepared has no process; others may be seen without their state.
+const holdersSQL = tree + `
+SELECT DISTINCT l.virtualtransaction, coalesce(l.pid, 0), coalesce(p.gid, ''),
+       coalesce(a.usename, p.owner, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''),
+       coalesce(a.xact_start, p.prepared), a.query_start
+FROM pg_locks l JOIN tree ON tree.oid = l.relation JOIN pg_class c ON c.oid = l.relation
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN (pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid AND x.pid IS NULL)
+  ON l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
+WHERE l.locktype = 'relation' AND l.granted
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+       OR l.mode = 'ShareUpdateExclusiveLock' AND c.relkind = 'p')
+ORDER BY 7 NULLS FIRST, 1`
+
+// owner begins the comment of what belongs to fences.
+const owner = "Fence of allocator"
+
+// SQL returns the statements that make a fence, or what is missing of it. role, unless it is
+// "", is granted what a mover needs.
+func (t *Table) SQL(ctx context.Context, role string) ([]string, error) {
+	for _, o := range []struct{ find, catalog, name string }{
+		{"to_regclass", "pg_class", t.ident(floorSuffix)},
+		{"to_regclass", "pg_class", t.ident(fenceSuffix)},
+		{"to_regclass", "pg_class", t.ident(viewSuffix)},
+		{"to_regprocedure", "pg_proc", t.late()},
+		{"to_regprocedure", "pg_proc", t.ident(refuseSuffix) + "()"},
+	} {
+		var ours bool
+		err := t.db.pool.QueryRow(ctx, fmt.Sprintf(`SELECT %[1]s($1) IS NULL
+			OR starts_with(coalesce(obj_description(%[1]s($1), '%[2]s'), ''), $2)`, o.find, o.catalog), o.name, owner).
+			Scan(&ours)
+		if err != nil {
+			return nil, err
+		}
+		if !ours {
+			return nil, setup("there is another %s already, which is no part of a fence: rename it", o.name)
+		}
+	}
+	unfenced, err := t.unfenced(ctx)
+	if err != nil {
+		return nil, err
+	}
+	triggers, err := t.triggersSQL(unfenced)
+	return slices.Concat(t.objectsSQL(), triggers, t.grantsSQL(role)), err
+}
+
+// idType returns the SQL type of the IDs.
+func (t *Table) idType() string {
+	if t.wide {
+		return "uuid"
+	}
+	return "bigint"
+}
+
+// late returns the name of the function that says whether an ID is below the floor.
+func (t *Table) late() string { return t.ident(lateSuffix) + "(" + t.idType() + ")" }
+
+// objectsSQL returns what makes the floor, its functions and the view.
+func (t *Table) objectsSQL() []string {
+	least, floor, end := "0", "last_value", "f.readable"
+	if t.wide {
+		least = "'00000000-0000-0000-0000-000000000000'"
+		end = "f.readable_ms"
+		floor = `pg_catalog.rpad(pg_catalog.lpad(pg_catalog.to_hex(last_value), 12, '0'), 32, '0')::pg_catalog.uuid`
+	}
+	column := pgx.Identifier{t.column}.Sanitize()
+	columns := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		columns[i] = pgx.Identifier{c}.Sanitize()
+	}
+	of := "'" + strings.ReplaceAll(fmt.Sprintf("%s on %s.", owner, t), "'", "''") + "'"
+	return []string{
+		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %s MINVALUE 0 START 0`, t.ident(floorSuffix)),
+		fmt.Sprintf(`COMMENT ON SEQUENCE %s IS %s`, t.ident(floorSuffix), of),
+		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  readable %s NOT NULL DEFAULT %s,
+  readable_ms bigint NOT NULL DEFAULT 0,
+  readable_lsn pg_lsn,
+  readable_at timestamptz,
+  floor_ms bigint NOT NULL DEFAULT 0,
+  floor_at timestamptz,
+  mover text NOT NULL DEFAULT '',
+  mark_blocked_by text NOT NULL DEFAULT ''
+) WITH (fillfactor = 20)`, t.ident(fenceSuffix), t.idType(), least),
+		fmt.Sprintf(`COMMENT ON TABLE %s IS %s`, t.ident(fenceSuffix), of),
+		fmt.Sprintf(`INSERT INTO %s DEFAULT VALUES ON CONFLICT DO NOTHING`, t.ident(fenceSuffix)),
+		// Logical replication and some dumps bring rows to another server, and no sequences.
+		fmt.Sprintf(`SELECT setval('%s', greatest(s.last_value, %s)) FROM %s s, %s f`,
+			strings.ReplaceAll(t.ident(floorSuffix), "'", "''"), end, t.ident(floorSuffix), t.ident(fenceSuffix)),
+		fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s(id %s) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $fence$
+BEGIN
+  -- A sequence shows its present value to every snapshot.
+  RETURN id OPERATOR(pg_catalog.<) (SELECT %s FROM %s);
+END $fence$`, t.ident(lateSuffix), t.idType(), floor, t.ident(floorSuffix)),
+		fmt.Sprintf(`COMMENT ON FUNCTION %s IS %s`, t.late(), of),
+		fmt.Sprintf(`GRANT EXECUTE ON FUNCTION %s TO PUBLIC`, t.late()),
+		fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS $fence$
+BEGIN
+  RAISE EXCEPTION 'row refused: ID %% in %% is below the fence, and readers may have passed it', NEW.%s, TG_TABLE_NAME
+    USING ERRCODE = '%s', HINT = 'Draw a new ID and run the transaction again.', TABLE = TG_TABLE_NAME;
+END $fence$`, t.ident(refuseSuffix), column, Refused),
+		fmt.Sprintf(`COMMENT ON FUNCTION %s() IS %s`, t.ident(refuseSuffix), of),
+		fmt.Sprintf("CREATE OR REPLACE VIEW %s AS\nSELECT %s\nFROM %s WHERE %s < (SELECT readable FROM %s)",
+			t.ident(viewSuffix), strings.Join(columns, ", "), t.ident(""), column, t.ident(fenceSuffix)),
+		fmt.Sprintf(`COMMENT ON VIEW %s IS %s`, t.ident(viewSuffix), of),
+	}
+}
+
+// Refused is the SQLSTATE of a row that the trigger refuses.
+const Refused = "AF001"
+
+// triggersSQL returns what makes the triggers of tables that lack them. AFTER sees IDs that
+// other triggers have changed, and not the rows that ON CONFLICT leaves out; a condition
+// that is false queues nothing.
+func (t *Table) triggersSQL(unfenced []bare) (out []string, err error) {
+	var tables []string
+	for _, b := range unfenced {
+		switch {
+		case b.foreign:
+			return nil, setup("%s, which belongs to %s, is in another database, whose transactions are not seen here: "+
+				"detach it", b.name, t)
+		case !slices.Contains(tables, b.made):
+			tables = append(tables, b.made)
+		}
+	}
+	column, late, refuse := pgx.Identifier{t.column}.Sanitize(), t.ident(lateSuffix), t.ident(refuseSuffix)
+	for _, on := range tables {
+		for _, g := range []struct{ suffix, event, when string }{
+			{insertSuffix, "INSERT", fmt.Sprintf("%s(NEW.%s)", late, column)},
+			{updateSuffix, "UPDATE", fmt.Sprintf("NEW.%[1]s <> OLD.%[1]s AND %[2]s(NEW.%[1]s)", column, late)},
+		} {
+			name := pgx.Identifier{t.name + g.suffix}.Sanitize()
+			out = append(out,
+				fmt.Sprintf("CREATE OR REPLACE TRIGGER %s AFTER %s ON %s\nFOR EACH ROW WHEN (%s) EXECUTE FUNCTION %s()",
+					name, g.event, on, g.when, refuse),
+				fmt.Sprintf(`ALTER TABLE %s ENABLE ALWAYS TRIGGER %s`, on, name))
+		}
+	}
+	return out, nil
+}
+
+// grantsSQL returns what a role needs to move the fence.
+func (t *Table) grantsSQL(role string) []string {
+	if role == "" {
+		return nil
+	}
+	to := pgx.Identifier{role}.Sanitize()
+	return []string{
+		fmt.Sprintf(`GRANT USAGE ON SCHEMA %s TO %s`, pgx.Identifier{t.schema}.Sanitize(), to),
+		fmt.Sprintf(`GRANT SELECT, UPDATE ON TABLE %s TO %s`, t.ident(fenceSuffix), to),
+		fmt.Sprintf(`GRANT SELECT, UPDATE ON SEQUENCE %s TO %s`, t.ident(floorSuffix), to),
+	}
+}
