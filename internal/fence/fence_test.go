@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/flakelease/allocator/chaos/postgres"
-	"github.com/flakelease/allocator/chaos/tier"
-	"github.com/jackc/pgx/v5"
 	"io"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/flakelease/allocator/chaos/postgres"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 const plain = `CREATE TABLE events (id bigint PRIMARY KEY, note text)`
