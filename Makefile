@@ -134,6 +134,10 @@ lint: tools ## format, vet, staticcheck, and the messages of the commits since m
 model: ## the full Spin run of the lease protocol: 5 to 20 minutes, 2 GB
 	chaos/model/run.sh full
 
+.PHONY: play
+play: ## the simulation as a page, in bin/play: any browser opens it
+	@$(GO) run ./chaos/play -dir $(BIN)/play
+
 sim: ## whole clusters in one goroutine, from seeds: SEEDS=10000 FIRST=1
 	$(GO) test -timeout 0 -count 1 -v ./chaos/sim -run 'TestSim$$' -seeds $(if $(filter command%,$(origin SEEDS)),$(SEEDS),$(SIM_SEEDS)) -first $(FIRST)
 

@@ -2,6 +2,7 @@
 // time, and reports which tests find each.
 //
 //	planted [-bugs REGEXP] [-kind NAME] [-at-once N] [-write FILE]
+//	planted -bugs NAME -overlay DIR
 //	planted -mutate PACKAGE|FILE [-limit N] [-seed N] [-at-once N]
 //
 // The product has no switch for a bug. Each is a text file in directory bugs: what is

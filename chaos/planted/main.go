@@ -33,6 +33,8 @@ func run(ctx context.Context, args []string) int {
 	limit := flags.Int("limit", 0, "how many mutants to draw; 0: all")
 	seed := flags.Uint64("seed", 1, "for drawing mutants")
 	write := flags.String("write", "", "write a table of the results to this file")
+	into := flags.String("overlay", "",
+		"write the files that the bug of -bugs changes into this directory, with overlay.json")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -64,6 +66,13 @@ func run(ctx context.Context, args []string) int {
 		return 3
 	}
 	list = slices.DeleteFunc(list, func(b Bug) bool { return !wanted.MatchString(b.Name) })
+	if *into != "" {
+		if err := writeOverlay(root, *into, list); err != nil {
+			fmt.Fprintln(os.Stderr, "planted:", err)
+			return 3
+		}
+		return 0
+	}
 	for i := range list {
 		list[i].Catches = slices.DeleteFunc(list[i].Catches, func(c Catch) bool {
 			return *kind == "" && c.Kind == Real || *kind != "" && string(c.Kind) != *kind

@@ -63,6 +63,18 @@ func overlay(root, dir string, changed map[string]string) (string, error) {
 	return at, os.WriteFile(at, raw, 0o600)
 }
 
+// writeOverlay writes the overlay of the only bug of list.
+func writeOverlay(root, dir string, list []Bug) error {
+	if len(list) != 1 {
+		return fmt.Errorf("-overlay is of one bug, and -bugs finds %d", len(list))
+	}
+	changed, err := list[0].apply(root)
+	if err == nil {
+		_, err = overlay(root, dir, changed)
+	}
+	return err
+}
+
 // tiers are those of package chaos/tier in which tests are tried. One that takes the hours
 // of make nightly to find a bug does not count.
 var tiers = []string{"test", "check"}

@@ -17,5 +17,6 @@
 // checked as requests are served. What a run must have reached to mean anything
 // is counted as points; see [Points].
 //
-// Only tests import this package. It reads no clock and starts no goroutine.
+// Only tests import this package, and what shows a run in a page: see [Live]. It reads no clock
+// and starts no goroutine.
 package sim

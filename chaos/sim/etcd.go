@@ -119,7 +119,7 @@ func (e *etcd) request(p *process, a lease.Action) {
 	if e.sim.trace.out != nil {
 		e.sim.say(p, "asks: "+describe(a))
 	}
-	exchange(e, p, storetest.Failed(a, errLost), p.notify,
+	exchange(e, p, a, storetest.Failed(a, errLost), p.notify,
 		func(up time.Duration) func(time.Duration, func(lease.Event)) {
 			if r, ok := a.(lease.Register); ok {
 				return e.register(p, r, min(up, e.travel()))
@@ -143,7 +143,7 @@ func (e *etcd) ask(p *process, a any, answer func(worker.Answer)) {
 		}
 		answer(res)
 	}
-	exchange(e, p, worker.Answer{Err: errLost}, took, func(time.Duration) func(time.Duration, func(worker.Answer)) {
+	exchange(e, p, a, worker.Answer{Err: errLost}, took, func(time.Duration) func(time.Duration, func(worker.Answer)) {
 		return func(d time.Duration, done func(worker.Answer)) {
 			arrive(e, d, p, func() worker.Answer { return e.carryOutForWorker(p, a) }, done)
 		}
@@ -152,10 +152,10 @@ func (e *etcd) ask(p *process, a any, answer func(worker.Answer)) {
 
 // exchange sends a request and has it answered once: by etcd, or by its own deadline. sender
 // returns what sends it, when it has been drawn for how long it travels.
-func exchange[T any](e *etcd, p *process, failed T, hear func(T),
+func exchange[T any](e *etcd, p *process, a any, failed T, hear func(T),
 	sender func(up time.Duration) func(time.Duration, func(T))) {
 	sim, pl := e.sim, &e.sim.plan
-	noisy := sim.stage == trouble
+	noisy := sim.noisy()
 	answered := false
 	answer := func(res T) {
 		if !answered {
@@ -168,6 +168,7 @@ func exchange[T any](e *etcd, p *process, failed T, hear func(T),
 		if sim.chance(pl.refusedFast) {
 			deadline = e.travel()
 		}
+		sim.sent(p, nil, pl.latency, true, a)
 		p.in(deadline, func() { answer(failed) })
 		return
 	}
@@ -177,14 +178,19 @@ func exchange[T any](e *etcd, p *process, failed T, hear func(T),
 		up = deadline + sim.logTime(time.Millisecond, 2*pl.window)
 	}
 	send := sender(up)
+	sim.sent(p, nil, up, false, a)
 	send(up, func(res T) {
-		if sim.stage == trouble && (sim.chance(pl.replyLost) || sim.now < p.host.noReplies) {
+		if sim.noisy() && (sim.chance(pl.replyLost) || sim.now < p.host.noReplies) {
+			sim.sent(nil, p, pl.latency, true, a)
 			return
 		}
-		p.in(e.travel(), func() { answer(res) })
+		down := e.travel()
+		sim.sent(nil, p, down, false, a)
+		p.in(down, func() { answer(res) })
 	})
-	if noisy && sim.chance(pl.twice) {
+	if noisy && (sim.chance(pl.twice) || sim.now < p.host.again) {
 		again := up + sim.logTime(time.Millisecond, pl.window)
+		sim.sent(p, nil, again, false, a)
 		send(again, func(T) { sim.points.hit(SentTwice) })
 	}
 }
@@ -369,6 +375,7 @@ func (e *etcd) leaderless(d time.Duration) {
 		return
 	}
 	e.away = sim.now + d
+	sim.see(Happening{Kind: "away", Node: -1, Until: e.away})
 	sim.note(nil, "etcd has no leader for %d us", int64(d)/1000)
 	e.breakWatches()
 	sim.in(d, func() {

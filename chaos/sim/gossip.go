@@ -41,11 +41,12 @@ func (sim *simulation) send(from, to *process, deliver func()) {
 		return
 	}
 	pl := &sim.plan
-	noisy := sim.stage == trouble
+	noisy := sim.noisy()
 	if noisy {
 		if sim.now < sim.net.parted {
 			a, b := sim.part(from.host), sim.part(to.host)
 			if a != b && (!sim.net.oneWay || a == 0) {
+				sim.sent(from, to, pl.gossipLatency, true, nil)
 				return
 			}
 		}
@@ -62,6 +63,7 @@ func (sim *simulation) send(from, to *process, deliver func()) {
 		if noisy && sim.chance(pl.gossipSlow) {
 			d += sim.logTime(time.Millisecond, 3*time.Second)
 		}
+		sim.sent(from, to, d, false, nil)
 		to.in(d, deliver)
 	}
 }

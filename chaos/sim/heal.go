@@ -303,6 +303,24 @@ func (sim *simulation) beginEra(before, next lease.Era) {
 
 // recover does what `allocator admin recover` does, and waits for its effect.
 func (sim *simulation) recover(config string) {
+	if err := sim.repair(config); err != nil {
+		sim.violate("recover", "the repair is refused: %v", err)
+		return
+	}
+	sim.run(max(sim.floor-sim.trueMillis(), clock.Millis(0)).Duration() + sim.settling())
+	for _, h := range sim.hosts {
+		if why := sim.unable(h.process); why != nil {
+			sim.violate("recover", "%s does not serve after the repair: %v; %s",
+				h.process.name, why, sim.state(h.process))
+		} else {
+			sim.points.hit(Recovered)
+		}
+	}
+	sim.expectWorkers()
+}
+
+// repair begins a new era, as an operator does.
+func (sim *simulation) repair(config string) error {
 	e := sim.etcd
 	if _, ok := e.mem.Raw("config"); !ok {
 		e.change(func() { e.mem.Put("config", config) })
@@ -313,22 +331,12 @@ func (sim *simulation) recover(config string) {
 	}
 	next, err := repair.NextEra(v, sim.reports(), 0, sim.repairSlack(), sim.trueMillis())
 	if err != nil {
-		sim.violate("recover", "the repair is refused: %v", err)
-		return
+		return err
 	}
 	sim.beginEra(v.Era.Value, next.Era)
 	// A process that does not know yet issues from its old window: that ends with the next
 	// extension, and below the floor.
 	sim.stage, sim.floor, sim.knownBy = repaired, next.Era.Floor,
 		sim.now+sim.plan.extendEvery+2*sim.plan.timeout+5*time.Second
-	sim.run(max(next.Era.Floor-sim.trueMillis(), clock.Millis(0)).Duration() + sim.settling())
-	for _, h := range sim.hosts {
-		if why := sim.unable(h.process); why != nil {
-			sim.violate("recover", "%s does not serve after the repair: %v; %s",
-				h.process.name, why, sim.state(h.process))
-		} else {
-			sim.points.hit(Recovered)
-		}
-	}
-	sim.expectWorkers()
+	return nil
 }

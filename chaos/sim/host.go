@@ -31,6 +31,7 @@ type host struct {
 	sets         int           // times that its wall clock was set or failed
 
 	noRequests, noReplies time.Duration // until then it is cut off from etcd, that way
+	again                 time.Duration // until then each of its requests is carried out twice
 	process               *process      // the latest
 }
 

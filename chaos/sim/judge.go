@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -15,6 +17,8 @@ type judge struct {
 	told    lease.View         // the last whole list when machine was told of the lease
 	weighed int                // registered nodes, this one with them, when the verdict was last formed
 	wakes   int                // number of the tick that counts
+
+	uncertain time.Duration // a majority is at most this far from the clock, as last judged, where somebody watches
 }
 
 func (p *process) beginJudging() {
@@ -101,6 +105,9 @@ func (p *process) agree(ev agreement.Event) {
 		if after == clock.Confirmed && sim.plan.withoutGossip*2 >= len(sim.hosts) && j.Registered > 1 {
 			sim.points.hit(MostWithoutGossip)
 		}
+	}
+	if sim.watch != nil {
+		p.judge.uncertain = m.Report(r).Gate.Judgement.Bound
 	}
 	if _, ok := ev.(agreement.Tick); ok {
 		p.judge.weighed = len(m.Voters()) + 1

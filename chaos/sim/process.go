@@ -169,6 +169,7 @@ func (sim *simulation) begin(h *host) *process {
 	}, p, source)
 	p.beginJudging()
 	sim.note(p, "starts")
+	sim.see(Happening{Kind: "start", Node: sim.numberOf(h), Process: p.name})
 	p.openWatch(sim.etcd.travel())
 	p.notify(tickEvent)
 	if pl.mode == Unclocked {
@@ -362,6 +363,7 @@ func (p *process) do(a lease.Action) {
 			p.node.Begin(a.Grant)
 			p.holds++
 		})
+		p.seeWindow(a.Grant.Ceil)
 		switch l := sim.plan.format.Layout; {
 		case l == flake.Fleet:
 			sim.points.hit(HeldInFleet)
@@ -388,10 +390,12 @@ func (p *process) do(a lease.Action) {
 	case lease.Raise:
 		sim.note(p, "RAISE ceil=%d", sinceStart(a.Ceil))
 		p.meanwhile(func() { p.node.Raise(a.Ceil) })
+		p.seeWindow(a.Ceil)
 	case lease.Seal:
 		var ceil clock.Millis
 		p.meanwhile(func() { ceil = p.node.Seal() })
 		sim.note(p, "SEAL below %d", sinceStart(ceil))
+		sim.see(Happening{Kind: "seal", Node: sim.numberOf(p.host), Process: p.name, Ceil: ceil})
 		p.follow = append(p.follow, lease.Sealed{Ceil: ceil})
 	case lease.Alarm:
 		sim.note(p, "ALARM "+string(a.Kind)+": "+a.Message)
@@ -451,6 +455,7 @@ func (p *process) die(how string) {
 		return
 	}
 	p.sim.note(p, how)
+	p.sim.see(Happening{Kind: "end", Node: p.sim.numberOf(p.host), Process: p.name})
 	p.gone, p.waiting, p.backlog, p.follow = true, nil, nil, nil
 }
 

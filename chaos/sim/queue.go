@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"time"
 
 	"github.com/flakelease/allocator/internal/agreement"
@@ -95,12 +96,17 @@ func (p *process) planNumbered(d time.Duration, k kind, gen int) {
 // run lets d of true time pass.
 func (sim *simulation) run(d time.Duration) {
 	until := sim.now + d
-	for len(sim.queue.heap) > 0 && sim.queue.heap[0].at <= until {
+	for sim.next() <= until {
+		if len(sim.acts) > 0 && sim.acts[0].At <= sim.next() {
+			sim.actNow()
+			continue
+		}
 		e := sim.queue.pop()
 		sim.now = e.at
 		if e.p == nil {
 			sim.trace.event(int64(e.at), int64(e.kind), 0)
 			e.run()
+			sim.look()
 			continue
 		}
 		if e.p.gone {
@@ -112,8 +118,21 @@ func (sim *simulation) run(d time.Duration) {
 			continue
 		}
 		e.p.happen(e)
+		sim.look()
 	}
 	sim.now = until
+}
+
+// next returns when the next event happens, or the next act.
+func (sim *simulation) next() time.Duration {
+	at := time.Duration(math.MaxInt64)
+	if len(sim.queue.heap) > 0 {
+		at = sim.queue.heap[0].at
+	}
+	if len(sim.acts) > 0 {
+		at = min(at, sim.acts[0].At)
+	}
+	return at
 }
 
 // happen lets an event of the process take place.

@@ -40,12 +40,12 @@ func (p *process) wish() (n int, after flake.ID) {
 	switch {
 	case sim.stage == trouble && sim.chance(sim.plan.greedy):
 		n = 1 + sim.rng.IntN(gen.Config{Layout: sim.plan.format.Layout, MaxLead: millis(sim.plan.maxLead)}.MaxBlock())
-	case sim.rng.IntN(16) == 0:
+	case sim.plan.mode != Calm && sim.rng.IntN(16) == 0:
 		n = 1 + sim.rng.IntN(min(1000, 1<<sim.plan.format.Layout.SequenceBits()))
 	}
 	if sim.chance(sim.plan.follow) {
 		after = sim.recent[sim.rng.IntN(len(sim.recent))]
-		if sim.rng.IntN(8) == 0 { // an ID of another space, or of none
+		if sim.plan.mode != Calm && sim.rng.IntN(8) == 0 { // an ID of another space, or of none
 			ms, low := int64(sim.trueMillis())-sim.plan.format.Epoch+sim.rng.Int64N(2000),
 				sim.plan.format.Layout.LowBits()
 			after = flake.ID(ms/int64(sim.plan.unit())<<low | sim.rng.Int64N(1<<low))
@@ -70,6 +70,10 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 		}
 		return false
 	}
+	sim.see(Happening{
+		Kind: "issue", Node: sim.numberOf(p.host), Process: p.name, SID: b.SID, First: b.First, Count: b.Count,
+		Stride: b.Stride,
+	})
 	sim.note(p, "issues %d from %d of sid %d", int64(b.Count), int64(b.First), int64(b.SID))
 	if sim.trace.out != nil {
 		sim.say(p, fmt.Sprintf("  that is %v to %v", b.First, b.Last()))
@@ -136,6 +140,7 @@ func (sim *simulation) refused(p *process, err error) {
 		}
 	}
 	sim.note(p, "refuses: "+r.Reason.String())
+	sim.see(Happening{Kind: "refuse", Node: sim.numberOf(p.host), Process: p.name, What: r.Reason.String()})
 }
 
 // terms keeps the smallest and the largest ID of each hold of a sid: IDs of one

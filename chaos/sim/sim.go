@@ -23,10 +23,14 @@ const (
 	Everything Mode = "everything" // all faults, all guards
 	Unclocked  Mode = "unclocked"  // all faults, and no guard that reads a clock
 	Tampered   Mode = "tampered"   // records changed behind the nodes' backs
+	Calm       Mode = "calm"       // all guards, and no faults but the acts of the options
 )
 
-// Modes lists them.
+// Modes lists those that campaigns play.
 var Modes = []Mode{Everything, Unclocked, Tampered}
+
+// Known reports whether there is such a mode.
+func (m Mode) Known() bool { return m == Calm || slices.Contains(Modes, m) }
 
 // ModeOf returns the mode that a seed is played in where none is asked for: in
 // three of eight everything, in as many unclocked, in two tampered.
@@ -45,6 +49,11 @@ type Options struct {
 	Mode    Mode          // "": ModeOf the seed
 	Virtual time.Duration // Faults happen for this long, then all of them end; 0 draws 90 s to 6.5 minutes.
 	Trace   io.Writer     // gets a line for each event; nil: none
+
+	Acts []Act // what somebody does meanwhile, in the order of their times
+	// Of mode Calm, where Virtual is an hour by default:
+	Nodes int // 0: 4
+	SIDs  int // 0: as many as the layout has
 }
 
 // Result is what a seed came to.
@@ -106,6 +115,10 @@ type simulation struct {
 	recent        [16]flake.ID
 	marks         marks
 	stage         stage
+	acts          []Act           // still to come
+	backups       [2]backup       // the older first
+	watch         func(Happening) // is told what happens, for a picture of it; nil: nobody looks
+	stepped       func()          // is called after each event; nil: nobody waits for it
 	points        Points
 	violations    []Violation
 }
@@ -121,23 +134,51 @@ const (
 )
 
 // Run plays a seed.
-func Run(seed uint64, o Options) (r Result) {
+func Run(seed uint64, o Options) Result {
+	sim := newSimulation(o)
+	sim.play(seed, o)
+	return sim.result(seed)
+}
+
+func newSimulation(o Options) *simulation {
+	return &simulation{outsiders: map[flake.SID]*outsider{}, trace: newTrace(o.Trace), acts: slices.Clone(o.Acts)}
+}
+
+// play plays a seed to its end.
+func (sim *simulation) play(seed uint64, o Options) {
+	defer func() {
+		if broken := recover(); broken != nil && broken != errClosed { // The core panics where a claim does not hold.
+			sim.violate("panic", "%v\n%s", broken, debug.Stack())
+		}
+	}()
+	sim.rng = rand.New(rand.NewPCG(seed, 0x5eed))
+	sim.prepare(seed, o)
+	sim.run(sim.plan.virtual)
+	switch sim.plan.mode {
+	case Calm:
+	case Tampered:
+		sim.heal()
+		sim.tamper()
+	default:
+		sim.heal()
+		sim.expectAlive()
+		if sim.plan.mode == Everything {
+			sim.wrongSource(rand.New(rand.NewPCG(seed, 0x50c)))
+		}
+	}
+	sim.judge()
+}
+
+// prepare draws the plan of a seed, and makes its hosts and its etcd.
+func (sim *simulation) prepare(seed uint64, o Options) {
 	if o.Mode == "" {
 		o.Mode = ModeOf(seed)
 	}
-	sim := &simulation{rng: rand.New(rand.NewPCG(seed, 0x5eed)), outsiders: map[flake.SID]*outsider{}}
-	sim.trace = newTrace(o.Trace)
-	defer func() {
-		if broken := recover(); broken != nil { // the core panics where a claim does not hold
-			sim.violate("panic", "%v\n%s", broken, debug.Stack())
-		}
-		r = sim.result(seed, o.Mode)
-	}()
-	sim.plan = draw(sim.rng, o.Mode, o.Virtual)
-	sim.plan.withoutGossip = drawWithoutGossip(rand.New(rand.NewPCG(seed, 0xdeaf)), sim.plan)
-	sim.plan.setFormat(drawFormat(rand.New(rand.NewPCG(seed, 0x1a7)), sim.plan))
-	sim.plan.part = drawPart(rand.New(rand.NewPCG(seed, 0x9a47)), sim.plan)
-	sim.plan.workers = drawWorkers(rand.New(rand.NewPCG(seed, 0x3035)), &sim.plan)
+	if o.Mode == Calm {
+		sim.plan = calmPlan(o)
+	} else {
+		sim.draw(seed, o)
+	}
 	sim.before.Format, sim.after.Format = sim.plan.format, sim.plan.format
 	sim.note(nil, sim.plan.String())
 	sim.etcd = newEtcd(sim)
@@ -146,23 +187,23 @@ func Run(seed uint64, o Options) (r Result) {
 	}
 	sim.planFaults()
 	sim.addGenerators()
-	sim.run(sim.plan.virtual)
-	sim.heal()
-	if o.Mode == Tampered {
-		sim.tamper()
-	} else {
-		sim.expectAlive()
+	if o.Mode == Calm {
+		sim.planBackups()
 	}
-	if o.Mode == Everything {
-		sim.wrongSource(rand.New(rand.NewPCG(seed, 0x50c)))
-	}
-	sim.judge()
-	return r
 }
 
-func (sim *simulation) result(seed uint64, m Mode) Result {
+// draw draws the plan of a seed.
+func (sim *simulation) draw(seed uint64, o Options) {
+	sim.plan = draw(sim.rng, o.Mode, o.Virtual)
+	sim.plan.withoutGossip = drawWithoutGossip(rand.New(rand.NewPCG(seed, 0xdeaf)), sim.plan)
+	sim.plan.setFormat(drawFormat(rand.New(rand.NewPCG(seed, 0x1a7)), sim.plan))
+	sim.plan.part = drawPart(rand.New(rand.NewPCG(seed, 0x9a47)), sim.plan)
+	sim.plan.workers = drawWorkers(rand.New(rand.NewPCG(seed, 0x3035)), &sim.plan)
+}
+
+func (sim *simulation) result(seed uint64) Result {
 	return Result{
-		Seed: seed, Mode: m, Hash: sim.trace.hash, Events: sim.trace.events,
+		Seed: seed, Mode: sim.plan.mode, Hash: sim.trace.hash, Events: sim.trace.events,
 		IDs: sim.before.IDs() + sim.after.IDs(), Virtual: sim.now, Points: sim.points, Violations: sim.violations,
 	}
 }
@@ -220,13 +261,16 @@ func (sim *simulation) violate(claim, format string, args ...any) {
 
 // judge holds the whole record against the claims.
 func (sim *simulation) judge() {
-	for _, h := range []*history.History{&sim.before, &sim.after} {
-		for _, v := range h.Check() {
-			sim.violations = append(sim.violations, Violation{v.Claim, v.Detail, -1})
-		}
-	}
+	sim.judgeHistory(&sim.before)
+	sim.judgeHistory(&sim.after)
 	for _, detail := range sim.terms.check() {
 		sim.violations = append(sim.violations, Violation{"I2", detail, -1})
+	}
+}
+
+func (sim *simulation) judgeHistory(h *history.History) {
+	for _, v := range h.Check() {
+		sim.violations = append(sim.violations, Violation{v.Claim, v.Detail, -1})
 	}
 }
 

@@ -27,7 +27,7 @@ func (p *process) openWatch(after time.Duration) {
 	p.in(after, func() {
 		switch {
 		case number != p.watch.number:
-		case sim.now < sim.etcd.away || sim.stage == trouble && sim.now < max(p.host.noRequests, p.host.noReplies):
+		case sim.now < sim.etcd.away || sim.noisy() && sim.now < max(p.host.noRequests, p.host.noReplies):
 			p.openWatch(sim.plan.retry)
 		default:
 			p.watch.open, p.watch.reached = true, sim.etcd.revision()
@@ -56,7 +56,7 @@ func (p *process) planProgress(number int) {
 // sendChanges sends what the watch has not reported.
 func (p *process) sendChanges() {
 	sim, w := p.sim, &p.watch
-	if !w.open || w.silent || sim.stage == trouble && sim.now < p.host.noReplies {
+	if !w.open || w.silent || sim.noisy() && sim.now < p.host.noReplies {
 		return
 	}
 	ev := lease.Watched{}

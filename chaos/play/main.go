@@ -1,0 +1,135 @@
+// Command play writes the page of the simulation into a directory: whole clusters of the
+// product's own code, compiled to WebAssembly. Any browser opens it, also as a file.
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/flakelease/allocator/chaos/play/player"
+)
+
+func main() {
+	dir := flag.String("dir", "bin/play", "directory to write the page into")
+	flag.Parse()
+	if err := build(*dir); err != nil {
+		fmt.Fprintln(os.Stderr, "play:", err)
+		os.Exit(1)
+	}
+	fmt.Printf("the page is %s\n", filepath.Join(*dir, "index.html"))
+}
+
+// maxSize is how many bytes a browser loads at first, compressed as files of a site are.
+const maxSize = 3 << 20
+
+// build writes the page into dir. It runs in the root of the repository.
+func build(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	size, err := copyFiles(dir)
+	if err != nil {
+		return err
+	}
+	n, err := program(dir, "sim", "")
+	if err != nil {
+		return err
+	}
+	if size += n; size > maxSize {
+		return fmt.Errorf("the page has %d bytes, compressed, and may have %d", size, maxSize)
+	}
+	for _, r := range player.Catalog().Rules {
+		if _, err := program(dir, "rule-"+r.Name, r.Bug); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyFiles copies what is not made, and returns its size, compressed.
+func copyFiles(dir string) (size int, err error) {
+	root, err := output("go", "env", "GOROOT")
+	if err != nil {
+		return 0, err
+	}
+	files, err := filepath.Glob("chaos/play/page/*")
+	if err != nil {
+		return 0, err
+	}
+	files = append(files, "internal/server/console/static/timeline.js",
+		filepath.Join(strings.TrimSpace(root), "lib", "wasm", "wasm_exec.js"))
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return 0, err
+		}
+		size += len(compressed(b))
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(f)), b, 0o644); err != nil {
+			return 0, err
+		}
+	}
+	return size, nil
+}
+
+// program writes a script that has the simulation as WebAssembly, with a bug or without, and
+// returns its size.
+func program(dir, name, bug string) (int, error) {
+	work, err := os.MkdirTemp("", "play")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(work)
+	wasm := filepath.Join(work, "sim.wasm")
+	args := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", wasm}
+	if bug != "" {
+		if _, err := output("go", "run", "./chaos/planted", "-bugs", "^"+bug+"$", "-overlay", work); err != nil {
+			return 0, err
+		}
+		args = append(args, "-overlay", filepath.Join(work, "overlay.json"))
+	}
+	if _, err := output("go", append(args, "./chaos/play/wasm")...); err != nil {
+		return 0, err
+	}
+	raw, err := os.ReadFile(wasm)
+	if err != nil {
+		return 0, err
+	}
+	// Text, since a page that is a file may load scripts and nothing else.
+	text := base64.StdEncoding.EncodeToString(compressed(raw))
+	script := fmt.Sprintf("(globalThis.allocatorPrograms ??= {})[%q] = %q;\n", name, text)
+	return len(script), os.WriteFile(filepath.Join(dir, name+".js"), []byte(script), 0o644)
+}
+
+// output runs a command for the browser's platform if it is a build.
+func output(name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	if args[0] == "build" {
+		cmd.Env = append(os.Environ(), "GOOS=js", "GOARCH=wasm")
+	}
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		err = fmt.Errorf("%v: %w\n%s", cmd, err, exit.Stderr)
+	}
+	return string(out), err
+}
+
+// compressed returns b, compressed as well as gzip can.
+func compressed(b []byte) []byte {
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		panic(err) // into memory
+	}
+	return out.Bytes()
+}

@@ -1,0 +1,15 @@
+package sim
+
+import "github.com/flakelease/allocator/flake"
+
+// Count returns what the counter of a run makes of blocks.
+func Count(blocks []Happening) (ids, duplicates, disorder int, twin flake.ID) {
+	c := newCounter()
+	for _, b := range blocks {
+		c.take(b)
+	}
+	if c.twin != nil {
+		twin = c.twin.ID
+	}
+	return c.ids, c.duplicates, c.disorder, twin
+}

@@ -1,0 +1,314 @@
+package sim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// Live is a run under way that somebody looks at and acts in. The same seed, options and acts
+// give the same run as Run does, however it is stepped and looked at. It is not safe for
+// concurrent use.
+type Live struct {
+	sim   *simulation
+	seed  uint64
+	shown time.Duration // how far the run has been let, which may be beyond its last event
+	acts  []Act         // that were given, for a repetition
+	step  func() (struct{}, bool)
+	close func()
+	over  bool
+	count counter
+}
+
+// errClosed ends a run that nobody wants any more.
+var errClosed = errors.New("the run is closed")
+
+// Begin begins a run. Watch, if it is not nil, is called for all that happens in it.
+func Begin(seed uint64, o Options, watch func(Happening)) *Live {
+	sim := newSimulation(o)
+	l := &Live{sim: sim, seed: seed, acts: o.Acts, count: newCounter()}
+	sim.watch = func(h Happening) {
+		l.count.take(h)
+		if watch != nil {
+			watch(h)
+		}
+	}
+	l.step, l.close = iter.Pull(func(yield func(struct{}) bool) {
+		sim.stepped = func() {
+			if !yield(struct{}{}) {
+				panic(errClosed)
+			}
+		}
+		sim.play(seed, o)
+	})
+	l.Step() // It makes the hosts.
+	return l
+}
+
+// Step lets one event happen. It reports false at the end of the run.
+func (l *Live) Step() bool {
+	if _, ok := l.step(); !ok {
+		l.over = true
+	}
+	l.shown = max(l.shown, l.sim.now)
+	return !l.over
+}
+
+// Advance lets time pass, and stops early after so many events. It returns how many happened.
+func (l *Live) Advance(d time.Duration, events int) (happened int) {
+	until := l.shown + d
+	for ; happened < events && !l.over && l.sim.next() <= until; happened++ {
+		l.Step()
+	}
+	if happened < events && !l.over {
+		l.shown = until
+	}
+	return happened
+}
+
+// Close ends the run where it is.
+func (l *Live) Close() { l.close() }
+
+// Result returns what the run came to so far.
+func (l *Live) Result() Result { return l.sim.result(l.seed) }
+
+// Events returns how many events happened.
+func (l *Live) Events() int { return l.sim.trace.events }
+
+// Acts returns what was done in the run, for Options of another one that is the same.
+func (l *Live) Acts() []Act { return l.acts }
+
+// Happening is something that happened, for a picture of it.
+type Happening struct {
+	At      time.Duration
+	Kind    string // start, end, window, seal, issue, refuse, message, away, step, act
+	Node    int    // the number of its host; -1: etcd, or none
+	Process string
+
+	Count  int // of IDs issued, from First on, Stride apart
+	First  flake.ID
+	Stride int64
+
+	SID        flake.SID
+	Term       int64
+	Base, Ceil clock.Millis // of a window
+
+	To    int           // who gets the message
+	Until time.Duration // when a message arrives, or etcd has a leader again
+	Lost  bool          // it does not arrive
+	By    time.Duration // a clock steps by this
+	What  string        // the reason of a refusal, what a message asks for, the act
+}
+
+// see tells whoever watches.
+func (sim *simulation) see(h Happening) {
+	if sim.watch != nil {
+		h.At = sim.now
+		sim.watch(h)
+	}
+}
+
+// look lets whoever steps the run look at it.
+func (sim *simulation) look() {
+	if sim.stepped != nil {
+		sim.stepped()
+	}
+}
+
+// sent tells of a message from one process to another, or to or from etcd, which is nil.
+func (sim *simulation) sent(from, to *process, takes time.Duration, lost bool, a any) {
+	if sim.watch == nil {
+		return
+	}
+	h := Happening{Kind: "message", Node: -1, To: -1, Until: sim.now + takes, Lost: lost}
+	if from != nil {
+		h.Node, h.Process = sim.numberOf(from.host), from.name
+	}
+	if to != nil {
+		h.To = sim.numberOf(to.host)
+	}
+	switch a := a.(type) {
+	case nil:
+		h.What = "clock"
+	case lease.Commit:
+		h.What = a.Txn.Op.String()
+	default:
+		h.What = fmt.Sprintf("%T", a)
+	}
+	sim.see(h)
+}
+
+// seeWindow tells of a window that the process may issue from.
+func (p *process) seeWindow(ceil clock.Millis) {
+	if s := p.machine.Status(); p.sim.watch != nil {
+		p.sim.see(Happening{
+			Kind: "window", Node: p.sim.numberOf(p.host), Process: p.name, SID: s.Grant.SID, Term: s.Grant.Term,
+			Base: s.Grant.Base, Ceil: ceil,
+		})
+	}
+}
+
+// numberOf returns the place of a host among the hosts. A second machine of one name has that
+// of the first.
+func (sim *simulation) numberOf(h *host) int {
+	for i, o := range sim.hosts {
+		if o.node == h.node {
+			return i
+		}
+	}
+	return -1
+}
+
+// counter counts what every visitor may count: IDs, and those that break a promise.
+type counter struct {
+	ids, refused, duplicates, disorder int
+
+	twin    *Twin
+	issued  map[flake.SID][]issued // in the order of the IDs; never iterated
+	last    map[string]flake.ID    // by process
+	refusal map[string]string      // by process: why it refused last; empty: it issued
+}
+
+// issued is a block of IDs of one sid: all that it can have between first and last.
+type issued struct {
+	first, last flake.ID
+	by          Issuer
+}
+
+// Issuer is who issued an ID, and when.
+type Issuer struct {
+	Process string
+	SID     flake.SID
+	At      time.Duration
+}
+
+// Twin is an ID that was issued twice.
+type Twin struct {
+	ID   flake.ID
+	A, B Issuer
+}
+
+func newCounter() counter {
+	return counter{issued: map[flake.SID][]issued{}, last: map[string]flake.ID{}, refusal: map[string]string{}}
+}
+
+func (c *counter) take(h Happening) {
+	switch h.Kind {
+	case "refuse":
+		c.refused++
+		c.refusal[h.Process] = h.What
+	case "issue":
+		c.refusal[h.Process] = ""
+		c.ids += h.Count
+		if last, ok := c.last[h.Process]; ok && h.First <= last {
+			c.disorder++
+		}
+		b := issued{h.First, h.First + flake.ID(int64(h.Count-1)*h.Stride), Issuer{h.Process, h.SID, h.At}}
+		c.last[h.Process] = b.last
+		list := c.issued[h.SID]
+		i, _ := slices.BinarySearchFunc(list, b, func(x, b issued) int { return cmp.Compare(x.last, b.first) })
+		for _, x := range list[i:] {
+			if x.first > b.last {
+				break
+			}
+			id := max(x.first, b.first)
+			c.duplicates += int(int64(min(x.last, b.last)-id)/h.Stride) + 1
+			if c.twin == nil {
+				c.twin = &Twin{id, x.by, b.by}
+			}
+		}
+		c.issued[h.SID] = slices.Insert(list, i, b)
+	}
+}
+
+// View is the state of a run.
+type View struct {
+	Now        time.Duration // since the start, by true time
+	Events     int
+	Over       bool
+	Mode       Mode
+	Hash       uint64
+	IDs        int
+	Duplicates int
+	Disorder   int // blocks of IDs that do not rise: of one process, and from holder to holder of a sid
+	Refused    int
+	Twin       *Twin // the first duplicate
+	Violations []Violation
+	Away       bool // etcd has no leader
+	Revision   int64
+	Era        int64
+	Mark       clock.Millis
+	Nodes      []NodeView
+}
+
+// NodeView is a host and the latest process on it.
+type NodeView struct {
+	Name, Process string
+	Up            bool
+	Paused        bool
+	Cut           bool // from etcd
+	GossipCut     bool
+	Phase         lease.Phase
+	Problem       string
+	Reason        string // why it refused last; empty: it issued
+	Grant         lease.Grant
+	Held          bool
+	Gate          clock.Phase
+	Off           time.Duration // its issuing clock minus true time
+	Wall          time.Duration // its wall clock minus true time
+	Error         time.Duration // A majority is at most this far from its issuing clock; the greatest duration: unknown.
+}
+
+// View returns the state of the run. It changes nothing.
+func (l *Live) View() View {
+	sim, c := l.sim, &l.count
+	v := View{
+		Now: l.shown, Events: sim.trace.events, Over: l.over, Mode: sim.plan.mode, Hash: sim.trace.hash,
+		IDs: c.ids, Duplicates: c.duplicates, Disorder: c.disorder + len(sim.terms.check()), Refused: c.refused,
+		Twin: c.twin, Violations: sim.violations, Away: l.shown < sim.etcd.away, Revision: sim.etcd.revision(),
+	}
+	records := sim.etcd.view()
+	v.Era, v.Mark = records.Era.Value.Number, records.Mark.Value.At
+	for i, h := range sim.hosts {
+		r := h.read(l.shown)
+		n := NodeView{
+			Name: h.node, Cut: l.shown < max(h.noRequests, h.noReplies),
+			GossipCut: l.shown < sim.net.parted && sim.net.parts[1]>>(i%64)&1 == 1,
+			Wall:      time.Duration(r.Wall - startTime - int64(l.shown)),
+		}
+		if p := h.process; p != nil {
+			n.Process, n.Up, n.Paused, n.Reason = p.name, !p.gone, p.asleep, c.refusal[p.name]
+			n.Phase, n.Problem, n.Grant, n.Held = p.status.Phase, p.status.Problem, p.status.Grant, p.status.Held
+			n.Off = time.Duration(p.judge.anchor.UnixNano(r.Mono-p.origin) - startTime - int64(l.shown))
+			if m := p.judge.machine; m != nil {
+				n.Gate, n.Error = m.Verdict().Phase, p.judge.uncertain
+			}
+		}
+		v.Nodes = append(v.Nodes, n)
+	}
+	return v
+}
+
+// Since makes a Unix time one since the start of a run.
+func Since(ms clock.Millis) time.Duration { return time.Duration(int64(ms)*1e6 - startTime) }
+
+// calmPlan is a cluster at default settings, with links as slow that messages can be seen.
+func calmPlan(o Options) plan {
+	p := plan{
+		mode: Calm, virtual: cmp.Or(o.Virtual, time.Hour), nodes: cmp.Or(o.Nodes, 4), format: flake.Default,
+		window: 30 * time.Second, extendEvery: 5 * time.Second, ttl: 15 * time.Second, keepAlive: 5 * time.Second,
+		reload: 10 * time.Second, retry: 250 * time.Millisecond, timeout: 2 * time.Second,
+		maxSkew: 250 * time.Millisecond, maxLead: 250 * time.Millisecond, markGrace: 5 * time.Second,
+		plainEntropy: true, tickEvery: 100 * time.Millisecond, pace: 100 * time.Millisecond, follow: 0.1,
+		latency: 150 * time.Millisecond, gossipLatency: 100 * time.Millisecond,
+	}
+	p.spare = cmp.Or(o.SIDs, p.format.Layout.Holders())
+	return p
+}
