@@ -44,9 +44,19 @@ const longest = 30 * 24 * time.Hour
 
 // acts says for each kind what it needs.
 var acts = map[ActKind]struct{ host, amount, negative bool }{
-	Kill: {true, true, false}, Pause: {true, true, false}, Step: {true, true, true}, Drift: {true, true, true},
-	Fix: {true, false, false}, Stop: {true, false, false}, Cut: {true, true, false}, Replies: {true, true, false}, Twice: {true, true, false},
-	Gossip: {true, true, false}, Away: {false, true, false}, Restore: {}, Recover: {},
+	Kill:    {true, true, false},
+	Pause:   {true, true, false},
+	Step:    {true, true, true},
+	Drift:   {true, true, true},
+	Fix:     {true, false, false},
+	Stop:    {true, false, false},
+	Cut:     {true, true, false},
+	Replies: {true, true, false},
+	Twice:   {true, true, false},
+	Gossip:  {true, true, false},
+	Away:    {false, true, false},
+	Restore: {},
+	Recover: {},
 }
 
 // String returns a as ParseActs reads it: kind:time:host:amount.
@@ -95,7 +105,8 @@ func (a Act) check() error {
 	case !ok:
 		return fmt.Errorf("act %q: there is no such act", a)
 	case needs.host != (a.Host != ""):
-		return fmt.Errorf("act %q: it befalls %s", a, map[bool]string{true: "a node", false: "etcd, and no node"}[needs.host])
+		return fmt.Errorf("act %q: each act befalls a node, but for %s, %s and %s, which befall etcd",
+			a, Away, Restore, Recover)
 	case needs.amount == (a.For == 0) || a.For.Abs() > longest || a.For < 0 && !needs.negative:
 		return fmt.Errorf("act %q: its amount is missing, or out of range", a)
 	}
@@ -140,7 +151,7 @@ func (sim *simulation) actNow() {
 	sim.now = max(sim.now, a.At)
 	text := strings.TrimSpace(fmt.Sprint(a.Kind, " ", a.Host))
 	sim.note(nil, "ACT "+text+" %d us", int64(a.For)/1000)
-	sim.see(Happening{Kind: "act", Node: -1, What: text})
+	sim.see(nil, Happening{Kind: "act", What: text})
 	if h := sim.hostOf(a.Host); h != nil {
 		sim.actOn(h, a)
 	} else {
@@ -180,7 +191,7 @@ func (sim *simulation) actOn(h *host, a Act) {
 		default:
 			sim.fixClock(h)
 		}
-		sim.see(Happening{Kind: "step", Node: sim.numberOf(h), By: time.Duration(h.read(sim.now).Wall - before)})
+		sim.see(h, Happening{Kind: "step", By: time.Duration(h.read(sim.now).Wall - before)})
 	case Cut:
 		h.noRequests, h.noReplies = until, until
 	case Replies:

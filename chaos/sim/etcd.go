@@ -375,7 +375,7 @@ func (e *etcd) leaderless(d time.Duration) {
 		return
 	}
 	e.away = sim.now + d
-	sim.see(Happening{Kind: "away", Node: -1, Until: e.away})
+	sim.see(nil, Happening{Kind: "away", Until: e.away})
 	sim.note(nil, "etcd has no leader for %d us", int64(d)/1000)
 	e.breakWatches()
 	sim.in(d, func() {

@@ -19,8 +19,8 @@ import (
 type Live struct {
 	sim   *simulation
 	seed  uint64
-	shown time.Duration // how far the run has been let, which may be beyond its last event
-	acts  []Act         // that were given, for a repetition
+	shown time.Duration // The run has been let this far, perhaps beyond its last event.
+	acts  []Act         // done and to come, for a repetition
 	step  func() (struct{}, bool)
 	close func()
 	over  bool
@@ -92,13 +92,13 @@ type Happening struct {
 	Node    int    // the number of its host; -1: etcd, or none
 	Process string
 
-	Count  int // of IDs issued, from First on, Stride apart
+	Count  int // IDs issued: from First on, Stride apart
 	First  flake.ID
 	Stride int64
 
 	SID        flake.SID
 	Term       int64
-	Base, Ceil clock.Millis // of a window
+	Base, Ceil clock.Millis // the window
 
 	To    int           // who gets the message
 	Until time.Duration // when a message arrives, or etcd has a leader again
@@ -107,10 +107,10 @@ type Happening struct {
 	What  string        // the reason of a refusal, what a message asks for, the act
 }
 
-// see tells whoever watches.
-func (sim *simulation) see(h Happening) {
+// see tells whoever watches what happened on a host, or on none.
+func (sim *simulation) see(on *host, h Happening) {
 	if sim.watch != nil {
-		h.At = sim.now
+		h.At, h.Node = sim.now, sim.numberOf(on)
 		sim.watch(h)
 	}
 }
@@ -127,9 +127,10 @@ func (sim *simulation) sent(from, to *process, takes time.Duration, lost bool, a
 	if sim.watch == nil {
 		return
 	}
-	h := Happening{Kind: "message", Node: -1, To: -1, Until: sim.now + takes, Lost: lost}
+	h := Happening{Kind: "message", To: -1, Until: sim.now + takes, Lost: lost}
+	var on *host
 	if from != nil {
-		h.Node, h.Process = sim.numberOf(from.host), from.name
+		on, h.Process = from.host, from.name
 	}
 	if to != nil {
 		h.To = sim.numberOf(to.host)
@@ -142,22 +143,26 @@ func (sim *simulation) sent(from, to *process, takes time.Duration, lost bool, a
 	default:
 		h.What = fmt.Sprintf("%T", a)
 	}
-	sim.see(h)
+	sim.see(on, h)
 }
 
 // seeWindow tells of a window that the process may issue from.
 func (p *process) seeWindow(ceil clock.Millis) {
-	if s := p.machine.Status(); p.sim.watch != nil {
-		p.sim.see(Happening{
-			Kind: "window", Node: p.sim.numberOf(p.host), Process: p.name, SID: s.Grant.SID, Term: s.Grant.Term,
+	if p.sim.watch != nil {
+		s := p.machine.Status()
+		p.sim.see(p.host, Happening{
+			Kind: "window", Process: p.name, SID: s.Grant.SID, Term: s.Grant.Term,
 			Base: s.Grant.Base, Ceil: ceil,
 		})
 	}
 }
 
-// numberOf returns the place of a host among the hosts. A second machine of one name has that
-// of the first.
+// numberOf returns the place of a host among the hosts, and -1 for none. A second machine of one
+// name has that of the first.
 func (sim *simulation) numberOf(h *host) int {
+	if h == nil {
+		return -1
+	}
 	for i, o := range sim.hosts {
 		if o.node == h.node {
 			return i
@@ -253,7 +258,7 @@ type NodeView struct {
 	Name, Process string
 	Up            bool
 	Paused        bool
-	Cut           bool // from etcd
+	Cut           bool // It does not reach etcd.
 	GossipCut     bool
 	Phase         lease.Phase
 	Problem       string
@@ -263,7 +268,8 @@ type NodeView struct {
 	Gate          clock.Phase
 	Off           time.Duration // its issuing clock minus true time
 	Wall          time.Duration // its wall clock minus true time
-	Error         time.Duration // A majority is at most this far from its issuing clock; the greatest duration: unknown.
+	// A majority is at most this far from its issuing clock; the greatest duration: unknown.
+	Error time.Duration
 }
 
 // View returns the state of the run. It changes nothing.

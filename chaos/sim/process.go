@@ -169,7 +169,7 @@ func (sim *simulation) begin(h *host) *process {
 	}, p, source)
 	p.beginJudging()
 	sim.note(p, "starts")
-	sim.see(Happening{Kind: "start", Node: sim.numberOf(h), Process: p.name})
+	sim.see(h, Happening{Kind: "start", Process: p.name})
 	p.openWatch(sim.etcd.travel())
 	p.notify(tickEvent)
 	if pl.mode == Unclocked {
@@ -395,7 +395,7 @@ func (p *process) do(a lease.Action) {
 		var ceil clock.Millis
 		p.meanwhile(func() { ceil = p.node.Seal() })
 		sim.note(p, "SEAL below %d", sinceStart(ceil))
-		sim.see(Happening{Kind: "seal", Node: sim.numberOf(p.host), Process: p.name, Ceil: ceil})
+		sim.see(p.host, Happening{Kind: "seal", Process: p.name, Ceil: ceil})
 		p.follow = append(p.follow, lease.Sealed{Ceil: ceil})
 	case lease.Alarm:
 		sim.note(p, "ALARM "+string(a.Kind)+": "+a.Message)
@@ -455,7 +455,7 @@ func (p *process) die(how string) {
 		return
 	}
 	p.sim.note(p, how)
-	p.sim.see(Happening{Kind: "end", Node: p.sim.numberOf(p.host), Process: p.name})
+	p.sim.see(p.host, Happening{Kind: "end", Process: p.name})
 	p.gone, p.waiting, p.backlog, p.follow = true, nil, nil, nil
 }
 

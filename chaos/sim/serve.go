@@ -70,8 +70,8 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 		}
 		return false
 	}
-	sim.see(Happening{
-		Kind: "issue", Node: sim.numberOf(p.host), Process: p.name, SID: b.SID, First: b.First, Count: b.Count,
+	sim.see(p.host, Happening{
+		Kind: "issue", Process: p.name, SID: b.SID, First: b.First, Count: b.Count,
 		Stride: b.Stride,
 	})
 	sim.note(p, "issues %d from %d of sid %d", int64(b.Count), int64(b.First), int64(b.SID))
@@ -140,7 +140,7 @@ func (sim *simulation) refused(p *process, err error) {
 		}
 	}
 	sim.note(p, "refuses: "+r.Reason.String())
-	sim.see(Happening{Kind: "refuse", Node: sim.numberOf(p.host), Process: p.name, What: r.Reason.String()})
+	sim.see(p.host, Happening{Kind: "refuse", Process: p.name, What: r.Reason.String()})
 }
 
 // terms keeps the smallest and the largest ID of each hold of a sid: IDs of one

@@ -36,6 +36,9 @@ func replay(r sim.Result) string {
 	if *minutes != 0 {
 		cmd += fmt.Sprintf(" -minutes %g", *minutes)
 	}
+	if *minutes == 0 {
+		cmd += fmt.Sprintf("\nsee it: make play, and open bin/play/index.html#seed=%d&mode=%s", r.Seed, r.Mode)
+	}
 	return cmd
 }
 

@@ -25,13 +25,17 @@ var Scenes = []Scene{
 		Name: "crash", Title: "A node crashes", Seed: 1, Nodes: 4, SIDs: 3,
 		Acts: acts("kill:12s:n1:60s"), Ends: 62 * second,
 		Says: []Line{
-			{0, "Four nodes, and three sids. A sid is a part of each ID, so a node that has one of its own needs to ask nobody."},
-			{3 * second, "The bars are windows: etcd has confirmed to the node that it may issue IDs of these seconds. It asks for more every 5 s."},
+			{0, "Four nodes, and three sids. A sid is a part of each ID, so a node that has one of its " +
+				"own needs to ask nobody."},
+			{3 * second, "The bars are windows: etcd has confirmed to the node that it may issue IDs of " +
+				"these seconds. It asks for more every 5 s."},
 			{8 * second, "n2 stands by: it has no sid, and refuses. That is better than to share one."},
 			{12 * second, "n1 is killed. It gives nothing back, and nobody knows what it issued last."},
 			{20 * second, "Its lease in etcd ends after 15 s. But the lease is not what protects IDs."},
-			{30 * second, "n2 has acquired the sid. Its window begins where the old one ends: above all that n1 can have issued."},
-			{43 * second, "From there on n2 issues. No ID comes twice, and IDs of the sid rise from one holder to the next."},
+			{30 * second, "n2 has acquired the sid. Its window begins where the old one ends: above all " +
+				"that n1 can have issued."},
+			{43 * second, "From there on n2 issues. No ID comes twice, and IDs of the sid rise from one " +
+				"holder to the next."},
 		},
 		Then: "Kill another node, or all of them at once. The counter of duplicates stays at 0.",
 	},
@@ -39,14 +43,18 @@ var Scenes = []Scene{
 		Name: "pause", Title: "A pause of 40 s", Seed: 1, Nodes: 4, SIDs: 3,
 		Acts: acts("pause:12s:n1:40s"), Ends: 75 * second,
 		Says: []Line{
-			{0, "A process can stop anywhere, for any time: a virtual machine is moved, memory is collected. It does not notice."},
+			{0, "A process can stop anywhere, for any time: a virtual machine is moved, memory is " +
+				"collected. It does not notice."},
 			{12 * second, "n1 stops for 40 s, in the middle of its work."},
 			{27 * second, "Its lease has ended. To the others it is gone."},
 			{42 * second, "Its window has ended too. Another node holds the sid now, from there on."},
-			{52 * second, "n1 continues, and believes that it holds the sid. Its first request compares its clock with the window: it refuses."},
-			{60 * second, "It learns from etcd that the sid is another's, and stands by. A lock would have let it go on."},
+			{52 * second, "n1 continues, and believes that it holds the sid. Its first request compares " +
+				"its clock with the window: it refuses."},
+			{60 * second, "It learns from etcd that the sid is another's, and stands by. A lock would " +
+				"have let it go on."},
 		},
-		Then: "Leave the rule \"Issue below the ceiling alone\" out: then a node that is cut off goes on, beside the next holder.",
+		Then: "Leave the rule \"Issue below the ceiling alone\" out: then a node that is cut off goes " +
+			"on, beside the next holder.",
 	},
 	{
 		Name: "clock", Title: "A clock a minute ahead", Seed: 1, Nodes: 4,
@@ -54,11 +62,13 @@ var Scenes = []Scene{
 		Says: []Line{
 			{0, "Each node has a clock, and measures the clocks of the others over gossip."},
 			{12 * second, "Somebody sets the clock of n1 a minute ahead."},
-			{15 * second, "The short hand is the wall clock, the long one what n1 issues by. A majority disagrees with the step, so n1 does not follow it."},
+			{15 * second, "The short hand is the wall clock, the long one what n1 issues by. A majority " +
+				"disagrees with the step, so n1 does not follow it."},
 			{28 * second, "Had it followed, its IDs would be a minute ahead of all others, and would stay so."},
 			{40 * second, "The clock is set right. Nothing had to be repaired."},
 		},
-		Then: "Let all clocks step, one after the other: the majority decides what time it is. Uniqueness does not rest on it.",
+		Then: "Let all clocks step, one after the other: the majority decides what time it is. " +
+			"Uniqueness does not rest on it.",
 	},
 	{
 		Name: "etcd", Title: "etcd is gone", Seed: 1, Nodes: 4,
@@ -67,8 +77,10 @@ var Scenes = []Scene{
 			{0, "Nodes issue from memory. etcd is asked for the next seconds, well ahead of time."},
 			{12 * second, "etcd has no leader: no request is carried out."},
 			{20 * second, "Nothing changes for callers. Each node has between 25 and 30 s left."},
-			{38 * second, "The windows end. Nodes refuse now: WINDOW_EXHAUSTED. They would rather refuse than guess."},
-			{62 * second, "etcd is back. Nodes read what happened, extend their windows, and go on with the same sids."},
+			{38 * second, "The windows end. Nodes refuse now: WINDOW_EXHAUSTED. They would rather refuse " +
+				"than guess."},
+			{62 * second, "etcd is back. Nodes read what happened, extend their windows, and go on with " +
+				"the same sids."},
 		},
 		Then: "Take etcd away for 20 s: no caller notices.",
 	},
@@ -77,9 +89,12 @@ var Scenes = []Scene{
 		Acts: acts("restore:50s::;recover:75s::"), Ends: 150 * second,
 		Says: []Line{
 			{0, "A backup of etcd is made every 15 s."},
-			{50 * second, "etcd is restored from the backup of a while ago. It has forgotten windows that it had confirmed."},
-			{56 * second, "Nodes see that the history went back, and stop: HISTORY_REWOUND. To go on from old records could issue IDs again."},
-			{75 * second, "An operator runs \"allocator admin recover\". A new era begins, above all that was ever confirmed."},
+			{50 * second, "etcd is restored from the backup of a while ago. It has forgotten windows " +
+				"that it had confirmed."},
+			{56 * second, "Nodes see that the history went back, and stop: HISTORY_REWOUND. To go on " +
+				"from old records could issue IDs again."},
+			{75 * second, "An operator runs \"allocator admin recover\". A new era begins, above all " +
+				"that was ever confirmed."},
 			{85 * second, "Nodes wait until their clocks reach the floor of the era, and issue above it."},
 		},
 		Then: "Restore a backup, kill a node, and recover, in any order.",
@@ -90,20 +105,33 @@ var Scenes = []Scene{
 func cutOff(seed uint64) Scene {
 	return Scene{
 		Name: "cut", Title: "A node is cut off from etcd", Seed: seed, Nodes: 4, SIDs: 3,
-		Acts: acts("cut:12s:n1:70s"), Ends: 100 * second,
+		Acts: acts("cut:12s:n1:70s"), From: 10 * second, Ends: 60 * second,
 	}
 }
 
 // Rules are what a visitor may leave out.
 var Rules = []Rule{
 	{
-		Name: "ceiling", Title: "Issue below the ceiling alone", Bug: "window-off", Claim: "I3", Section: "the-generator",
+		Name: "ceiling", Title: "Issue below the ceiling " +
+			"alone", Bug: "window-off", Claim: "I3", Section: "the-generator",
 		Sentence: "The ceiling is checked last: a block that would reach it is refused with WINDOW_EXHAUSTED.",
 		Scene:    cutOff(2),
 	},
 	{
+		Name: "compare", Title: "Compare the record with each write", Bug: "compare-window-gone", Claim: "I4",
+		Section: "records",
+		Sentence: "Every transaction compares window/<sid> with the record last seen, by revision and by " +
+			"value.",
+		Scene: Scene{
+			Name: "trouble", Title: "A seed of the campaigns, with all kinds of " +
+				"faults", Mode: sim.Unclocked, Seed: 130,
+			From: 70 * second, Ends: 90 * second,
+		},
+	},
+	{
 		Name: "start", Title: "Start above the old window", Bug: "start-at-own-clock", Claim: "I4",
-		Section: "why-no-id-comes-twice", Sentence: "ACQUIRE sets base ≥ the ceiling before it.", Scene: cutOff(1),
+		Section: "why-no-id-comes-twice", Sentence: "ACQUIRE sets base ≥ the ceiling before " +
+			"it.", Scene: cutOff(1),
 	},
 	{
 		Name: "confirmed", Title: "Use what is confirmed alone", Bug: "ceiling-before-confirmed", Claim: "I3",
@@ -117,19 +145,25 @@ var Rules = []Rule{
 	},
 	{
 		Name: "record", Title: "Record the window in etcd first", Bug: "window-in-memory", Claim: "I4",
-		Section: "records", Sentence: "One record is the base of uniqueness: window/<sid>, which is on no lease and is never deleted.",
+		Section: "records", Sentence: "One record is the base of uniqueness: window/<sid>, which is on " +
+			"no lease and is never deleted.",
 		Scene: cutOff(1),
 	},
 	{
-		Name: "generator", Title: "Never go back within a window", Bug: "guard-off", Claim: "I1", Section: "the-generator",
+		Name: "generator", Title: "Never go back within a " +
+			"window", Bug: "guard-off", Claim: "I1", Section: "the-generator",
 		Sentence: "Out of entropy, the word carries into the next millisecond. It never goes back.",
-		Scene:    Scene{Name: "busy", Title: "Clocks that go back", Mode: sim.Unclocked, Seed: 34, Ends: 20 * second},
+		Scene: Scene{Name: "busy", Title: "Clocks that go " +
+			"back", Mode: sim.Unclocked, Seed: 34, Ends: 20 * second},
 	},
 	{
-		Name: "majority", Title: "Follow a step on a majority's word alone", Bug: "step-followed-at-once", Claim: "I5",
-		Section: "agreement", Sentence: "A node cannot know from its own clock whether it is right, and may not trust one peer.",
+		Name: "majority", Title: "Follow a step on a majority's word " +
+			"alone", Bug: "step-followed-at-once", Claim: "I5",
+		Section: "agreement", Sentence: "A node cannot know from its own clock whether it is right, and " +
+			"may not trust one peer.",
 		Scene: Scene{
-			Name: "clock", Title: "A clock a minute ahead", Seed: 1, Nodes: 4, Acts: acts("step:12s:n1:60s"), Ends: 40 * second,
+			Name: "clock", Title: "A clock a minute " +
+				"ahead", Seed: 1, Nodes: 4, Acts: acts("step:12s:n1:60s"), Ends: 40 * second,
 		},
 	},
 }

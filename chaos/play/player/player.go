@@ -42,7 +42,7 @@ type View struct {
 	Mode       sim.Mode    `json:"mode"`
 	Acts       string      `json:"acts"`
 	Hash       string      `json:"hash"`
-	Error      string      `json:"error"` // of what was asked for last
+	Error      string      `json:"error"` // The last call failed with it.
 	IDs        int         `json:"ids"`
 	Duplicates int         `json:"duplicates"`
 	Disorder   int         `json:"disorder"`

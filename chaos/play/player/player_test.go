@@ -2,6 +2,7 @@ package player
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/sim"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 // TestScenes: what the texts of the guided scenes say happens, and nothing is issued twice.
@@ -129,6 +131,22 @@ func TestBack(t *testing.T) {
 	}
 	if v := p.Back(then.Event); v.Hash != then.Hash || !v.Nodes[1].Up {
 		t.Errorf("back: hash %s, was %s", v.Hash, then.Hash)
+	}
+}
+
+// TestSeed: a seed of the campaigns is the same run in the page.
+func TestSeed(t *testing.T) {
+	modes := []sim.Mode{sim.Tampered, sim.Everything, sim.Unclocked}
+	for _, mode := range modes[:tier.Of(t, "modes", 1, 3, 3)] {
+		want := sim.Run(2, sim.Options{Mode: mode})
+		var p Player
+		v := p.Begin(Options{Seed: "2", Mode: mode})
+		for !v.Over {
+			v = p.Advance(60_000, 100_000)
+		}
+		if got := fmt.Sprintf("%016x", want.Hash); v.Hash != got || v.Duplicates != 0 {
+			t.Errorf("%s: hash %s, and TestSim has %s", mode, v.Hash, got)
+		}
 	}
 }
 

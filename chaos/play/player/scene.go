@@ -18,6 +18,7 @@ type Scene struct {
 	Nodes int
 	SIDs  int // 0: as many as the layout has
 	Acts  []sim.Act
+	From  time.Duration // It is worth looking at from here on.
 	Ends  time.Duration
 	Says  []Line
 	Then  string // what the visitor may try now
@@ -39,10 +40,10 @@ type Rule struct {
 	Name     string
 	Title    string
 	Bug      string // its name in chaos/planted
-	Claim    string // that breaks
-	Section  string // of docs/DESIGN.md
-	Sentence string // there
-	Scene    Scene  // that shows it
+	Claim    string // It breaks without the rule.
+	Section  string // docs/DESIGN.md says Sentence there.
+	Sentence string
+	Scene    Scene
 }
 
 // Texts are what the page offers.
@@ -59,6 +60,7 @@ type sceneText struct {
 	Nodes int        `json:"nodes"`
 	SIDs  int        `json:"sids"`
 	Acts  string     `json:"acts"`
+	From  float64    `json:"from"`
 	Ends  float64    `json:"ends"`
 	Steps []stepText `json:"steps"`
 	Then  string     `json:"then"`
@@ -85,7 +87,9 @@ func Catalog() (out Texts) {
 		out.Scenes = append(out.Scenes, s.text())
 	}
 	for _, r := range Rules {
-		out.Rules = append(out.Rules, ruleText{r.Name, r.Title, r.Bug, r.Claim, r.Sentence, designURL + r.Section, r.Scene.text()})
+		out.Rules = append(out.Rules, ruleText{
+			r.Name, r.Title, r.Bug, r.Claim, r.Sentence, designURL + r.Section, r.Scene.text(),
+		})
 	}
 	return out
 }
@@ -94,7 +98,7 @@ func (s Scene) text() sceneText {
 	o := s.Options()
 	t := sceneText{
 		Name: s.Name, Title: s.Title, Mode: o.Mode, Seed: strconv.FormatUint(s.Seed, 10), Nodes: s.Nodes, SIDs: s.SIDs,
-		Ends: millis(s.Ends), Steps: []stepText{}, Then: s.Then, Acts: actsText(s.Acts),
+		From: millis(s.From), Ends: millis(s.Ends), Steps: []stepText{}, Then: s.Then, Acts: actsText(s.Acts),
 	}
 	for _, l := range s.Says {
 		t.Steps = append(t.Steps, stepText{millis(l.At), l.Text})
