@@ -40,6 +40,12 @@ function markdown(md) {
   md.renderer.rules.text = (...args) => plain(...args).replaceAll('{{', '&#123;&#123;')
 }
 
+// searched is what the search finds a page by. Decisions are found in their list, so that pages that say how to do
+// a thing are above those that say why it is so.
+function searched(text, env, md) {
+  return /^docs\/decisions\/\d/.test(env.relativePath) ? '' : md.render(text, env)
+}
+
 // policy adds the Content-Security-Policy: files of this site, and its scripts within the page.
 function policy(html) {
   const sums = [...html.matchAll(/<script(?![^>]*\ssrc=)[^>]*>([^]*?)<\/script>/g)].map(([, script]) => `'sha256-${createHash('sha256').update(script).digest('base64')}'`)
@@ -80,7 +86,7 @@ export default defineConfig({
     })),
     notFound: { title: 'Not found', quote: 'No page has this address.', linkText: 'Front page', linkLabel: 'Front page' },
     outline: { level: [2, 4] },
-    search: { provider: 'local' },
+    search: { provider: 'local', options: { _render: searched } },
     editLink: { pattern: `${pages.source}/blob/main/:path`, text: 'On GitHub' },
   },
   transformPageData: (page) => ({ description: pages.all.get(page.filePath).first }),
