@@ -76,7 +76,8 @@ func draw(r *rand.Rand, mode Mode, virtual time.Duration) plan {
 		if r.IntN(2) == 0 {
 			return 0
 		}
-		return low * math.Pow(high/low, r.Float64())
+		// In the last bits, math.Pow differs between processors, and with them the whole run would.
+		return float64(float32(low * math.Pow(high/low, r.Float64())))
 	}
 	one := func(of ...time.Duration) time.Duration { return of[r.IntN(len(of))] }
 
