@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -187,7 +188,7 @@ func (p *Player) Advance(ms float64, events int) View {
 		return p.failed(errNone)
 	}
 	const most = float64(24 * time.Hour / time.Millisecond)
-	p.live.Advance(time.Duration(min(max(ms, 0), most)*float64(time.Millisecond)), events)
+	p.live.Advance(time.Duration(math.Round(min(max(ms, 0), most)*float64(time.Millisecond))), events)
 	return p.View()
 }
 

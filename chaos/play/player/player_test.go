@@ -114,6 +114,22 @@ func play(t *testing.T, s Scene) (views []View) {
 // at returns the view after so many seconds.
 func at(views []View, seconds int) View { return views[seconds-1] }
 
+// TestSlices: a run that is shown in slices, as long as a page's frames are, ends where one slice does.
+func TestSlices(t *testing.T) {
+	var p, q Player
+	v, want := p.Begin(Options{}), q.Begin(Options{})
+	for v.Now < 3000 {
+		slice := min(16.683, 3000-v.Now)
+		if before := v.Now; p.Advance(slice, 1<<30).Now == before {
+			t.Fatalf("%v ms after %v change nothing", slice, before)
+		}
+		v = p.Advance(0, 0)
+	}
+	if want = q.Advance(3000, 1<<30); v.Now != want.Now || v.Hash != want.Hash {
+		t.Errorf("in slices: %v ms, hash %s; in one: %v ms, hash %s", v.Now, v.Hash, want.Now, want.Hash)
+	}
+}
+
 // TestBack: a run that is played again up to an event is as it was there, and an act in it is
 // repeated from the list.
 func TestBack(t *testing.T) {
