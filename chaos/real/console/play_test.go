@@ -1,0 +1,452 @@
+package console
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/flakelease/allocator/chaos/play/player"
+	"github.com/flakelease/allocator/chaos/sim"
+)
+
+var playDir = flag.String("play", "", "directory of the page of the simulation; empty: it is built")
+
+// buildPlay returns a directory with the page of the simulation in its directory "console",
+// which is where open looks for a page.
+var buildPlay = sync.OnceValues(func() (string, error) {
+	root := filepath.Join(programs, "play")
+	dir := filepath.Join(root, "console")
+	if *playDir != "" {
+		return root, os.CopyFS(dir, os.DirFS(*playDir))
+	}
+	build := exec.Command("go", "run", "./chaos/play", "-dir", dir)
+	build.Dir = "../../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%v: %w\n%s", build, err, out)
+	}
+	return root, nil
+})
+
+// played is the page of the simulation in a tab.
+type played struct{ *page }
+
+// openPlay opens the page of the simulation under the strictest policy that it promises to work with.
+func openPlay(t *testing.T, hash string, options ...option) played {
+	t.Helper()
+	browser(t) // it may skip the test
+	root, err := buildPlay()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := http.FileServer(http.Dir(root))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src data:")
+		files.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	p := played{open(t, s.URL+"/console/", hash, options...)}
+	p.until("view")
+	return p
+}
+
+// field returns a text of the counter, or of what is said of the run, without commas.
+func (p played) field(name string) string {
+	p.t.Helper()
+	return strings.ReplaceAll(eval[string](p.page, fmt.Sprintf("document.querySelector('[data-field=%s]').textContent", name)), ",", "")
+}
+
+func (p played) faster(speed string) {
+	p.t.Helper()
+	eval[bool](p.page, fmt.Sprintf("{ const s = document.querySelector('#speed'); s.value = %q; s.dispatchEvent(new Event('change')) }", speed))
+}
+
+func (p played) pause() {
+	p.t.Helper()
+	eval[int](p.page, "play(false), 1")
+	p.until("document.body.dataset.playing === 'false' && shown > 0")
+}
+
+// claims compares what the page shows with the simulation's own view.
+func (p played) claims(want player.View) {
+	p.t.Helper()
+	p.until("shown > 0") // The texts are those of the last view.
+	for name, want := range map[string]any{
+		"ids": want.IDs, "duplicates": want.Duplicates, "disorder": want.Disorder, "refused": want.Refused, "event": want.Event,
+		"hash": want.Hash, "seed": want.Seed, "mode": want.Mode,
+	} {
+		if got := p.field(name); got != fmt.Sprint(want) {
+			p.t.Errorf("the page shows %s %s, and the simulation has %v", name, got, want)
+		}
+	}
+	states := eval[[]string](p.page, "[...document.querySelectorAll('#cards [data-state]')].map((c) => c.dataset.state)")
+	for i, n := range want.Nodes {
+		state := "refusing"
+		switch {
+		case !n.Up:
+			state = "down"
+		case n.Paused:
+			state = "paused"
+		case n.Serving:
+			state = "issuing"
+		}
+		if states[i] != state {
+			p.t.Errorf("the page shows that %s is %s, and the simulation has %s", n.Name, states[i], state)
+		}
+	}
+}
+
+// repeated compares a run that is paused with the same one, played here from what its link says.
+func (p played) repeated() {
+	p.t.Helper()
+	events, err := strconv.Atoi(p.field("event"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var same player.Player
+	o := eval[player.Options](p.page, "({ seed: view.seed, mode: view.mode, nodes: view.nodes.length, sids, acts: new URLSearchParams(location.hash.slice(1)).get('acts') ?? '' })")
+	o.Until = events
+	if v := same.Begin(o); v.Hash != p.field("hash") || v.Error != "" {
+		p.t.Errorf("%+v has hash %s after %d events, the page shows %s: %s", o, v.Hash, v.Event, p.field("hash"), v.Error)
+	}
+}
+
+// TestPlayScenes: each scene says what it has to say, ends, and shows what the simulation has then.
+func TestPlayScenes(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "")
+	p.faster("30")
+	for _, s := range player.Catalog().Scenes {
+		p.run(click(fmt.Sprintf("#scenes button[value=%q]", s.Name)))
+		for _, step := range s.Steps {
+			p.until(fmt.Sprintf("document.querySelector('#guide-text').textContent === %q && document.body.dataset.playing === 'false'", step.Text))
+			p.run(click("#next"))
+		}
+		p.until(fmt.Sprintf("document.querySelector('#guide-text').textContent === %q", s.Then))
+		p.shot("play-" + s.Name)
+		var same player.Player
+		same.Begin(player.Options{Seed: s.Seed, Mode: s.Mode, Nodes: s.Nodes, SIDs: s.SIDs, Acts: s.Acts})
+		p.claims(same.Advance(s.Ends, 1<<30))
+		if p.field("duplicates") != "0" || p.field("disorder") != "0" {
+			t.Errorf("scene %s: %s duplicates, %s order violations", s.Name, p.field("duplicates"), p.field("disorder"))
+		}
+	}
+}
+
+// TestPlayRules: the run without a rule ends with what the rule prevents, and says which sentence was broken.
+func TestPlayRules(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "")
+	for _, r := range player.Catalog().Rules {
+		began := time.Now()
+		p.run(click(fmt.Sprintf("#rules input[value=%q]", r.Name)))
+		p.until(fmt.Sprintf("rule === %q && !document.querySelector('#broken').hidden", r.Name))
+		p.shot("play-rule-" + r.Name)
+		shown := eval[string](p.page, "document.querySelector('#broken').innerText")
+		t.Logf("%s: after %v\n%s", r.Name, time.Since(began).Round(time.Second/10), shown)
+		if !strings.Contains(shown, r.Sentence) || !strings.Contains(shown, r.Claim) {
+			t.Errorf("rule %s: the sentence %q of %s is not shown", r.Name, r.Sentence, r.Claim)
+		}
+		if twins := eval[[]string](p.page, "[...document.querySelectorAll('#broken li')].map((li) => li.textContent)"); r.Claim == "I5" {
+			if !strings.Contains(shown, "A claim does not hold: "+r.Claim) {
+				t.Errorf("rule %s: no violation of %s is shown", r.Name, r.Claim)
+			}
+		} else if len(twins) != 2 || twins[0] == twins[1] || twins[0][:flakeLen] != twins[1][:flakeLen] || p.field("duplicates") == "0" {
+			t.Errorf("rule %s: %q, and %s duplicates", r.Name, twins, p.field("duplicates"))
+		}
+		if got, want := eval[string](p.page, "location.hash"), "rule="+r.Name; !strings.Contains(got, want) {
+			t.Errorf("the address %s lacks %s", got, want)
+		}
+	}
+}
+
+const flakeLen = 13
+
+// TestPlaySeed: a link with a seed of a campaign plays it to its end, which is the one that it has in go test.
+func TestPlaySeed(t *testing.T) {
+	t.Parallel()
+	for m, seed := range map[sim.Mode]uint64{sim.Everything: 15, sim.Unclocked: 25, sim.Tampered: 25} { // short ones
+		want := sim.Run(seed, sim.Options{Mode: m})
+		p := openPlay(t, fmt.Sprintf("#seed=%d&mode=%s", seed, m))
+		p.until("document.body.dataset.over === 'true'")
+		if got, want := p.field("hash"), fmt.Sprintf("%016x", want.Hash); got != want {
+			t.Errorf("mode %s: the page shows hash %s, the seed has %s", m, got, want)
+		}
+		if got, want := p.field("ids"), fmt.Sprint(want.IDs); m != sim.Tampered && got != want {
+			t.Errorf("mode %s: the page shows %s IDs, the seed has %s", m, got, want)
+		}
+	}
+}
+
+// TestPlayLink: what a visitor does is in the link, and the link repeats it.
+func TestPlayLink(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "#seed=18446744073709551615&mode=calm&nodes=5")
+	p.faster("10")
+	for i, keys := range []string{"2k", "3p", "4S", "1c", "5g", "0a"} {
+		p.until(fmt.Sprintf("view.now > %d && playing", 2000*(i+1)))
+		p.run(sendKeys("#main", keys))
+		if said := eval[string](p.page, "document.querySelector('#said').textContent"); said != "" {
+			t.Errorf("after the keys %s the page says %q", keys, said)
+		}
+	}
+	p.until("view.now > 20e3")
+	p.pause()
+	p.repeated()
+	acts := p.field("acts")
+	for _, kind := range []string{"kill:", "pause:", "step:", "cut:", "gossip:", "etcd:"} {
+		if !strings.Contains(acts, kind) {
+			t.Errorf("%s is not among the acts %s", kind, acts)
+		}
+	}
+	again := openPlay(t, eval[string](p.page, "location.hash"))
+	again.faster("10")
+	again.until("view.now > 15e3")
+	again.pause()
+	again.repeated()
+	if got := again.field("acts"); got != acts {
+		t.Errorf("the link has the acts %s, and they were %s", got, acts)
+	}
+	again.run(click("#copy")) // It says so, or why not.
+	again.until("document.querySelector('#said').textContent")
+}
+
+// TestPlayBack: events and seconds are taken back exactly.
+func TestPlayBack(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "#seed=7&mode=calm&nodes=4&acts=kill:2s:n1:1s")
+	p.until("view.now > 4e3")
+	p.pause()
+	hash := p.field("hash")
+	p.run(sendKeys("#main", "..."))
+	p.until("shown > 0")
+	if p.field("hash") == hash {
+		t.Error("three events change nothing")
+	}
+	p.run(sendKeys("#main", ",,,"))
+	p.until("shown > 0")
+	if got := p.field("hash"); got != hash {
+		t.Errorf("three events on and three back lead from hash %s to %s", hash, got)
+	}
+	now := eval[float64](p.page, "view.now")
+	for button, moved := range map[string]float64{"#back-second": -1000, "#on-second": 1000} {
+		before := eval[float64](p.page, "view.now")
+		p.run(click(button))
+		p.until("shown > 0")
+		if got := eval[float64](p.page, "view.now") - before; math.Abs(got-moved) > 0.01 {
+			t.Errorf("%s moves time by %v ms", button, got)
+		}
+		p.repeated()
+	}
+	if got := eval[float64](p.page, "view.now"); math.Abs(got-now) > 0.01 {
+		t.Errorf("a second each way leads from %v to %v ms", now, got)
+	}
+	if shown, drawn := eval[int](p.page, "view.ids"), eval[int](p.page, "past.rows.reduce((n, r) => n + r.issues.length, 0)"); drawn == 0 || drawn > shown {
+		t.Errorf("the timeline has %d moments of %d IDs", drawn, shown)
+	}
+}
+
+// TestPlayTimeline: the timeline says in words what it draws, zooms, and follows the run again when it is asked to.
+func TestPlayTimeline(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "#seed=7&mode=calm&nodes=3&acts=step:3s:n2:60s;kill:4s:n1:10s;pause:4s:n3:5s;etcd:5s::3s")
+	p.faster("3")
+	p.until("view.now > 10e3")
+	p.pause()
+	for _, at := range []struct {
+		row, ms int
+		want    []string
+	}{
+		{0, 10, []string{"n1: ", "refused, CLOCK_UNVERIFIED"}},
+		{0, 6000, []string{"n1: ", "sid ", "term 1", "holder gone", "down", "etcd is away"}},
+		{1, 3000, []string{"n2: ", "clock +60.0 s"}},
+		{2, 4500, []string{"n3: ", "paused"}},
+		{2, 59000, nil},
+	} {
+		got := eval[string](p.page, fmt.Sprintf("timeline.at(timeline.x(%d), timeline.rowHeight * %d.5)", at.ms, at.row))
+		if at.want == nil && got != "" {
+			t.Errorf("in %d ms nothing is drawn, and it says %q", at.ms, got)
+		}
+		for _, want := range at.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("row %d at %d ms says %q, which lacks %q", at.row, at.ms, got, want)
+			}
+		}
+	}
+	shown := func() float64 { return eval[float64](p.page, "timeline.data.to - timeline.data.from") }
+	p.run(sendKeys("#main", "+"))
+	p.until("width === 30e3 && timeline.data.to - timeline.data.from < 31e3")
+	p.run(click("#zoom-out"), click("#earlier"))
+	p.until("pinned && !document.querySelector('#follow').hidden")
+	if got := shown(); math.Abs(got-60e3) > 1 {
+		t.Errorf("after zooming in and out %v ms are shown", got)
+	}
+	eval[int](p.page, `{ const c = document.querySelector("#timeline"), at = { clientX: 0, clientY: 0, bubbles: true, cancelable: true };
+		c.dispatchEvent(new WheelEvent("wheel", { ...at, deltaY: -1, ctrlKey: true })); 1 }`)
+	p.until("timeline.data.to - timeline.data.from < 49e3")
+	p.run(click("#follow"))
+	p.until("!pinned && timeline.data.from <= view.now && view.now < timeline.data.to")
+}
+
+// TestPlayFile: the page works as a file, without a server, and loads its mutants.
+func TestPlayFile(t *testing.T) {
+	t.Parallel()
+	browser(t)
+	root, err := buildPlay()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := played{open(t, "file://"+root, "index.html#seed=4&mode=calm&nodes=3")}
+	p.until("view && view.now > 1000")
+	p.pause()
+	p.repeated()
+	p.run(click(`#rules input[value=ceiling]`))
+	p.until("!document.querySelector('#broken').hidden")
+}
+
+func reducedMotion(p *page) {
+	p.call("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-reduced-motion", "value": "reduce"}}}, nil)
+}
+
+// TestPlayMotion: who asks for less motion gets a page that is paused, and few pictures.
+func TestPlayMotion(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "#seed=4&mode=calm&nodes=3", reducedMotion)
+	if eval[bool](p.page, "playing") {
+		t.Error("the page plays by itself")
+	}
+	p.run(click("#play"))
+	p.until("view.now > 1000")
+	drawn := eval[int](p.page, "new Promise((done) => { let n = 0, draw = timeline.draw; timeline.draw = (d) => { n++; draw.call(timeline, d) }; setTimeout(() => done(n), 2000) })")
+	if drawn > 5 {
+		t.Errorf("%d pictures in 2 s", drawn)
+	}
+}
+
+// TestPlayAccessible: axe-core finds nothing, in light and dark; on a phone nothing is wider than the screen.
+func TestPlayAccessible(t *testing.T) {
+	t.Parallel()
+	source := axe(t)
+	for _, look := range []struct {
+		name    string
+		options []option
+	}{{"light", nil}, {"dark", []option{dark}}} {
+		p := openPlay(t, "#seed=7&mode=calm&nodes=5&acts=step:3s:n2:60s;cut:3s:n4:30s;kill:4s:n1:10s;pause:4s:n3:10s", look.options...)
+		p.faster("3")
+		p.until("view.now > 9e3 && document.querySelector('#cards [data-state=down]')")
+		p.run(click("#keys summary"), click("#log-section summary"))
+		eval[int](p.page, source+"; 1")
+		for _, state := range []string{"free", "scene", "rule"} {
+			switch state {
+			case "scene":
+				p.run(click("#scenes button"))
+				p.until("scene && stepAt === 0")
+			case "rule":
+				p.run(click("#rules input[value=ceiling]"))
+				p.until("!document.querySelector('#broken').hidden")
+			}
+			for _, width := range []int64{1400, 360} {
+				p.run(chromedp.EmulateViewport(width, 900))
+				p.until(fmt.Sprintf("innerWidth === %d", width))
+				if wide := eval[int64](p.page, "document.documentElement.scrollWidth"); wide > width {
+					t.Errorf("%s, %s: the page is %d px wide on a screen of %d", look.name, state, wide, width)
+				}
+				p.shot(fmt.Sprintf("play-%s-%s-%d", state, look.name, width))
+				for _, found := range eval[[]struct {
+					ID, Impact, Help string
+					Nodes            []struct{ HTML, FailureSummary string }
+				}](p.page, `axe.run(document, { preload: false, resultTypes: ["violations"] }).then((r) => JSON.parse(JSON.stringify(r.violations)))`) {
+					t.Errorf("%s, %s, %d px: %s: %s (%s), %d times, first %s\n%s", look.name, state, width, found.Impact, found.Help, found.ID, len(found.Nodes), found.Nodes[0].HTML, found.Nodes[0].FailureSummary)
+				}
+			}
+		}
+	}
+}
+
+// timed notes how long the work of each frame takes.
+func timed(p *page) {
+	p.call("Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": `{
+		const request = requestAnimationFrame.bind(window);
+		window.took = [];
+		window.requestAnimationFrame = (f) => request((t) => { const began = performance.now(); f(t); took.push(performance.now() - began); });
+	}`}, nil)
+}
+
+// TestPlayFrames: with five nodes the work of a frame leaves time for 60 of them in a second, at any speed.
+func TestPlayFrames(t *testing.T) {
+	p := openPlay(t, "#seed=7&mode=calm&nodes=5", timed)
+	t.Logf("the first picture came after %.0f ms", eval[float64](p.page, "performance.now()"))
+	for _, speed := range []string{"1", "30"} {
+		p.faster(speed)
+		eval[int](p.page, "new Promise((done) => setTimeout(() => { took.length = 0; setTimeout(() => done(1), 5000) }, 2000))")
+		took := eval[[]float64](p.page, "took")
+		slices.Sort(took)
+		t.Logf("at %s times the speed of time: %d frames in 5 s; the work of half of them took at most %.1f ms, of 95%% %.1f ms; %.1f ms of simulated time passed in a ms",
+			speed, len(took), took[len(took)/2], took[len(took)*95/100], eval[float64](p.page, "reached"))
+		if took[len(took)/2] > 1000/60 {
+			t.Errorf("the work of half of the frames takes %.1f ms and more", took[len(took)/2])
+		}
+	}
+}
+
+// counted notes the programs that the page starts, and keeps none.
+func counted(p *page) {
+	p.call("Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": `{
+		const instantiate = WebAssembly.instantiate;
+		window.programs = [];
+		WebAssembly.instantiate = async (...args) => {
+			const instance = await instantiate(...args);
+			programs.push(new WeakRef(instance));
+			return instance;
+		};
+	}`}, nil)
+}
+
+// TestPlayMemory: one run after another, and one program after another, need no more memory than the first ones;
+// what has left the timeline is dropped.
+func TestPlayMemory(t *testing.T) {
+	span, runs := "12 * 60e3", 3
+	if *long {
+		span, runs = "60 * 60e3", 10
+	}
+	p := openPlay(t, "#seed=7&mode=calm&nodes=5", counted)
+	var used []int
+	for began := time.Now(); len(used) < runs || *long && time.Since(began) < 10*time.Minute; {
+		eval[bool](p.page, "begin({ seed: 1, mode: 'calm' }, { without: 'ceiling' })")
+		eval[bool](p.page, fmt.Sprintf("begin({ seed: %d, mode: 'calm', nodes: 5 }).then((ok) => (finish(), ok))", len(used)))
+		for ok := false; !ok; time.Sleep(200 * time.Millisecond) {
+			ok = eval[bool](p.page, fmt.Sprintf("view.over || view.now >= %s", span))
+		}
+		p.pause()
+		if !eval[bool](p.page, "past.rows.every((r) => r.issues.length > 0 && r.issues[0] >= view.now - kept - 70e3 && r.issues.length <= most.moments)") {
+			t.Error("moments that have left the timeline are kept")
+		}
+		p.call("HeapProfiler.collectGarbage", nil, nil)
+		var heap struct {
+			UsedSize           float64 `json:"usedSize"`
+			BackingStorageSize float64 `json:"backingStorageSize"`
+		}
+		p.call("Runtime.getHeapUsage", nil, &heap)
+		memories := eval[[]float64](p.page, "programs.map((p) => p.deref()).filter(Boolean).map((p) => p.exports.mem.buffer.byteLength)")
+		if len(memories) > 2 { // The collector may have kept the last.
+			t.Errorf("%d programs are kept", len(memories))
+		}
+		used = append(used, int((heap.UsedSize+heap.BackingStorageSize+memories[len(memories)-1])/1e6))
+	}
+	t.Logf("MB after each run: %d", used)
+	if last, first := used[len(used)-1], used[1]; last > first+first/4+8 {
+		t.Errorf("memory grows from %d to %d MB", first, last)
+	}
+}
