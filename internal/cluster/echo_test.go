@@ -147,7 +147,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"later version":       {set(pingBytes, 0, 2), errVersion},
 		"later version alone": {[]byte{2}, errVersion},
 		"version 0":           {set(pongBytes, 0, 0), errVersion},
-		"another kind":        {set(pingBytes, 1, 5), errMalformed},
+		"another kind":        {set(pingBytes, 1, 7), errMalformed},
 		"ping cut":            {pingBytes[:len(pingBytes)-1], errMalformed},
 		"ping with a tail":    {append(bytes.Clone(pingBytes), 0), errMalformed},
 		"ping as a pong":      {set(pingBytes, 1, kindPong), errMalformed},
@@ -193,6 +193,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(appendPing(nil, aPing))
 	f.Add(appendAsk(nil, ask(aPing)))
 	f.Add(must(appendReport(nil, aReport)))
+	f.Add(appendAskMeasured(nil, askMeasured(aPing)))
+	f.Add(appendMeasured(nil, someMeasured))
 	f.Add([]byte{echoVersion, kindPong})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -212,6 +214,14 @@ func FuzzDecode(f *testing.F) {
 			}
 		case ask:
 			if again := appendAsk(nil, m); err != nil || !bytes.Equal(again, b) {
+				t.Fatalf("%x is read as %+v, %v and written as %x", b, m, err, again)
+			}
+		case askMeasured:
+			if again := appendAskMeasured(nil, m); err != nil || !bytes.Equal(again, b) {
+				t.Fatalf("%x is read as %+v, %v and written as %x", b, m, err, again)
+			}
+		case measured:
+			if again := appendMeasured(nil, m); err != nil || !bytes.Equal(again, b) {
 				t.Fatalf("%x is read as %+v, %v and written as %x", b, m, err, again)
 			}
 		case report:

@@ -111,7 +111,7 @@ type reply struct {
 	ping ping
 	t2   int64 // our raw clock when it came, ns
 
-	report bool // it asks for the report
+	kind byte // kindPing, kindAsk or kindAskMeasured: what it asks for
 }
 
 // NotifyMsg takes a message. The clocks are read before anything else, since
@@ -130,13 +130,19 @@ func (d delegate) NotifyMsg(b []byte) {
 	}
 	switch m := msg.(type) {
 	case ping:
-		queue(reply{m, came, false})
+		queue(reply{m, came, kindPing})
 	case ask:
 		if c.cfg.Report != nil {
-			queue(reply{ping(m), came, true})
+			queue(reply{ping(m), came, kindAsk})
+		}
+	case askMeasured:
+		if c.cfg.Measured != nil {
+			queue(reply{ping(m), came, kindAskMeasured})
 		}
 	case report:
-		c.takeReport(m, came)
+		c.keep(func(t *table) fault { return t.takeReport(m, came) })
+	case measured:
+		c.keep(func(t *table) fault { return t.takeMeasured(m, came) })
 	case pong:
 		c.settle(m, came)
 	default:
@@ -149,6 +155,16 @@ func (d delegate) NotifyMsg(b []byte) {
 }
 
 func (c *Cluster) drop(f fault) { c.n.dropped[f].Add(1) }
+
+// keep has an answer taken that is no exchange, and counts it if it is refused.
+func (c *Cluster) keep(take func(*table) fault) {
+	c.mu.Lock()
+	fault := take(c.table)
+	c.mu.Unlock()
+	if fault != none {
+		c.drop(fault)
+	}
+}
 
 // settle turns a reply into an exchange.
 func (c *Cluster) settle(p pong, t4 int64) {
@@ -242,8 +258,12 @@ func (c *Cluster) pong(r reply) error {
 		c.drop(notMember)
 		return nil
 	}
-	if r.report {
+	switch r.kind {
+	case kindAsk:
 		return c.sendReport(node, r.ping.Nonce)
+	case kindAskMeasured:
+		c.sendMeasured(node, r.ping.Nonce)
+		return nil
 	}
 	p := pong{
 		Instance: c.instance, Node: c.cfg.Node, Nonce: r.ping.Nonce, T1: r.ping.T1,
@@ -255,7 +275,7 @@ func (c *Cluster) pong(r reply) error {
 		c.drop(stale)
 		return nil
 	}
-	msg, err := appendPong(make([]byte, 0, maxMessage), p)
+	msg, err := appendPong(make([]byte, 0, pongMinimum+len(p.Node)), p)
 	if err != nil {
 		c.n.sendFailures.Add(1)
 		return err

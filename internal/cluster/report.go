@@ -122,7 +122,7 @@ const askedLately = int64(5 * time.Second)
 // owes returns for how long the peer has not answered requests for its report; 0: it has, or
 // nobody asked it lately.
 func (p *peer) owes(now int64) int64 {
-	if p.reportOwed == 0 || now-p.reportAsked > askedLately {
+	if p.reportOwed == 0 || now-p.asks.at > askedLately {
 		return 0
 	}
 	return now - p.reportOwed
@@ -143,14 +143,14 @@ func (c *Cluster) AskReports() {
 		all = append(all, asked{id, p, p.node})
 	}
 	slices.SortFunc(all, func(a, b asked) int {
-		return cmp.Or(cmp.Compare(a.peer.reportAsked, b.peer.reportAsked), slices.Compare(a.id[:], b.id[:]))
+		return cmp.Or(cmp.Compare(a.peer.asks.at, b.peer.asks.at), slices.Compare(a.id[:], b.id[:]))
 	})
 	all = all[:min(len(all), AsksAtOnce)]
 	asks := make([]ask, len(all))
 	for i, to := range all {
 		to.peer.reportOwed = now - to.peer.owes(now)
-		to.peer.reportNonce, to.peer.reportAsked = c.table.rand.Uint64()|1, now
-		asks[i] = ask{From: c.instance, Nonce: to.peer.reportNonce, T1: now}
+		to.peer.asks.ask(c.table.rand.Uint64(), now)
+		asks[i] = ask{From: c.instance, Nonce: to.peer.asks.nonce, T1: now}
 	}
 	c.mu.Unlock()
 	for i, to := range all {
@@ -176,26 +176,15 @@ func (c *Cluster) Reports() map[string]PeerReport {
 }
 
 // takeReport keeps a report that was asked for.
-func (c *Cluster) takeReport(r report, came int64) {
-	c.mu.Lock()
-	fault := c.table.takeReport(r, came)
-	c.mu.Unlock()
-	if fault != none {
-		c.drop(fault)
-	}
-}
-
 func (t *table) takeReport(r report, came int64) fault {
 	p := t.peers[r.Instance]
-	switch {
-	case p == nil:
+	if p == nil {
 		return notMember
-	case p.reportNonce == 0 || p.reportNonce != r.Nonce:
-		return unknown
-	case came-p.reportAsked > int64(maxRoundTrip):
-		return stale
 	}
-	p.reportNonce, p.reportOwed, p.report, p.reportAt = 0, 0, &r.Report, came
+	if fault := p.asks.answered(r.Nonce, came); fault != none {
+		return fault
+	}
+	p.reportOwed, p.report, p.reportAt = 0, &r.Report, came
 	return none
 }
 

@@ -54,7 +54,7 @@ func TestReportCodec(t *testing.T) {
 func TestTakeReport(t *testing.T) {
 	other := uuid.New()
 	table := aTable(anInstance, other)
-	table.peers[anInstance].reportNonce = 7
+	table.peers[anInstance].asks.nonce = 7
 	for _, tc := range []struct {
 		name string
 		r    report
@@ -82,7 +82,7 @@ func TestTakeReport(t *testing.T) {
 // asked. Nobody asks while nobody looks, and then it owes nothing.
 func TestOwes(t *testing.T) {
 	const second = int64(1e9)
-	p := peer{reportOwed: 10 * second, reportAsked: 12 * second}
+	p := peer{reportOwed: 10 * second, asks: query{at: 12 * second}}
 	for now, want := range map[int64]int64{
 		12 * second:                 2 * second,
 		12*second + askedLately:     2*second + askedLately,
@@ -90,10 +90,10 @@ func TestOwes(t *testing.T) {
 		3600 * second:               0,
 	} {
 		if got := p.owes(now); got != want {
-			t.Errorf("%d s later it owes %d, want %d", (now-p.reportAsked)/second, got, want)
+			t.Errorf("%d s later it owes %d, want %d", (now-p.asks.at)/second, got, want)
 		}
 	}
-	if got := (&peer{reportAsked: 12 * second}).owes(13 * second); got != 0 {
+	if got := (&peer{asks: query{at: 12 * second}}).owes(13 * second); got != 0 {
 		t.Errorf("one that answered owes %d", got)
 	}
 }

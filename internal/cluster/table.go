@@ -22,11 +22,34 @@ type peer struct {
 	asked int                 // pings sent since it was listed or joined
 	last  *agreement.Exchange // the newest; nil: it has not answered yet
 
-	reportNonce uint64  // The outstanding request for a report has it; 0: there is none.
-	reportAsked int64   // raw ns when that request was sent
-	reportOwed  int64   // raw ns when the first request was sent that is not answered; 0: none is
-	report      *Report // the newest; nil: none
-	reportAt    int64   // when it came
+	asks       query   // requests for reports
+	reportOwed int64   // raw ns when the first request was sent that is not answered; 0: none is
+	report     *Report // the newest; nil: none
+	reportAt   int64   // when it came
+
+	measured query           // requests for measurements
+	clocks   []measuredClock // the newest; nil: none
+	clocksAt int64           // when they came
+}
+
+// query is the latest request for something besides clocks.
+type query struct {
+	nonce uint64 // 0: it was answered, or there is none
+	at    int64  // raw ns when it was sent
+}
+
+func (q *query) ask(random uint64, now int64) { q.nonce, q.at = random|1, now }
+
+// answered settles an answer, which counts once and in time.
+func (q *query) answered(nonce uint64, came int64) fault {
+	switch {
+	case q.nonce == 0 || q.nonce != nonce:
+		return unknown
+	case came-q.at > int64(maxRoundTrip):
+		return stale
+	}
+	q.nonce = 0
+	return none
 }
 
 const (

@@ -58,6 +58,7 @@ func (d *Daemon) newConsole() *console.Console {
 		Node:       d.node,
 		Feed:       d.feed,
 		Clocks:     d.watch.Report,
+		Matrix:     d.reader.Matrix,
 		Conditions: d.adminConfig().Conditions,
 		Format:     d.cfg.Format(),
 		Settings:   d.reader.Settings(),
