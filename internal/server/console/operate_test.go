@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"regexp"
@@ -19,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // operator is a store, nodes and a lease that note what they are asked for.
@@ -282,7 +284,7 @@ func TestForms(t *testing.T) {
 		if o.err = nil; fails {
 			o.err = errors.New("the connection broke")
 		}
-		do(c, "POST", Path+"operate", "confirm="+planOf(t, c, url.Values{"action": {"quarantine"}, "sid": {"7"}}, ">Do it</button>"))
+		do(c, "POST", Path+"operate", "confirm="+planOf(t, c, url.Values{"action": {"quarantine"}, "sid": {"7"}}, ">Quarantine sid 7</button>"))
 		want := `level=INFO msg="action of an operator" action="quarantine sid 7"`
 		if fails {
 			want = `level=WARN msg="action of an operator failed" action="quarantine sid 7"`
@@ -296,5 +298,62 @@ func TestForms(t *testing.T) {
 	o.view.SIDs = map[flake.SID]lease.SIDRecords{}
 	if key := planOf(t, c, url.Values{"action": {"recover"}}, ">No other node runs: begin the era</button>"); key == "" {
 		t.Error("an era cannot be confirmed")
+	}
+}
+
+// TestServingAfter: a plan says how many nodes will serve, with the standbys that take a sid and
+// the free sids that are taken.
+func TestServingAfter(t *testing.T) {
+	at := func(state status.State, sid int) status.Node {
+		return status.Node{Instance: "i" + fmt.Sprint(sid), SID: sid, State: state}
+	}
+	standby := status.Node{Instance: "s", SID: -1, State: status.Standby}
+	held := func(sids ...int) (out []status.SID) {
+		for _, sid := range sids {
+			out = append(out, status.SID{SID: sid, State: status.Held})
+		}
+		return out
+	}
+	full := held(0, 1, 2, 3)
+	for name, tc := range map[string]struct {
+		action operate.Action
+		sid    flake.SID
+		nodes  []status.Node
+		sids   []status.SID
+		want   string
+	}{
+		"drain":                        {operate.Drain, 0, []status.Node{at(status.Serving, 0), at(status.Serving, 1), at(status.Silent, 2)}, held(0, 1), "2 of 3 now, 1 after"},
+		"drain with a standby":         {operate.Drain, 0, []status.Node{at(status.Serving, 0), standby}, full, "1 of 2 now, 1 after"},
+		"drain with one of other sids": {operate.Drain, 0, []status.Node{at(status.Serving, 0), {SID: -1, State: status.Standby, SIDRange: "2-3"}}, full, "1 of 2 now, 0 after"},
+		"drain one that refuses":       {operate.Drain, 0, []status.Node{at(status.Refusing, 0), at(status.Serving, 1)}, held(0, 1), "1 of 2 now, 1 after"},
+		"undrain":                      {operate.Undrain, 0, []status.Node{{Instance: "i0", SID: -1, State: status.Refusing}, at(status.Serving, 1)}, held(1), "1 of 2 now, 2 after"},
+		"undrain without a free sid":   {operate.Undrain, 0, []status.Node{{Instance: "i0", SID: -1, State: status.Refusing}, at(status.Serving, 1)}, full, "1 of 2 now, 1 after"},
+		"quarantine a free sid":        {operate.Quarantine, 2, []status.Node{at(status.Serving, 0)}, held(0), "1 of 1 now, 1 after"},
+		"quarantine a held sid":        {operate.Quarantine, 0, []status.Node{at(status.Serving, 0)}, held(0), "1 of 1 now, 1 after"},
+		"quarantine the last sid":      {operate.Quarantine, 0, []status.Node{at(status.Serving, 0)}, full, "1 of 1 now, 0 after"},
+		"release a sid":                {operate.ReleaseSID, 2, []status.Node{at(status.Serving, 0)}, held(0), "1 of 1 now, 1 after"},
+		"release for a standby":        {operate.ReleaseSID, 2, []status.Node{at(status.Serving, 0), standby}, full, "1 of 2 now, 2 after"},
+		"release what is for workers":  {operate.ReleaseSID, 3, []status.Node{at(status.Serving, 0), standby}, full, "1 of 2 now, 1 after"},
+		"begin an era": {operate.Recover, 0, []status.Node{{State: status.Refusing, Refusing: node.HistoryRewound},
+			{State: status.Refusing, Refusing: node.ClockSkew}}, nil, "0 of 2 now, 1 after"},
+	} {
+		p := plan{Plan: operate.Plan{Action: tc.action, Repairs: []repair.Write{{SID: tc.sid}}}}
+		c := status.Cluster{PoolSIDs: "0-3", WorkerSIDs: "3", Nodes: tc.nodes, SIDs: tc.sids, Self: status.Self{Instance: "i0"}}
+		if got, want := p.Serving(c), "Nodes that serve: "+tc.want+" it."; got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestButtonsNameTheAct: a button that changes something says what and to whom.
+func TestButtonsNameTheAct(t *testing.T) {
+	for want, p := range map[string]operate.Plan{
+		"Drain node-1":                      {Action: operate.Drain, Title: "drain node-1"},
+		"Quarantine sid 7":                  {Action: operate.Quarantine, Title: "quarantine sid 7"},
+		"No other node runs: begin the era": {Action: operate.Recover, Title: "begin era 5"},
+	} {
+		if got := (plan{Plan: p}).Do(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
