@@ -4,17 +4,21 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
@@ -63,12 +67,27 @@ func fixture(c *status.Cluster, change ...func(*Config)) *Console {
 		Node:   node.New(node.Config{Name: "node-1", Instance: "a"}, clocktest.NewManual(start), rand.NewPCG(1, 2)),
 		Feed:   feed.New(feed.Config{Boot: "boot"}),
 		Clocks: func() clock.Report { return clock.Report{} },
+		Matrix: func() status.Matrix { return matrix },
 		Format: flake.Default,
 	}
 	for _, f := range change {
 		f(&cfg)
 	}
 	return New(cfg)
+}
+
+// matrix is what two nodes measured of each other.
+var matrix = status.Matrix{
+	Limit: 250_000,
+	More:  3,
+	Nodes: []status.MatrixRow{
+		{Name: "node-1", Instance: "a", Cells: []status.MatrixCell{
+			{State: status.MatrixSelf}, {State: status.MatrixFar, Offset: 1_000_240, Error: 300, RTT: 412},
+		}},
+		{Name: hostile, Instance: "b", Cells: []status.MatrixCell{
+			{State: status.MatrixUnknown}, {State: status.MatrixSelf},
+		}},
+	},
 }
 
 func do(c *Console, method, path, body string, header ...string) *httptest.ResponseRecorder {
@@ -522,5 +541,42 @@ func TestRunbooks(t *testing.T) {
 	}
 	if w := do(c, "GET", Path+"docs/nothing.md", ""); w.Code != 404 {
 		t.Errorf("HTTP %d", w.Code)
+	}
+}
+
+// TestMeanings: the words that pages explain are explained as in the glossary.
+func TestMeanings(t *testing.T) {
+	glossary, err := os.ReadFile("../../../docs/reference/glossary.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range meanings() {
+		if !regexp.MustCompile(`(?m)^\| \[`+m.Word+`\]\([^)]*\) \| `+regexp.QuoteMeta(m.Says)+` \|$`).Match(glossary) || len(m.Says) < 20 {
+			t.Errorf("%q is explained as %q", m.Word, m.Says)
+		}
+	}
+}
+
+// TestMatrix: the page and the poll of its script have the same matrix.
+func TestMatrix(t *testing.T) {
+	cluster := two()
+	c := fixture(&cluster)
+	var got status.Matrix
+	if err := json.Unmarshal(do(c, "GET", Path+"matrix", "").Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(matrix, got); diff != "" {
+		t.Error(diff)
+	}
+	page := do(c, "GET", Path+"clocks", "").Body.String()
+	for _, want := range []string{
+		`<tr data-key="a"><th scope="row">node-1</th><td data-state="self"><b></b> <small></small></td>` +
+			`<td data-state="far"><b>&#43;1000.2ms</b> <small>412µs far</small></td></tr>`,
+		`<td data-state="unknown"><b>?</b> <small></small></td>`,
+		`<span>3</span> more nodes are not shown`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %s", want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -136,6 +137,8 @@ var functions = map[string]any{
 	},
 	"runbook":   func(page string) string { return documents + page },
 	"thousands": thousands,
+	"word":      word,
+	"meanings":  sync.OnceValue(meanings),
 }
 
 // documents is where the console serves the documents of the program.

@@ -95,6 +95,7 @@ function rows(table, cells, columns) {
         tr.append(cell);
       });
     }
+    label(tr, table);
     if (tr.dataset.state !== (c.state || "")) tr.dataset.state = c.state || "";
     columns.forEach((kind, i) => {
       const cell = tr.cells[i];
@@ -117,6 +118,56 @@ function rows(table, cells, columns) {
     cell.colSpan = columns.length;
     cell.textContent = "none";
   }
+}
+
+// label gives the cells of a row the names of their columns: on a narrow screen each row is a
+// card. A name that spans two columns is that of the first.
+function label(tr, table) {
+  if (tr.dataset.labeled !== undefined || !table.tHead || tr.className === "none") return;
+  tr.dataset.labeled = "";
+  const names = [...table.tHead.rows[0].cells].flatMap((th) => [th.textContent, ...Array(th.colSpan - 1).fill("")]);
+  [...tr.cells].forEach((cell, i) => { cell.dataset.label = names[i] || ""; });
+}
+
+for (const table of document.querySelectorAll(".list")) {
+  table.classList.add("stacked");
+  for (const tr of table.tBodies[0].rows) label(tr, table);
+}
+
+// ---- copying
+
+// copied puts a text into the clipboard. Browsers offer that only to pages from this machine or
+// over TLS; elsewhere a selection is copied.
+async function copied(from) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(from.textContent.trim()).then(() => true, () => false);
+  getSelection().selectAllChildren(from);
+  const done = document.execCommand("copy");
+  getSelection().removeAllRanges();
+  return done;
+}
+
+// copier puts a button behind an ID or a command. It has no text, so that it is not copied too.
+function copier(from, what) {
+  const button = document.createElement("button");
+  Object.assign(button, { type: "button", className: "copy" });
+  button.setAttribute("aria-label", what);
+  button.addEventListener("click", async () => {
+    const done = await copied(from);
+    button.classList.toggle("done", done);
+    text($("#said"), done ? "copied" : "not copied: the browser does not allow it");
+    setTimeout(() => {
+      button.classList.remove("done");
+      text($("#said"), "");
+    }, 2000);
+  });
+  return button;
+}
+
+for (const cell of document.querySelectorAll("td.code, th.code")) cell.append(copier(cell, `Copy ${cell.textContent}`));
+for (const pre of document.querySelectorAll("pre")) {
+  const box = Object.assign(document.createElement("div"), { className: "copied" });
+  pre.replaceWith(box);
+  box.append(pre, copier(pre, "Copy the commands"));
 }
 
 // ---- the parts of the pages
@@ -196,7 +247,7 @@ function clockOf(n) {
     offset: c && c.offset_us - (k.known ? k.offset_us : 0), give: c && (self && k.known ? k.uncertainty_us : c.error_us) };
 }
 
-const sidColumns = [{ class: "n" }, { tag: true }, { link: true }, { class: "n" }, { class: "n left" }, { bar: true, class: "barcell" }, {}, { class: "n" }, { class: "note" }];
+const sidColumns = [{ class: "n" }, { tag: true }, { link: true, class: "name" }, { class: "n" }, { class: "n left" }, { bar: true, class: "barcell" }, {}, { class: "n" }, { class: "note" }];
 let longest = 1;
 const many = 128; // sids, above which a page shows less and follows snapshots alone
 
@@ -309,7 +360,7 @@ function intervals(k, list) {
   const figure = $("#intervals");
   const shown = list.filter((c) => c.measured).slice(0, 64);
   figure.hidden = shown.length === 0;
-  const step = 24, label = 150, width = Math.max(480, figure.clientWidth - 30), height = shown.length * step + 40;
+  const step = 24, width = Math.max(280, figure.clientWidth - 30), label = Math.min(150, width / 3), height = shown.length * step + 40;
   const wide = Math.max(k.limit_us * 2, ...shown.map((c) => Math.abs(c.offset) + c.give), 1e4);
   const half = (width - label - 30) / 2, middle = label + half;
   const x = (us) => middle + (Math.asinh(us / 1e3) / Math.asinh(wide / 1e3)) * half;
@@ -322,7 +373,7 @@ function intervals(k, list) {
   for (const us of [-36e8, -6e7, -1e7, -1e6, -1e5, -1e4, -1e3, 0, 1e3, 1e4, 1e5, 1e6, 1e7, 6e7, 36e8]) {
     if (Math.abs(us) > wide) continue;
     plot.append(svg("line", { class: us === 0 ? "zero" : "axis", x1: x(us), x2: x(us), y1: 4, y2: height - 26 }));
-    if (x(us) - free > 46 || us === 0) {
+    if (us === 0 || (x(us) - free > 46 && Math.abs(x(us) - middle) > 40)) {
       plot.append(svg("text", { x: x(us), y: height - 8, "text-anchor": "middle" }, us === 0 ? "0" : `${us < 0 ? "−" : "+"}${Math.abs(us) < 1e6 ? Math.abs(us) / 1e3 + " ms" : Math.abs(us) / 1e6 + " s"}`));
       free = x(us);
     }
@@ -539,7 +590,9 @@ function happened(e, id) {
   const kind = tr.insertCell();
   kind.append(Object.assign(document.createElement("span"), { className: "tag", textContent: e.kind }));
   for (const v of [e.node, e.sid < 0 ? "–" : e.sid, e.message]) tr.insertCell().textContent = v;
+  tr.cells[2].className = "name";
   tr.cells[3].className = "n";
+  label(tr, $("#events"));
   tr.hidden = !matches(tr);
   while (body.rows.length > maxRows) body.deleteRow(-1);
 }
@@ -591,6 +644,8 @@ async function first() {
     take(s);
   }
 }
+
+$("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 if (page !== "login" && page !== "error") {
   first();
