@@ -103,8 +103,11 @@ func withoutScripts(p *page) {
 	p.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": true}, nil)
 }
 
-func dark(p *page) {
-	p.call("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": "dark"}}}, nil)
+func light(p *page) { p.scheme("light") }
+func dark(p *page)  { p.scheme("dark") }
+
+func (p *page) scheme(name string) {
+	p.call("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": name}}}, nil)
 }
 
 // browser returns Chromium, or skips the test.

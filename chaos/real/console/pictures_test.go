@@ -14,7 +14,7 @@ import (
 
 var pictures = flag.Bool("pictures", false, "write the pictures of docs/images anew")
 
-// TestPictures makes the pictures of the documents: a clock of three was set ahead.
+// TestPictures makes the pictures of the documents, light and dark: a clock of three was set ahead.
 func TestPictures(t *testing.T) {
 	if !*pictures {
 		t.Skip("only with -pictures")
@@ -27,13 +27,13 @@ func TestPictures(t *testing.T) {
 	p.until(`document.querySelector(".card[data-node=node-2]").dataset.answer === "CLOCK_SKEW"`)
 	p.until(`document.querySelector("#summary .text").textContent.includes("2 of 3 nodes serve")`)
 	p.until(`document.querySelector("#sids tr[data-key='` + strconv.Itoa(c.nodes[1].SID) + `']").dataset.state === "refusing"`)
-	p.picture(filepath.Join(images, "console-break.png"), 620)
+	p.picture("console-break", 620)
 	p = open(t, c.console, "clocks")
-	p.until(`probe.snapshots > 20`)
-	p.picture(filepath.Join(images, "console-clocks.png"), 830)
-	p = open(t, c.console, "", dark)
+	p.until(`probe.snapshots > 20 && document.querySelectorAll("#matrix td[data-state=far]").length === 4`)
+	p.picture("console-clocks", 1090)
+	p = open(t, c.console, "")
 	p.until(`probe.snapshots > 3`)
-	p.picture(filepath.Join(images, "console-pool.png"), 560)
+	p.picture("console-pool", 560)
 	if err := os.WriteFile(filepath.Join(images, sumFile), []byte(pagesSum(t)), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +41,13 @@ func TestPictures(t *testing.T) {
 
 // TestPicturesAreCurrent: the documents show the pages as they are.
 func TestPicturesAreCurrent(t *testing.T) {
+	for _, name := range []string{"console-break", "console-clocks", "console-pool"} {
+		for _, file := range []string{name + ".png", name + "-dark.png"} {
+			if _, err := os.Stat(filepath.Join(images, file)); err != nil {
+				t.Errorf("a picture is missing: %v", err)
+			}
+		}
+	}
 	if got, err := os.ReadFile(filepath.Join(images, sumFile)); err != nil || string(got) != pagesSum(t) {
 		t.Errorf("the pictures are of other pages, %v: run go -C chaos/real test ./console -run TestPictures -pictures", err)
 	}
@@ -71,17 +78,22 @@ func pagesSum(t *testing.T) string {
 	return fmt.Sprintf("%x\n", sum.Sum(nil))
 }
 
-// picture writes the top of a page.
-func (p *page) picture(path string, height int) {
+// picture writes the top of a page, in light and in dark.
+func (p *page) picture(name string, height int) {
 	p.t.Helper()
 	p.call("Emulation.setDeviceMetricsOverride",
 		map[string]any{"width": 1160, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 	p.until(`window.innerWidth === 1160 && (scrollTo(0, 0), true)`)
-	png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
-	if err == nil {
-		err = os.WriteFile(path, png, 0o644)
-	}
-	if err != nil {
-		p.t.Fatal(err)
+	for suffix, set := range map[string]option{"": light, "-dark": dark} {
+		seen := eval[int](p, "probe.snapshots")
+		set(p)
+		p.until(fmt.Sprintf("probe.snapshots > %d", seen+2)) // charts are drawn again in their colors
+		png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+		if err == nil {
+			err = os.WriteFile(filepath.Join(images, name+suffix+".png"), png, 0o644)
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
 	}
 }

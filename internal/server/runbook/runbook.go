@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -86,12 +87,15 @@ var reader = goldmark.New(
 	goldmark.WithRendererOptions(markup.WithUnsafe()),
 )
 
+// picture is one in light and dark, with what it shows.
+var picture = regexp.MustCompile(`(?s)^<picture>.* alt="([^"]*)"`)
+
 // render returns the page of a document. Links to documents that do not exist become text, as
 // pictures do.
 func render(name, source string, exists func(string) bool) (p Page, err error) {
 	text := []byte(source)
 	doc := reader.Parser().Parse(gtext.NewReader(text))
-	var links []ast.Node
+	var links, pictures []ast.Node
 	_ = ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // Nothing in it fails.
 		switch n := n.(type) {
 		case *ast.Heading:
@@ -103,6 +107,10 @@ func render(name, source string, exists func(string) bool) (p Page, err error) {
 		case *ast.Link, *ast.Image:
 			if entering {
 				links = append(links, n)
+			}
+		case *ast.HTMLBlock:
+			if entering && picture.Match(n.Lines().Value(text)) {
+				pictures = append(pictures, n)
 			}
 		}
 		return ast.WalkContinue, nil
@@ -119,6 +127,12 @@ func render(name, source string, exists func(string) bool) (p Page, err error) {
 			n.Parent().InsertBefore(n.Parent(), n, c)
 		}
 		n.Parent().RemoveChild(n.Parent(), n)
+	}
+	for _, n := range pictures {
+		says := ast.NewParagraph()
+		alt := picture.FindSubmatch(n.Lines().Value(text))[1]
+		says.AppendChild(says, ast.NewString([]byte(html.UnescapeString(string(alt)))))
+		n.Parent().ReplaceChild(n.Parent(), n, says)
 	}
 	var out strings.Builder
 	err = reader.Renderer().Render(&out, text, doc)

@@ -11,11 +11,12 @@ import (
 )
 
 func TestRender(t *testing.T) {
-	const page = "# A title of `code`\n\nText with [a link](b.md#x), [none](../../c.go) and ![a picture](x.png).\n<a id=\"WHY\"></a>It goes on.\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n"
+	const page = "# A title of `code`\n\nText with [a link](b.md#x), [none](../../c.go) and ![a picture](x.png).\n\n<picture>\n<source media=\"(prefers-color-scheme: dark)\" srcset=\"./x-dark.png\">\n<img alt=\"two colors & one\" src=\"./x.png\">\n</picture>\n\n<a id=\"WHY\"></a>It goes on.\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n"
 	got, err := render("how-to/a.md", page, func(name string) bool { return name == "how-to/b.md" })
 	const want = `<h1 id="a-title-of-code">A title of <code>code</code></h1>
-<p>Text with <a href="b.md#x" rel="noreferrer">a link</a>, none and a picture.
-<a id="WHY"></a>It goes on.</p>
+<p>Text with <a href="b.md#x" rel="noreferrer">a link</a>, none and a picture.</p>
+<p>two colors &amp; one</p>
+<p><a id="WHY"></a>It goes on.</p>
 <table>
 <thead>
 <tr>
