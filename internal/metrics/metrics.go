@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
@@ -108,6 +109,28 @@ func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 // yields. It is safe for concurrent use.
 func (m *Metrics) Observe(surface string, took time.Duration) {
 	m.latency[surface].Observe(took.Seconds())
+}
+
+// LatencyBounds are the upper bounds of the counts of Latency; the last count has no bound.
+var LatencyBounds = latencyBuckets
+
+// Latency returns how many requests on those surfaces took how long: one count for each of
+// LatencyBounds, without those of the bounds before, and one more for what took longer.
+func (m *Metrics) Latency(surfaces []string) []uint64 {
+	counts := make([]uint64, len(LatencyBounds)+1)
+	for _, surface := range surfaces {
+		var series dto.Metric
+		if m.latency[surface].(prometheus.Metric).Write(&series) != nil {
+			continue // A histogram of one series always has its form.
+		}
+		h, before := series.GetHistogram(), uint64(0)
+		for i, b := range h.GetBucket() {
+			counts[i] += b.GetCumulativeCount() - before
+			before = b.GetCumulativeCount()
+		}
+		counts[len(counts)-1] += h.GetSampleCount() - before
+	}
+	return counts
 }
 
 // collector makes series from what Stats returns at the time of a scrape.

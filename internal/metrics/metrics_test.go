@@ -195,6 +195,10 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		t.Fatal("count 0 was not refused")
 	}
 	r.metrics.Observe("grpc_allocate", 20*time.Microsecond)
+	counts := r.metrics.Latency([]string{"grpc_allocate"})
+	if counts[1] != 1 || counts[0] != 0 || counts[2] != 0 || len(counts) != len(metrics.LatencyBounds)+1 {
+		t.Errorf("a request of 20 µs is counted as %v", counts)
+	}
 	after, families := r.gather(t)
 	for key, want := range map[string]float64{
 		"allocator_ids_issued_total":                       5,

@@ -44,6 +44,11 @@ var surfaceNames = [numSurfaces]string{
 	"resp_ids", "resp_decode", "resp_other",
 }
 
+// Issuing returns the labels of the surfaces whose requests are for IDs.
+func Issuing() []string {
+	return []string{GRPCAllocate.String(), GRPCStream.String(), HTTPIDs.String(), RESPIDs.String()}
+}
+
 // String returns the surface's label.
 func (s Surface) String() string { return surfaceNames[s] }
 

@@ -122,7 +122,8 @@ type Member struct {
 	Err      error
 	Cluster  uint64
 	Version  string
-	Leader   bool
+	Leader   bool // It knows of a leader.
+	Leads    bool // It is the leader itself.
 	Revision int64
 	// Size is that of the database on disk in bytes, and Quota its maximum. Old versions of
 	// etcd do not report that, and it is 0.
@@ -158,6 +159,7 @@ func member(ctx context.Context, client *clientv3.Client, src clock.Source, endp
 	if m.Err = because(ctx, err); err == nil {
 		m.Cluster, m.Revision = r.Header.ClusterId, r.Header.Revision
 		m.Version, m.Leader = r.Version, r.Leader != 0
+		m.Leads = m.Leader && r.Leader == r.Header.MemberId
 		m.Size, m.Quota = r.DbSize, r.DbSizeQuota
 		m.Problems = r.Errors
 	}

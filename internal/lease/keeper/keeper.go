@@ -254,7 +254,11 @@ func (k *Keeper) call(ctx context.Context, a lease.Action) {
 		defer cancel()
 		from := k.cfg.Clock.Now().Mono
 		op, answer, err := Ask(ctx, k.cfg.Store, a)
-		k.stats.observe(op, k.cfg.Clock.Now().Mono.Sub(from), err)
+		now := k.cfg.Clock.Now().Mono
+		k.stats.observe(op, now.Sub(from), err)
+		if c, ok := answer.(lease.Committed); ok && c.Applied && err == nil {
+			k.stats.wrote(Write{now.Sub(from), now})
+		}
 		k.answers <- answer
 	})
 }

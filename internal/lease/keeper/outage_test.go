@@ -92,6 +92,8 @@ func TestStats(t *testing.T) {
 	}
 	k.stats.observe(OpRead, time.Hour, away)
 	k.stats.observe(OpLoad, 100*time.Microsecond, nil)
+	k.stats.wrote(Write{Took: 3, At: 20})
+	k.stats.wrote(Write{Took: 9, At: 10}) // It began earlier, and was noted later.
 	k.stats.alarm(lease.AlarmLost)
 	k.stats.alarm(lease.AlarmLost)
 	want := Stats{
@@ -100,6 +102,7 @@ func TestStats(t *testing.T) {
 			OpLoad: {Calls: 1, Seconds: .0001, Buckets: []uint64{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
 		},
 		Alarms: map[lease.AlarmKind]uint64{lease.AlarmLost: 2},
+		Write:  Write{Took: 3, At: 20},
 	}
 	got := k.Stats()
 	if !reflect.DeepEqual(got, want) {

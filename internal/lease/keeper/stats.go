@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -41,12 +42,30 @@ type Stats struct {
 	Alarms map[lease.AlarmKind]uint64
 	Lease  lease.Status
 	Outage bool
+	Write  Write
+}
+
+// Write is the latest write of a record that etcd confirmed: how long it took, and when that
+// was. The zero value: there was none.
+type Write struct {
+	Took time.Duration
+	At   clock.Mono
 }
 
 type stats struct {
 	mu     sync.Mutex // It guards all below.
 	calls  map[Op]*CallStats
 	alarms map[lease.AlarmKind]uint64
+	write  Write
+}
+
+// wrote notes a confirmed write.
+func (s *stats) wrote(w Write) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.At > s.write.At { // Calls overlap.
+		s.write = w
+	}
 }
 
 func (s *stats) observe(op Op, took time.Duration, err error) {
@@ -90,6 +109,7 @@ func (k *Keeper) Stats() Stats {
 		Alarms: maps.Clone(k.stats.alarms),
 		Lease:  k.Status(),
 		Outage: k.failing.Load(),
+		Write:  k.stats.write,
 	}
 	for op, c := range k.stats.calls {
 		copied := *c
