@@ -393,7 +393,7 @@ func TestReports(t *testing.T) {
 			t.Errorf("before anybody asked: %v", got)
 		}
 		for range 3 {
-			a.AskReports()
+			a.AskReports(cluster.AsksAtOnce)
 			asked++
 			time.Sleep(time.Second)
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // Report is what a node says of its work and of what it has seen, for people. It is asked
-// for only while somebody looks.
+// for while somebody looks, and by nodes that keep a history for those who look later.
 type Report struct {
 	PerSecond int64        // IDs, lately
 	Lead      clock.Millis // The last ID lies ahead of the node's clock by this.
@@ -23,7 +23,21 @@ type Report struct {
 	Era       int64        // The node has seen no later era; 0: none.
 	Highest   clock.Millis // ceiling ever confirmed to it; 0: none
 	Reason    uint8        // why it refuses, as numbered in allocator.proto; 0: it does not
+	// Refused has how many requests it refused in the last 5 s, by the number of the reason.
+	Refused [MaxReasons]uint32
+	// P50 and P99 are how long requests for IDs took in the same time; 0: there were none.
+	P50, P99 Micros
+	// Write is how long the latest confirmed write to etcd took, and Written how many ms ago
+	// that was; 0: there was none.
+	Write   Micros
+	Written uint32
 }
+
+// Micros is a duration in microseconds.
+type Micros uint32
+
+// MaxReasons is above the number of every reason.
+const MaxReasons = 32
 
 // ask asks a peer for its report. It has the form of a ping.
 type ask ping
@@ -37,8 +51,9 @@ type report struct {
 
 const (
 	// reportSize has the head of every message.
-	reportSize = 2 + 16 + 8 + 5*8 + 1
-	// AsksAtOnce is how many reports AskReports asks for. A fleet is asked in four calls.
+	reportSize = 2 + 16 + 8 + 5*8 + 1 + MaxReasons*4 + 4*4
+	// AsksAtOnce is how many peers are asked for their reports at once by those who ask all. A
+	// fleet is asked in four calls of AskReports.
 	AsksAtOnce = 256
 
 	maxPerSecond = 1 << 40
@@ -67,7 +82,14 @@ func appendReport(b []byte, r report) ([]byte, error) {
 	b = u64(b, uint64(r.Ceil))
 	b = u64(b, uint64(r.Era))
 	b = u64(b, uint64(r.Highest))
-	return append(b, r.Reason), nil
+	b = append(b, r.Reason)
+	for _, n := range r.Refused {
+		b = binary.BigEndian.AppendUint32(b, n)
+	}
+	for _, n := range []uint32{uint32(r.P50), uint32(r.P99), uint32(r.Write), r.Written} {
+		b = binary.BigEndian.AppendUint32(b, n)
+	}
+	return b, nil
 }
 
 // decodeReport reads what follows the version and the kind.
@@ -84,6 +106,10 @@ func decodeReport(b reader) (any, error) {
 		Highest:   clock.Millis(b.i64()),
 		Reason:    b.u8(),
 	}
+	for i := range r.Refused {
+		r.Refused[i] = b.u32()
+	}
+	r.P50, r.P99, r.Write, r.Written = Micros(b.u32()), Micros(b.u32()), Micros(b.u32()), b.u32()
 	if err := r.check(); err != nil {
 		return nil, err
 	}
@@ -128,9 +154,9 @@ func (p *peer) owes(now int64) int64 {
 	return now - p.reportOwed
 }
 
-// AskReports asks registered peers for their reports: those asked longest ago, at most
-// AsksAtOnce. Nodes of older versions do not answer.
-func (c *Cluster) AskReports() {
+// AskReports asks registered peers for their reports: those asked longest ago, at most n.
+// Nodes of older versions do not answer.
+func (c *Cluster) AskReports(n int) {
 	now := c.cfg.Local.Clocks().Raw
 	type asked struct {
 		id   uuid.UUID
@@ -145,7 +171,7 @@ func (c *Cluster) AskReports() {
 	slices.SortFunc(all, func(a, b asked) int {
 		return cmp.Or(cmp.Compare(a.peer.asks.at, b.peer.asks.at), slices.Compare(a.id[:], b.id[:]))
 	})
-	all = all[:min(len(all), AsksAtOnce)]
+	all = all[:min(len(all), n)]
 	asks := make([]ask, len(all))
 	for i, to := range all {
 		to.peer.reportOwed = now - to.peer.owes(now)

@@ -7,7 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-var aReport = report{Instance: anInstance, Nonce: 7, Report: Report{PerSecond: 1_000_000, Lead: -3, Ceil: 1_769_904_000_000, Era: 3, Highest: 1_769_904_000_001, Reason: 5}}
+var aReport = report{Instance: anInstance, Nonce: 7, Report: Report{PerSecond: 1_000_000, Lead: -3, Ceil: 1_769_904_000_000, Era: 3, Highest: 1_769_904_000_001, Reason: 5,
+	Refused: [MaxReasons]uint32{5: 7, MaxReasons - 1: 8}, P50: 11, P99: 12, Write: 13, Written: 14}}
 
 func must(b []byte, err error) []byte {
 	if err != nil {

@@ -34,6 +34,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/trend"
 	"github.com/flakelease/allocator/internal/watermark"
 	"github.com/flakelease/allocator/internal/worker/broker"
 )
@@ -53,6 +54,7 @@ type Daemon struct {
 	etcd     *etcd
 	security *security
 	feed     *feed.Feed
+	work     work
 
 	listening chan struct{} // closed once addrs is set
 	addrs     Addresses
@@ -143,6 +145,7 @@ func New(c Config) (*Daemon, error) {
 		listening: make(chan struct{}),
 	}
 	d.feed = feed.New(feed.Config{Boot: string(d.instance[:8])})
+	d.work.meter = trend.NewMeter(metrics.LatencyBounds)
 	var err error
 	if d.etcd, err = newEtcd(cfg, log); err != nil {
 		return nil, err
@@ -336,6 +339,8 @@ func (d *Daemon) build() error {
 		Reports:   d.reports,
 		Measured:  d.measured,
 		Ask:       d.askOnce,
+		Members:   d.etcdMembers,
+		Work:      d.lately,
 		Feed:      d.feed,
 		Marks:     d.service.Marks(),
 		Settings:  d.settings(),

@@ -3,10 +3,14 @@ package daemon
 import (
 	"context"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/trend"
 )
 
 const (
@@ -43,6 +47,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 		_, changed := d.node.Watch()
 		now := d.clock.Now().Mono
 		happened := d.feed.Observe(now, d.state())
+		d.work.read(now, d.counters)
 		streams, _ := d.feed.Watching()
 		if asked == 0 || now.Sub(asked) >= reportsEvery {
 			asked = now
@@ -66,6 +71,54 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 		case <-timer.C:
 		}
 	}
+}
+
+// work measures what the node did lately.
+type work struct {
+	mu    sync.Mutex // guards meter
+	meter *trend.Meter
+}
+
+// read takes the counters if that is due.
+func (w *work) read(now clock.Mono, counters func() trend.Counters) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.meter.Due(now) {
+		w.meter.Add(now, counters())
+	}
+}
+
+// counters returns what the node has counted since its start.
+func (d *Daemon) counters() trend.Counters {
+	return trend.Counters{Refused: d.node.Stats().Refused, Latency: d.metrics.Latency(server.Issuing())}
+}
+
+// lately returns how requests and writes went lately.
+func (d *Daemon) lately() status.Work {
+	d.work.mu.Lock()
+	w := d.work.meter.Work()
+	d.work.mu.Unlock()
+	if write := d.keeper.Stats().Write; write.At != 0 {
+		now := d.clock.Now()
+		w.Write = max(write.Took.Microseconds(), 1)
+		w.Written = int64(now.Wall - clock.MillisOf(now.Mono.Sub(write.At)))
+	}
+	return w
+}
+
+// etcdMembers asks the members of etcd.
+func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
+	var e status.Etcd
+	for _, m := range d.etcd.store.Members(ctx, d.clock) {
+		e.Endpoints++
+		if m.Err == nil {
+			e.Answer++
+		}
+		if m.Leads {
+			e.Leader = m.Endpoint
+		}
+	}
+	return e
 }
 
 // askReports asks other nodes for their reports if somebody looked lately.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"math"
 
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
@@ -34,13 +35,22 @@ func (l local) Status() agreement.Status { return l.d.watch.Status() }
 
 // report returns what this node says of its work.
 func (d *Daemon) report() cluster.Report {
-	st := d.node.Stats()
+	st, work, now := d.node.Stats(), d.lately(), d.clock.Now().Wall
 	r := cluster.Report{
+		P50:       cluster.Micros(min(work.P50, math.MaxUint32)),
+		P99:       cluster.Micros(min(work.P99, math.MaxUint32)),
+		Write:     cluster.Micros(min(work.Write, math.MaxUint32)),
 		PerSecond: d.feed.Rate(),
 		Lead:      st.Lead,
 		Ceil:      st.Ceil,
 		Era:       st.Lease.Era.Number,
 		Highest:   st.Reserved,
+	}
+	if work.Written != 0 {
+		r.Written = uint32(min(max(int64(now)-work.Written, 0), math.MaxUint32))
+	}
+	for _, reason := range node.Reasons {
+		r.Refused[reason] = uint32(min(work.Refused[reason.String()], math.MaxUint32))
 	}
 	if refusal := d.node.Ready(); refusal != nil {
 		r.Reason = uint8(refusal.Reason)
@@ -48,9 +58,13 @@ func (d *Daemon) report() cluster.Report {
 	return r
 }
 
-// reports returns what other nodes say of theirs, and has them asked for lookedFor.
-func (d *Daemon) reports() map[string]status.Heard {
-	d.looked.Store(int64(d.clock.Now().Mono))
+// reports returns what other nodes say of theirs, and if look is set, has them asked for
+// lookedFor.
+func (d *Daemon) reports(look bool) map[string]status.Heard {
+	now := d.clock.Now()
+	if look {
+		d.looked.Store(int64(now.Mono))
+	}
 	c := d.cluster.Load()
 	if c == nil {
 		return nil
@@ -66,6 +80,7 @@ func (d *Daemon) reports() map[string]status.Heard {
 				Ceil:     int64(r.Ceil),
 				Refusing: node.Reason(r.Reason),
 				Age:      r.Age.Milliseconds(),
+				Work:     workOf(r, now.Wall),
 			},
 		}
 	}
@@ -118,6 +133,26 @@ func (d *Daemon) measurements() (list []cluster.Measurement) {
 		}
 	}
 	return list
+}
+
+// Every reason has a place in a report.
+var _ [cluster.MaxReasons - node.NumReasons]struct{}
+
+// workOf returns what a report says of the last seconds.
+func workOf(r cluster.PeerReport, now clock.Millis) status.Work {
+	w := status.Work{P50: int64(r.P50), P99: int64(r.P99), Write: int64(r.Write)}
+	if r.Write != 0 {
+		w.Written = int64(now) - r.Age.Milliseconds() - int64(r.Written)
+	}
+	for _, reason := range node.Reasons {
+		if n := r.Refused[reason]; n > 0 {
+			if w.Refused == nil {
+				w.Refused = map[string]int64{}
+			}
+			w.Refused[reason.String()] = int64(n)
+		}
+	}
+	return w
 }
 
 // lookedLately reports whether somebody looked at other nodes, so that they are being asked.

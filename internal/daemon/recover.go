@@ -53,14 +53,14 @@ func (d *Daemon) askNodes(ctx context.Context, v lease.View) operate.Answers {
 
 // peers are the other registered nodes with gossip.
 type peers interface {
-	AskReports()
+	AskReports(n int)
 	Reports() map[string]cluster.PeerReport
 }
 
 // askAll asks all peers for their reports.
 func askAll(c peers) {
 	for range 1 + len(c.Reports())/cluster.AsksAtOnce {
-		c.AskReports()
+		c.AskReports(cluster.AsksAtOnce)
 	}
 }
 

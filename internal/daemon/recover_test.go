@@ -25,7 +25,7 @@ type gossip struct {
 
 func (g *gossip) Now() clock.Reading { return clock.Reading{Mono: clock.Mono(time.Since(g.began))} }
 
-func (g *gossip) AskReports() {
+func (g *gossip) AskReports(int) {
 	g.asked++
 	if g.asked > g.lose {
 		time.AfterFunc(g.delay, func() {

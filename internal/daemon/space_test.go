@@ -137,7 +137,7 @@ func TestFloorAtTheLimit(t *testing.T) {
 // crowd is a cluster of so many peers that never answer.
 type crowd struct{ peers, asked int }
 
-func (c *crowd) AskReports() { c.asked++ }
+func (c *crowd) AskReports(int) { c.asked++ }
 
 func (c *crowd) Reports() map[string]cluster.PeerReport {
 	out := map[string]cluster.PeerReport{}

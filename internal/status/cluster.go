@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -88,9 +89,27 @@ func (r *Reader) Snapshot(ctx context.Context) Cluster {
 	}
 }
 
+// Glance returns the nodes as the node knows them without asking anybody: those that it last
+// listed, with the sids that they held then or report, and their reports that are not older
+// than maxAge. It has no sids, and does not say what is wrong.
+func (r *Reader) Glance(maxAge time.Duration) Cluster {
+	st, clocks := r.node.Stats(), r.clocks()
+	c := r.base(st)
+	held := map[lease.Instance]int{}
+	for _, h := range st.Lease.Holders {
+		held[h.Instance] = int(h.SID)
+	}
+	maps.Copy(held, reportedSIDs(c.Self, clocks.Peers))
+	c.fillNodes(st.Lease.Nodes, held)
+	r.fillLive(&c, clocks, r.reports(false), maxAge)
+	c.judgeNodes()
+	return c
+}
+
 // picture returns what the node knows: of etcd what was read, and of its peers what they
 // report. problem is why etcd was not read now.
 func (r *Reader) picture(from reading, problem string) Cluster {
+	r.askMembers()
 	st, clocks, now := r.node.Stats(), r.clocks(), r.clock.Now()
 	c := r.base(st)
 	c.Problem = problem
@@ -100,9 +119,43 @@ func (r *Reader) picture(from reading, problem string) Cluster {
 	} else {
 		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
 	}
-	r.fillLive(&c, clocks)
+	r.fillLive(&c, clocks, r.reports(true), reportFresh)
 	c.Judge()
 	return c
+}
+
+// reports returns what other nodes report; nil: nothing is known.
+func (r *Reader) reports(look bool) map[string]Heard {
+	if r.cfg.Reports == nil {
+		return nil
+	}
+	return r.cfg.Reports(look)
+}
+
+const (
+	// membersFresh is for how long an answer of etcd's members is shown, and membersTimeout
+	// bounds the question. No picture waits for the answer.
+	membersFresh   = 5 * time.Second
+	membersTimeout = 2 * time.Second
+)
+
+// askMembers has the members of etcd asked if that did not happen lately.
+func (r *Reader) askMembers() {
+	now := r.clock.Now().Mono
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cfg.Members == nil || r.asked && now.Sub(r.askedAt) < membersFresh {
+		return
+	}
+	r.asked, r.askedAt = true, now
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), membersTimeout)
+		defer cancel()
+		answer := r.cfg.Members(ctx)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.members = &answer
+	}()
 }
 
 const (
@@ -113,15 +166,12 @@ const (
 	owedFor = 1500 * time.Millisecond
 )
 
-// fillLive adds what does not come from etcd: clocks, and reports that are not old.
-func (r *Reader) fillLive(c *Cluster, clocks clock.Report) {
+// fillLive adds what does not come from etcd: clocks, and reports that are not older than
+// maxAge.
+func (r *Reader) fillLive(c *Cluster, clocks clock.Report, reports map[string]Heard, maxAge time.Duration) {
 	if r.cfg.Clocks != nil {
 		c.fillClocks(clocks)
 	}
-	if r.cfg.Reports == nil {
-		return
-	}
-	reports := r.cfg.Reports()
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
 		heard, member := reports[n.Instance]
@@ -129,7 +179,7 @@ func (r *Reader) fillLive(c *Cluster, clocks clock.Report) {
 		case n.Instance == c.Self.Instance || reports == nil:
 		case (!member || heard.Owed > owedFor) && n.Clock != nil:
 			n.Clock.Fresh = false
-		case heard.Sent && heard.Report.Age <= reportFresh.Milliseconds():
+		case heard.Sent && heard.Report.Age <= maxAge.Milliseconds():
 			n.Report = &heard.Report
 		}
 	}
@@ -165,6 +215,9 @@ func (r *Reader) base(st node.Stats) Cluster {
 		}
 	}
 	c.WorkerSIDs = st.Lease.Workers.String()
+	r.mu.Lock()
+	c.Etcd = r.members
+	r.mu.Unlock()
 	if c.Pool != "" {
 		c.PoolSIDs = st.Lease.Space.SIDs().String()
 	}
@@ -193,6 +246,9 @@ func (r *Reader) self(st node.Stats) Self {
 	}
 	if r.cfg.Feed != nil {
 		self.Rate = r.cfg.Feed.Rate()
+	}
+	if r.cfg.Work != nil {
+		self.Work = r.cfg.Work()
 	}
 	return self
 }

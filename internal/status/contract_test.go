@@ -43,6 +43,8 @@ func TestOpenAPI(t *testing.T) {
 		"ClusterProblem":   reflect.TypeFor[Problem](),
 		"Node":             reflect.TypeFor[Node](),
 		"Report":           reflect.TypeFor[Report](),
+		"Work":             reflect.TypeFor[Work](),
+		"Etcd":             reflect.TypeFor[Etcd](),
 		"PeerClock":        reflect.TypeFor[PeerClock](),
 		"Sid":              reflect.TypeFor[SID](),
 		"Self":             reflect.TypeFor[Self](),

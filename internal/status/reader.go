@@ -37,16 +37,21 @@ type Config struct {
 	// It must be safe for concurrent use.
 	Clocks func() clock.Report
 	// Reports, if set, returns what each live member of gossip reported of itself, by instance,
-	// and has them asked again for some seconds; nil: gossip does not run yet. It must be safe
-	// for concurrent use.
-	Reports func() map[string]Heard
+	// and if look is set, has them asked again for some seconds; nil: gossip does not run yet.
+	// It must be safe for concurrent use.
+	Reports func(look bool) map[string]Heard
 	// Measured, if set, returns what other nodes said lately that they measured of clocks, by their
 	// instance and by the instance measured, and has them asked again. It must be safe for
 	// concurrent use.
 	Measured func() map[string]map[string]Measured
 	// Ask, if set, asks them for an answer that is not kept up to date by Reports, and returns
 	// when it has come or does not. It must be safe for concurrent use.
-	Ask   func(context.Context)
+	Ask func(context.Context)
+	// Members, if set, asks the members of etcd. It must be safe for concurrent use.
+	Members func(context.Context) Etcd
+	// Work, if set, returns how requests of this node went lately. It must be safe for concurrent
+	// use.
+	Work  func() Work
 	Feed  *feed.Feed        // has the rate and the latest event; nil: none
 	Marks *watermark.Reader // It reads the watermark; nil: nobody does.
 	// Window is the length of the node's windows, and Expected how many nodes there should be.
@@ -90,6 +95,9 @@ type Reader struct {
 	logged   bool       // a failed read was logged
 	loggedAt clock.Mono // when
 	failed   bool       // the latest read of etcd failed, which was logged
+	members  *Etcd      // what members of etcd last answered; nil: nothing yet
+	asked    bool       // they were asked
+	askedAt  clock.Mono // when
 }
 
 // New returns a Reader. The error names the field of cfg that is missing.

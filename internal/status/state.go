@@ -105,7 +105,15 @@ func (s SID) End(holder *Node) int64 {
 // Judge fills in what follows from the rest of c: the states of nodes, the problems, and the
 // sentence about all. Lists that are nil become empty ones.
 func (c *Cluster) Judge() {
-	c.Nodes, c.SIDs = append([]Node{}, c.Nodes...), append([]SID{}, c.SIDs...)
+	c.SIDs = append([]SID{}, c.SIDs...)
+	c.judgeNodes()
+	c.Problems = Problems(*c)
+	c.Summary = Summarize(*c)
+}
+
+// judgeNodes fills in the states of nodes.
+func (c *Cluster) judgeNodes() {
+	c.Nodes = append([]Node{}, c.Nodes...)
 	ceilings := make(map[int]int64, len(c.SIDs))
 	for _, s := range c.SIDs {
 		ceilings[s.SID] = s.Ceil
@@ -125,13 +133,17 @@ func (c *Cluster) Judge() {
 		}
 		n.State, n.Refusing = StateOf(*n, c.Self.Now)
 	}
-	c.Problems = Problems(*c)
-	c.Summary = Summarize(*c)
 }
 
 // judgeSelf fills in what the node that answers knows of itself.
 func (n *Node) judgeSelf(self Self) {
 	n.SID, n.Ceil = self.SID, self.Ceil
-	n.Report = &Report{Rate: self.Rate, Lead: self.Lead, Ceil: self.Ceil, Refusing: self.Refusing}
+	n.Report = &Report{
+		Rate:     self.Rate,
+		Lead:     self.Lead,
+		Ceil:     self.Ceil,
+		Refusing: self.Refusing,
+		Work:     self.Work,
+	}
 	n.State, n.Refusing = StateOf(*n, self.Now)
 }

@@ -336,8 +336,7 @@ func TestSilentAtOnce(t *testing.T) {
 		for i := range c.Nodes {
 			c.Nodes[i].Report, c.Nodes[i].Clock.Age = nil, 1_000_000
 		}
-		r := &Reader{cfg: Config{Reports: func() map[string]Heard { return tc.heard }}}
-		r.fillLive(&c, clock.Report{})
+		new(Reader).fillLive(&c, clock.Report{}, tc.heard, reportFresh)
 		c.Judge()
 		if got := string(c.Summary.Level) + " " + c.Summary.Text; got != tc.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, tc.want)

@@ -13,7 +13,10 @@ package status
 
 import (
 	"cmp"
+	"time"
 
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/watermark"
 )
@@ -54,6 +57,8 @@ type Cluster struct {
 	Problems []Problem `json:"problems"`
 	Summary  Problem   `json:"summary"`
 	Self     Self      `json:"self"`
+	// Etcd is nil while the node that answers has not asked its members.
+	Etcd *Etcd `json:"etcd,omitempty"`
 	// Watermark is what the node that answers knows of it; nil while that is nothing, and when
 	// history was rewound.
 	Watermark *watermark.Answer `json:"watermark,omitempty"`
@@ -95,7 +100,34 @@ type Report struct {
 	// Refusing is why it would refuse a request; 0: it would not.
 	Refusing node.Reason `json:"refusing,omitempty"`
 	// Age is the time since the report came.
-	Age int64 `json:"age_ms"`
+	Age  int64 `json:"age_ms"`
+	Work Work  `json:"work"`
+}
+
+// Work is how requests and writes of a node went lately. Counts and latencies are of the last
+// WorkTime.
+type Work struct {
+	// Refused has how many requests it refused, by reason; a reason without any is absent.
+	Refused map[string]int64 `json:"refused,omitempty"`
+	// P50 and P99 are how long requests for IDs took, in µs; 0: there were none.
+	P50 int64 `json:"p50_us"`
+	P99 int64 `json:"p99_us"`
+	// Write is how long the latest write to etcd took that was confirmed, and Written when that
+	// was, by the clock of the node that answers; 0: there was none.
+	Write   int64 `json:"etcd_write_us"`
+	Written int64 `json:"etcd_written_unix_ms"`
+}
+
+// WorkTime is the time that Work is about.
+const WorkTime = 5 * time.Second
+
+// Etcd is what its members answered to the node that answers.
+type Etcd struct {
+	// Endpoints are those in the settings, Answer how many of them did, and Leader the one that
+	// leads; empty: none of them says so.
+	Endpoints int    `json:"endpoints"`
+	Answer    int    `json:"answer"`
+	Leader    string `json:"leader,omitempty"`
 }
 
 // SID is one sid with its window record.
@@ -143,6 +175,7 @@ type Self struct {
 	Window int64  `json:"window_ms"`
 	Issued int64  `json:"ids_issued"`
 	Rate   int64  `json:"ids_per_second"`
+	Work   Work   `json:"work"`
 	// Unverified is how many of the IDs were issued while no majority confirmed the clock.
 	Unverified int64 `json:"ids_unverified"`
 	// Refused has the requests that were refused, by reason; every reason is present.
@@ -221,3 +254,64 @@ func (s Self) Left() int64 { return max(0, s.Ceil-s.Now) }
 
 // Label names the node as well as it is known.
 func (n Node) Label() string { return cmp.Or(n.Name, n.Instance) }
+
+// Total returns what the nodes report together: rates and refusals are sums, and latencies those
+// of the node that has the longest.
+func (c Cluster) Total() (total Report) {
+	total.Work.Refused = map[string]int64{}
+	for _, n := range c.Nodes {
+		if n.Report == nil {
+			continue
+		}
+		w := n.Report.Work
+		total.Rate += n.Report.Rate
+		for reason, count := range w.Refused {
+			total.Work.Refused[reason] += count
+		}
+		total.Work.P50, total.Work.P99 = max(total.Work.P50, w.P50), max(total.Work.P99, w.P99)
+		total.Work.Write = max(total.Work.Write, w.Write)
+	}
+	return total
+}
+
+// SIDUse is how many sids of the space are used for what. A sid counts once; the sum of all is
+// the size of the space.
+type SIDUse struct {
+	// Nodes are held by nodes, whether they issue or not.
+	Nodes int `json:"nodes"`
+	// Workers are for workers: those of WorkerSIDs, and those that workers hold besides.
+	Workers int `json:"workers"`
+	// Waiting have a ceiling that lies ahead of the clock.
+	Waiting     int `json:"waiting"`
+	Quarantined int `json:"quarantined"`
+	Reserved    int `json:"reserved"`
+	Free        int `json:"free"`
+}
+
+// Use returns how the sids of the space are used.
+func (c Cluster) Use() SIDUse {
+	workers, _ := lease.ParseSIDRange(c.WorkerSIDs) // After an error there are none.
+	u := SIDUse{Workers: workers.Len()}
+	for _, s := range c.SIDs {
+		inRange := workers.Has(flake.SID(s.SID))
+		switch state := SIDState(s, nil, c.Self.Now); {
+		case s.State == Quarantined:
+			u.Quarantined++
+		case s.State == Reserved:
+			u.Reserved++
+		case s.State == Held && !s.Worker:
+			u.Nodes++
+		case inRange: // counted above
+			continue
+		case s.State == Held:
+			u.Workers++
+		case state == Waiting:
+			u.Waiting++
+		}
+		if inRange {
+			u.Workers--
+		}
+	}
+	u.Free = max(c.PoolSize-u.Nodes-u.Workers-u.Waiting-u.Quarantined-u.Reserved, 0)
+	return u
+}

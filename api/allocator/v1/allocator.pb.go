@@ -1799,7 +1799,9 @@ type GetClusterResponse struct {
 	Problems []*ClusterProblem `protobuf:"bytes,18,rep,name=problems,proto3" json:"problems,omitempty"`
 	Summary  *ClusterProblem   `protobuf:"bytes,19,opt,name=summary,proto3" json:"summary,omitempty"`
 	// Absent while the node that answered has read none, and when history was rewound.
-	Watermark     *Watermark `protobuf:"bytes,20,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	Watermark *Watermark `protobuf:"bytes,20,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	// Absent while the node that answered has not asked etcd's members.
+	Etcd          *EtcdMembers `protobuf:"bytes,21,opt,name=etcd,proto3" json:"etcd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1967,6 +1969,76 @@ func (x *GetClusterResponse) GetWatermark() *Watermark {
 	return nil
 }
 
+func (x *GetClusterResponse) GetEtcd() *EtcdMembers {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
+// EtcdMembers is what the members of etcd answered to one node.
+type EtcdMembers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many endpoints the settings of that node have, and how many of them answered.
+	Endpoints int32 `protobuf:"varint,1,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
+	Answer    int32 `protobuf:"varint,2,opt,name=answer,proto3" json:"answer,omitempty"`
+	// The endpoint that leads; empty: none of them says so.
+	Leader        string `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdMembers) Reset() {
+	*x = EtcdMembers{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdMembers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdMembers) ProtoMessage() {}
+
+func (x *EtcdMembers) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdMembers.ProtoReflect.Descriptor instead.
+func (*EtcdMembers) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *EtcdMembers) GetEndpoints() int32 {
+	if x != nil {
+		return x.Endpoints
+	}
+	return 0
+}
+
+func (x *EtcdMembers) GetAnswer() int32 {
+	if x != nil {
+		return x.Answer
+	}
+	return 0
+}
+
+func (x *EtcdMembers) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
 // ClusterProblem is something that an operator should know.
 type ClusterProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1983,7 +2055,7 @@ type ClusterProblem struct {
 
 func (x *ClusterProblem) Reset() {
 	*x = ClusterProblem{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1995,7 +2067,7 @@ func (x *ClusterProblem) String() string {
 func (*ClusterProblem) ProtoMessage() {}
 
 func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2008,7 +2080,7 @@ func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterProblem.ProtoReflect.Descriptor instead.
 func (*ClusterProblem) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ClusterProblem) GetKind() string {
@@ -2047,7 +2119,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2131,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2144,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
 }
 
 type DrainResponse struct {
@@ -2096,7 +2168,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +2180,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2121,7 +2193,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DrainResponse) GetNode() string {
@@ -2181,7 +2253,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2193,7 +2265,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2206,7 +2278,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
 }
 
 type UndrainResponse struct {
@@ -2222,7 +2294,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2306,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2319,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UndrainResponse) GetNode() string {
@@ -2284,7 +2356,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2368,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2381,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchEventsRequest) GetAfter() string {
@@ -2340,7 +2412,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2424,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2437,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchEventsResponse) GetNowUnixMs() int64 {
@@ -2409,7 +2481,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2493,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2506,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Event) GetId() string {
@@ -2498,7 +2570,7 @@ type MissedEvents struct {
 
 func (x *MissedEvents) Reset() {
 	*x = MissedEvents{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2582,7 @@ func (x *MissedEvents) String() string {
 func (*MissedEvents) ProtoMessage() {}
 
 func (x *MissedEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2595,7 @@ func (x *MissedEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissedEvents.ProtoReflect.Descriptor instead.
 func (*MissedEvents) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MissedEvents) GetCount() int64 {
@@ -2575,7 +2647,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2659,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2672,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Node) GetInstance() string {
@@ -2712,14 +2784,15 @@ type NodeReport struct {
 	// Why it refuses; unspecified: it does not.
 	Refusing Reason `protobuf:"varint,4,opt,name=refusing,proto3,enum=allocator.v1.Reason" json:"refusing,omitempty"`
 	// Time since the report came.
-	AgeMs         int64 `protobuf:"varint,5,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	AgeMs         int64     `protobuf:"varint,5,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	Work          *NodeWork `protobuf:"bytes,6,opt,name=work,proto3" json:"work,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeReport) Reset() {
 	*x = NodeReport{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +2804,7 @@ func (x *NodeReport) String() string {
 func (*NodeReport) ProtoMessage() {}
 
 func (x *NodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +2817,7 @@ func (x *NodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
 func (*NodeReport) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodeReport) GetIdsPerSecond() int64 {
@@ -2782,6 +2855,95 @@ func (x *NodeReport) GetAgeMs() int64 {
 	return 0
 }
 
+func (x *NodeReport) GetWork() *NodeWork {
+	if x != nil {
+		return x.Work
+	}
+	return nil
+}
+
+// NodeWork is how requests and writes of a node went lately. Counts and latencies are of the
+// last five seconds.
+type NodeWork struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Requests that it refused, by reason; a reason without any is absent.
+	Refused map[string]int64 `protobuf:"bytes,1,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// How long requests for IDs took; 0: there were none.
+	P50Us int64 `protobuf:"varint,2,opt,name=p50_us,json=p50Us,proto3" json:"p50_us,omitempty"`
+	P99Us int64 `protobuf:"varint,3,opt,name=p99_us,json=p99Us,proto3" json:"p99_us,omitempty"`
+	// How long the latest write to etcd took that was confirmed, and when that was by the clock of
+	// the node that answered; 0: there was none.
+	EtcdWriteUs       int64 `protobuf:"varint,4,opt,name=etcd_write_us,json=etcdWriteUs,proto3" json:"etcd_write_us,omitempty"`
+	EtcdWrittenUnixMs int64 `protobuf:"varint,5,opt,name=etcd_written_unix_ms,json=etcdWrittenUnixMs,proto3" json:"etcd_written_unix_ms,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *NodeWork) Reset() {
+	*x = NodeWork{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeWork) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeWork) ProtoMessage() {}
+
+func (x *NodeWork) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeWork.ProtoReflect.Descriptor instead.
+func (*NodeWork) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *NodeWork) GetRefused() map[string]int64 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *NodeWork) GetP50Us() int64 {
+	if x != nil {
+		return x.P50Us
+	}
+	return 0
+}
+
+func (x *NodeWork) GetP99Us() int64 {
+	if x != nil {
+		return x.P99Us
+	}
+	return 0
+}
+
+func (x *NodeWork) GetEtcdWriteUs() int64 {
+	if x != nil {
+		return x.EtcdWriteUs
+	}
+	return 0
+}
+
+func (x *NodeWork) GetEtcdWrittenUnixMs() int64 {
+	if x != nil {
+		return x.EtcdWrittenUnixMs
+	}
+	return 0
+}
+
 // PeerClock is what one node has measured of the clock of another, or of its own.
 // Times are in microseconds.
 type PeerClock struct {
@@ -2810,7 +2972,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +2984,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +2997,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -2963,7 +3125,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3137,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3150,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Clock) GetState() string {
@@ -3188,7 +3350,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3362,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3375,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -3267,7 +3429,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3279,7 +3441,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3292,7 +3454,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -3417,14 +3579,15 @@ type NodeStatus struct {
 	// Of its lease, such as holding, standby or rewound.
 	Phase string `protobuf:"bytes,24,opt,name=phase,proto3" json:"phase,omitempty"`
 	// How long its windows are; 0: not known.
-	WindowMs      int64 `protobuf:"varint,25,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
+	WindowMs      int64     `protobuf:"varint,25,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
+	Work          *NodeWork `protobuf:"bytes,26,opt,name=work,proto3" json:"work,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3599,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3612,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -3627,6 +3790,13 @@ func (x *NodeStatus) GetWindowMs() int64 {
 	return 0
 }
 
+func (x *NodeStatus) GetWork() *NodeWork {
+	if x != nil {
+		return x.Work
+	}
+	return nil
+}
+
 var File_api_allocator_v1_allocator_proto protoreflect.FileDescriptor
 
 const file_api_allocator_v1_allocator_proto_rawDesc = "" +
@@ -3747,7 +3917,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x06handle\x18\t \x01(\tR\x06handle\x12\"\n" +
 	"\rfloor_unix_ms\x18\n" +
 	" \x01(\x03R\vfloorUnixMs\"\x13\n" +
-	"\x11GetClusterRequest\"\xbf\x05\n" +
+	"\x11GetClusterRequest\"\xee\x05\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\"\n" +
@@ -3770,7 +3940,12 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x0eexpected_nodes\x18\x11 \x01(\x05R\rexpectedNodes\x128\n" +
 	"\bproblems\x18\x12 \x03(\v2\x1c.allocator.v1.ClusterProblemR\bproblems\x126\n" +
 	"\asummary\x18\x13 \x01(\v2\x1c.allocator.v1.ClusterProblemR\asummary\x125\n" +
-	"\twatermark\x18\x14 \x01(\v2\x17.allocator.v1.WatermarkR\twatermarkJ\x04\b\x03\x10\x04\"b\n" +
+	"\twatermark\x18\x14 \x01(\v2\x17.allocator.v1.WatermarkR\twatermark\x12-\n" +
+	"\x04etcd\x18\x15 \x01(\v2\x19.allocator.v1.EtcdMembersR\x04etcdJ\x04\b\x03\x10\x04\"[\n" +
+	"\vEtcdMembers\x12\x1c\n" +
+	"\tendpoints\x18\x01 \x01(\x05R\tendpoints\x12\x16\n" +
+	"\x06answer\x18\x02 \x01(\x05R\x06answer\x12\x16\n" +
+	"\x06leader\x18\x03 \x01(\tR\x06leader\"b\n" +
 	"\x0eClusterProblem\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x12\n" +
@@ -3834,7 +4009,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\brefusing\x18\f \x01(\x0e2\x14.allocator.v1.ReasonR\brefusing\x12 \n" +
 	"\fceil_unix_ms\x18\r \x01(\x03R\n" +
 	"ceilUnixMs\x12&\n" +
-	"\x0fstarted_unix_ms\x18\x0e \x01(\x03R\rstartedUnixMs\"\xb6\x01\n" +
+	"\x0fstarted_unix_ms\x18\x0e \x01(\x03R\rstartedUnixMs\"\xe2\x01\n" +
 	"\n" +
 	"NodeReport\x12$\n" +
 	"\x0eids_per_second\x18\x01 \x01(\x03R\fidsPerSecond\x12\x17\n" +
@@ -3842,7 +4017,17 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\fceil_unix_ms\x18\x03 \x01(\x03R\n" +
 	"ceilUnixMs\x120\n" +
 	"\brefusing\x18\x04 \x01(\x0e2\x14.allocator.v1.ReasonR\brefusing\x12\x15\n" +
-	"\x06age_ms\x18\x05 \x01(\x03R\x05ageMs\"\x8f\x02\n" +
+	"\x06age_ms\x18\x05 \x01(\x03R\x05ageMs\x12*\n" +
+	"\x04work\x18\x06 \x01(\v2\x16.allocator.v1.NodeWorkR\x04work\"\x88\x02\n" +
+	"\bNodeWork\x12=\n" +
+	"\arefused\x18\x01 \x03(\v2#.allocator.v1.NodeWork.RefusedEntryR\arefused\x12\x15\n" +
+	"\x06p50_us\x18\x02 \x01(\x03R\x05p50Us\x12\x15\n" +
+	"\x06p99_us\x18\x03 \x01(\x03R\x05p99Us\x12\"\n" +
+	"\retcd_write_us\x18\x04 \x01(\x03R\vetcdWriteUs\x12/\n" +
+	"\x14etcd_written_unix_ms\x18\x05 \x01(\x03R\x11etcdWrittenUnixMs\x1a:\n" +
+	"\fRefusedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x8f\x02\n" +
 	"\tPeerClock\x12\x18\n" +
 	"\averdict\x18\x01 \x01(\tR\averdict\x12\x10\n" +
 	"\x03sid\x18\x02 \x01(\x05R\x03sid\x12\x14\n" +
@@ -3908,7 +4093,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	" \x01(\bR\n" +
 	"unreleased\x12\x16\n" +
 	"\x06worker\x18\v \x01(\bR\x06worker\x12\x14\n" +
-	"\x05owner\x18\f \x01(\tR\x05owner\"\xd6\x06\n" +
+	"\x05owner\x18\f \x01(\tR\x05owner\"\x82\a\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -3940,7 +4125,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\arefused\x18\x16 \x03(\v2%.allocator.v1.NodeStatus.RefusedEntryR\arefused\x12\x18\n" +
 	"\aversion\x18\x17 \x01(\tR\aversion\x12\x14\n" +
 	"\x05phase\x18\x18 \x01(\tR\x05phase\x12\x1b\n" +
-	"\twindow_ms\x18\x19 \x01(\x03R\bwindowMs\x1a:\n" +
+	"\twindow_ms\x18\x19 \x01(\x03R\bwindowMs\x12*\n" +
+	"\x04work\x18\x1a \x01(\v2\x16.allocator.v1.NodeWorkR\x04work\x1a:\n" +
 	"\fRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01*\xd5\x04\n" +
@@ -4020,7 +4206,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -4045,25 +4231,28 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*Worker)(nil),                 // 20: allocator.v1.Worker
 	(*GetClusterRequest)(nil),      // 21: allocator.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),     // 22: allocator.v1.GetClusterResponse
-	(*ClusterProblem)(nil),         // 23: allocator.v1.ClusterProblem
-	(*DrainRequest)(nil),           // 24: allocator.v1.DrainRequest
-	(*DrainResponse)(nil),          // 25: allocator.v1.DrainResponse
-	(*UndrainRequest)(nil),         // 26: allocator.v1.UndrainRequest
-	(*UndrainResponse)(nil),        // 27: allocator.v1.UndrainResponse
-	(*WatchEventsRequest)(nil),     // 28: allocator.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),    // 29: allocator.v1.WatchEventsResponse
-	(*Event)(nil),                  // 30: allocator.v1.Event
-	(*MissedEvents)(nil),           // 31: allocator.v1.MissedEvents
-	(*Node)(nil),                   // 32: allocator.v1.Node
-	(*NodeReport)(nil),             // 33: allocator.v1.NodeReport
-	(*PeerClock)(nil),              // 34: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 35: allocator.v1.Clock
-	(*KernelClock)(nil),            // 36: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 37: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 38: allocator.v1.NodeStatus
-	nil,                            // 39: allocator.v1.Refusal.MetadataEntry
-	nil,                            // 40: allocator.v1.Event.AttributesEntry
-	nil,                            // 41: allocator.v1.NodeStatus.RefusedEntry
+	(*EtcdMembers)(nil),            // 23: allocator.v1.EtcdMembers
+	(*ClusterProblem)(nil),         // 24: allocator.v1.ClusterProblem
+	(*DrainRequest)(nil),           // 25: allocator.v1.DrainRequest
+	(*DrainResponse)(nil),          // 26: allocator.v1.DrainResponse
+	(*UndrainRequest)(nil),         // 27: allocator.v1.UndrainRequest
+	(*UndrainResponse)(nil),        // 28: allocator.v1.UndrainResponse
+	(*WatchEventsRequest)(nil),     // 29: allocator.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),    // 30: allocator.v1.WatchEventsResponse
+	(*Event)(nil),                  // 31: allocator.v1.Event
+	(*MissedEvents)(nil),           // 32: allocator.v1.MissedEvents
+	(*Node)(nil),                   // 33: allocator.v1.Node
+	(*NodeReport)(nil),             // 34: allocator.v1.NodeReport
+	(*NodeWork)(nil),               // 35: allocator.v1.NodeWork
+	(*PeerClock)(nil),              // 36: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 37: allocator.v1.Clock
+	(*KernelClock)(nil),            // 38: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 39: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 40: allocator.v1.NodeStatus
+	nil,                            // 41: allocator.v1.Refusal.MetadataEntry
+	nil,                            // 42: allocator.v1.Event.AttributesEntry
+	nil,                            // 43: allocator.v1.NodeWork.RefusedEntry
+	nil,                            // 44: allocator.v1.NodeStatus.RefusedEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -4072,57 +4261,61 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	39, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	41, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	14, // 9: allocator.v1.Watermark.conditional:type_name -> allocator.v1.WatermarkCondition
 	15, // 10: allocator.v1.Watermark.blocked_by:type_name -> allocator.v1.WatermarkBlocker
-	32, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	37, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	38, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	23, // 14: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
-	23, // 15: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
+	33, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	39, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	40, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	24, // 14: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
+	24, // 15: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
 	13, // 16: allocator.v1.GetClusterResponse.watermark:type_name -> allocator.v1.Watermark
-	30, // 17: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
-	31, // 18: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
-	40, // 19: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
-	34, // 20: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	33, // 21: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
-	0,  // 22: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
-	0,  // 23: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
-	36, // 24: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
-	0,  // 25: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	35, // 26: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	41, // 27: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
-	3,  // 28: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	5,  // 29: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	8,  // 30: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	11, // 31: allocator.v1.AllocatorService.GetWatermark:input_type -> allocator.v1.GetWatermarkRequest
-	12, // 32: allocator.v1.AllocatorService.WatchWatermark:input_type -> allocator.v1.WatchWatermarkRequest
-	21, // 33: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	24, // 34: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	26, // 35: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	28, // 36: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
-	16, // 37: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
-	17, // 38: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
-	18, // 39: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
-	4,  // 40: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 41: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 42: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	13, // 43: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
-	13, // 44: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
-	22, // 45: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	25, // 46: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	27, // 47: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	29, // 48: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
-	20, // 49: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
-	20, // 50: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
-	19, // 51: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
-	40, // [40:52] is the sub-list for method output_type
-	28, // [28:40] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	23, // 17: allocator.v1.GetClusterResponse.etcd:type_name -> allocator.v1.EtcdMembers
+	31, // 18: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
+	32, // 19: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
+	42, // 20: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
+	36, // 21: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	34, // 22: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
+	0,  // 23: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
+	0,  // 24: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
+	35, // 25: allocator.v1.NodeReport.work:type_name -> allocator.v1.NodeWork
+	43, // 26: allocator.v1.NodeWork.refused:type_name -> allocator.v1.NodeWork.RefusedEntry
+	38, // 27: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 28: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	37, // 29: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	44, // 30: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
+	35, // 31: allocator.v1.NodeStatus.work:type_name -> allocator.v1.NodeWork
+	3,  // 32: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	5,  // 33: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	8,  // 34: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	11, // 35: allocator.v1.AllocatorService.GetWatermark:input_type -> allocator.v1.GetWatermarkRequest
+	12, // 36: allocator.v1.AllocatorService.WatchWatermark:input_type -> allocator.v1.WatchWatermarkRequest
+	21, // 37: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	25, // 38: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	27, // 39: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	29, // 40: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
+	16, // 41: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	17, // 42: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	18, // 43: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 44: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 45: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 46: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	13, // 47: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
+	13, // 48: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
+	22, // 49: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	26, // 50: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	28, // 51: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	30, // 52: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
+	20, // 53: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	20, // 54: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	19, // 55: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	44, // [44:56] is the sub-list for method output_type
+	32, // [32:44] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -4141,7 +4334,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   39,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
