@@ -121,6 +121,29 @@ func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 	return e
 }
 
+// samplePeers is how many other nodes are asked for their reports before each sample of the
+// history, in turn. More than that are not all asked each time, so that a node of any cluster
+// sends 6.4 packets a second for it.
+const samplePeers = 32
+
+// sampleWait is how long a sample waits for their answers.
+const sampleWait = 500 * time.Millisecond
+
+// sample returns the nodes for the history of the pages. A report counts until the turn comes
+// to its node again.
+func (d *Daemon) sample(ctx context.Context) status.Cluster {
+	maxAge := trend.Every
+	if c := d.cluster.Load(); c != nil {
+		c.AskReports(samplePeers)
+		maxAge *= time.Duration(1 + len(c.Reports())/samplePeers)
+		select {
+		case <-ctx.Done():
+		case <-time.After(sampleWait):
+		}
+	}
+	return d.reader.Glance(maxAge)
+}
+
 // askReports asks other nodes for their reports if somebody looked lately.
 func (d *Daemon) askReports(now clock.Mono) {
 	if c := d.cluster.Load(); c != nil && d.lookedLately(now) {

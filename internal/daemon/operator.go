@@ -54,6 +54,7 @@ func (d *Daemon) Console() http.Handler { return d.console }
 func (d *Daemon) newConsole() *console.Console {
 	cfg := console.Config{
 		Snapshot:   d.reader.Snapshot,
+		Sample:     d.sample,
 		Describe:   d.reader.Describe,
 		Node:       d.node,
 		Feed:       d.feed,

@@ -18,7 +18,9 @@ const (
 // it takes them, and with -long those of ten minutes in ten minutes.
 func TestManySIDs(t *testing.T) {
 	s := serve(t, size(1024))
-	p := open(t, s.URL, "")
+	p := open(t, s.URL, "pool")
+	p.until("!document.querySelector('#sidgrid').hidden")
+	p.run(click("#sidgrid summary"))
 	eval[bool](p, "probe.lean = true")
 	sent := 0
 	update := func() {

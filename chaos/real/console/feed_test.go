@@ -24,7 +24,7 @@ import (
 func TestFeedKilled(t *testing.T) {
 	t.Parallel()
 	c := dev(t)
-	p := open(t, c.nodes[0].own(), "")
+	p := open(t, c.nodes[0].own(), "pool")
 	p.until(`probe.snapshots > 1 && !document.body.classList.contains("stale")`)
 	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

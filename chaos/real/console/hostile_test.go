@@ -81,16 +81,18 @@ func serve(t *testing.T, s status.Cluster, change ...func(*console.Config)) *ser
 	t.Helper()
 	out := &served{feed: feed.New(feed.Config{Boot: "boot"}), snapshot: s}
 	src := clock.NewSystem(clock.SystemConfig{})
+	snapshot := func(context.Context) status.Cluster {
+		out.mu.Lock()
+		defer out.mu.Unlock()
+		now := out.snapshot
+		now.Self.Now = int64(src.Now().Wall)
+		now.Read = now.Self.Now
+		now.Judge()
+		return now
+	}
 	cfg := console.Config{
-		Snapshot: func(context.Context) status.Cluster {
-			out.mu.Lock()
-			defer out.mu.Unlock()
-			now := out.snapshot
-			now.Self.Now = int64(src.Now().Wall)
-			now.Read = now.Self.Now
-			now.Judge()
-			return now
-		},
+		Snapshot: snapshot,
+		Sample:   snapshot,
 		Describe: func(_ context.Context, text, _ string) (status.Decoded, error) {
 			return status.Decoded{Problem: text}, nil
 		},
@@ -193,7 +195,7 @@ func TestNamesAreText(t *testing.T) {
 		c.Conditions = func() []console.Condition { return []console.Condition{{Text: hostile}} }
 	})
 	s.feed.Observe(clock.Mono(time.Second), feed.State{Node: node.Stats{Name: hostile, Instance: "a"}})
-	for _, name := range []string{"", "clocks", "node", "events", "break"} {
+	for _, name := range []string{"", "pool", "clocks", "node", "events", "break"} {
 		for _, options := range [][]option{nil, {withoutScripts}} {
 			p := open(t, s.URL, name, options...)
 			if options == nil {
@@ -202,6 +204,9 @@ func TestNamesAreText(t *testing.T) {
 				p.until("probe.snapshots > 0")
 				if name == "clocks" {
 					p.until("!document.querySelector('#lines').hidden && document.querySelector('.u-legend')")
+				}
+				if name == "" {
+					p.until("!document.querySelector('#past').hidden && document.querySelector('.u-legend')")
 				}
 			}
 			if text := eval[string](p, "document.body.innerText + [...document.querySelectorAll('svg text')].map((e) => e.textContent).join()"); !strings.Contains(text, hostile) {
@@ -275,7 +280,7 @@ func TestSentenceFollowsBars(t *testing.T) {
 	end := time.Now().Add(8 * time.Second).UnixMilli()
 	cluster.SIDs[1].Ceil, cluster.Nodes[1].Report.Ceil = end, end
 	s := serve(t, cluster)
-	p := open(t, s.URL, "")
+	p := open(t, s.URL, "pool")
 	s.send(t) // the only one
 	p.until(`document.querySelector("#sids tr[data-key='1']").dataset.state === "exhausted"`)
 	p.until(`document.querySelector("#summary.bad .text").textContent.startsWith("node-1: the window has ended")`)

@@ -41,7 +41,7 @@ func TestAccessible(t *testing.T) {
 		options []option
 	}{{"light", nil}, {"dark", []option{dark}}} {
 		p := open(t, c.console, "", look.options...)
-		for _, name := range []string{"", "clocks", "node", "ids", "events", "operate", "recover", "break", "login", "nothing"} {
+		for _, name := range []string{"", "pool", "clocks", "node", "ids", "events", "operate", "recover", "break", "login", "nothing"} {
 			if name == "recover" { // the plan that follows on the page before
 				p.run(click("button[value=recover]"))
 				p.until(`document.querySelectorAll("#asked tr[data-key]").length === 3 && document.querySelector(".missing").innerText.includes("may not be needed") && !document.querySelector("button[name=confirm]")`)
@@ -54,7 +54,10 @@ func TestAccessible(t *testing.T) {
 				p.until(`document.readyState === "complete" && document.body.innerText.includes("that come twice")`)
 			case "clocks", "node":
 				p.until("document.querySelector('.u-legend')")
-			case "", "events", "operate", "break":
+			case "":
+				p.until("!document.querySelector('#past').hidden && document.querySelector('.sparkline polyline')")
+				p.run(click("#sidgrid summary"))
+			case "pool", "events", "operate", "break":
 				p.until("probe.snapshots > 1")
 			}
 			if name == "node" {

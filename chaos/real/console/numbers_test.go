@@ -52,7 +52,7 @@ func TestNumbers(t *testing.T) {
 		t.Fatalf("status %d", status)
 	}
 	pages := map[string]*page{}
-	for _, name := range []string{"", "clocks", "node"} {
+	for _, name := range []string{"", "pool", "clocks", "node"} {
 		pages[name] = open(t, node.own(), name)
 	}
 	for name, p := range pages {
@@ -80,7 +80,7 @@ func TestNumbers(t *testing.T) {
 				t.Error(w)
 			}
 		})
-		p.shot("numbers-" + map[string]string{"": "pool"}[name] + name)
+		p.shot("numbers-" + map[string]string{"": "nodes"}[name] + name)
 	}
 }
 
@@ -111,6 +111,39 @@ func (m *moment) differs(page string) (wrong []string) {
 	tile := func(name, want string) { same(name, m.Shown.Tiles[name], want) }
 	switch page {
 	case "":
+		rows := map[string]row{}
+		for _, r := range m.Shown.Tables["nodes"] {
+			rows[r.Key] = r
+		}
+		sum := int64(0)
+		for _, n := range s.Nodes {
+			cells := rows[n.Instance].Cells
+			if len(cells) != 10 {
+				wrong = append(wrong, fmt.Sprintf("no row of %s", n.Name))
+				continue
+			}
+			rate, refused := "–", "–"
+			if n.Report != nil {
+				sum += n.Report.Rate
+				rate, refused = commas(n.Report.Rate), "none"
+				if got := n.Report.Work.Refused["INVALID_COUNT"]; got > 0 {
+					refused = fmt.Sprintf("INVALID_COUNT %.1f/s", float64(got)/5)
+				}
+			}
+			same(n.Name+" node", cells[0], n.Name)
+			same(n.Name+" state", cells[1], n.What())
+			same(n.Name+" rate", cells[3], rate)
+			same(n.Name+" refused", cells[5], refused)
+			left(n.Name+" window left", cells[6], n.Ceil)
+			same(n.Name+" version", cells[8], n.Version)
+		}
+		tile("IDs/s, all nodes", commas(sum))
+		tile("etcd answers", fmt.Sprintf("%d of %d", s.Etcd.Answer, s.Etcd.Endpoints))
+		tile("leader of etcd", s.Etcd.Leader)
+		if s.Etcd.Answer == 0 || s.Etcd.Leader == "" || s.Self.Work.Write == 0 {
+			wrong = append(wrong, fmt.Sprintf("nothing is known of etcd: %+v, a write took %d µs", s.Etcd, s.Self.Work.Write))
+		}
+	case "pool":
 		held := 0
 		byName := map[string]status.Node{}
 		for _, n := range s.Nodes {
@@ -280,7 +313,7 @@ func TestWithoutJavaScript(t *testing.T) {
 	node := c.nodes[0]
 	node.issue(t, 1234)
 	node.issue(t, 0)
-	for _, name := range []string{"", "clocks", "node"} {
+	for _, name := range []string{"", "pool", "clocks", "node"} {
 		p := open(t, node.own(), name, withoutScripts)
 		if live := eval[string](p, `document.querySelector("#live").textContent`); !strings.HasPrefix(live, "as of ") {
 			t.Errorf("scripts run: the page is %q", live)
@@ -293,6 +326,8 @@ func TestWithoutJavaScript(t *testing.T) {
 		want := []string{"All is well: 3 nodes serve"}
 		switch name {
 		case "":
+			want = append(want, "node-1\tserving", "node-2\tserving", "node-3\tserving", "3 nodes", "16 for workers", "13 free", "latest write")
+		case "pool":
 			want = append(want, "sids held\n3 of 32")
 			for _, sid := range s.SIDs {
 				want = append(want, fmt.Sprintf("%d\theld\t%s\t%d\t", sid.SID, sid.Node, sid.Term))
@@ -326,7 +361,7 @@ func TestWithoutJavaScript(t *testing.T) {
 func TestLinksToNodes(t *testing.T) {
 	t.Parallel()
 	c := dev(t)
-	for path, table := range map[string]string{"": "sids", "clocks": "clocks"} {
+	for path, to := range map[string]struct{ table, path string }{"": {"nodes", ""}, "pool": {"sids", ""}, "clocks": {"clocks", "clocks"}} {
 		for _, options := range [][]option{nil, {withoutScripts}} {
 			p := open(t, c.nodes[0].own(), path, options...)
 			if options == nil {
@@ -335,8 +370,8 @@ func TestLinksToNodes(t *testing.T) {
 			p.mu.Lock()
 			p.linked = "http://" + c.nodes[1].Admin + "/"
 			p.mu.Unlock()
-			p.run(click(fmt.Sprintf("#%s a[href=%q]", table, c.nodes[1].own()+path)))
-			p.until(fmt.Sprintf("location.href === %q && document.querySelector('[data-bind=\"self.name\"]').textContent === 'node-2'", c.nodes[1].own()+path))
+			p.run(click(fmt.Sprintf("#%s a[href=%q]", to.table, c.nodes[1].own()+to.path)))
+			p.until(fmt.Sprintf("location.href === %q && document.querySelector('[data-bind=\"self.name\"]').textContent === 'node-2'", c.nodes[1].own()+to.path))
 			// The name is there before the browser has read the tables below it.
 			p.until(`[...document.querySelectorAll("table a")].map((a) => a.textContent).sort().join() === "node-1,node-3"`)
 		}

@@ -31,7 +31,7 @@ func TestPictures(t *testing.T) {
 	p = open(t, c.console, "clocks")
 	p.until(`probe.snapshots > 20 && document.querySelectorAll("#matrix td[data-state=far]").length === 4`)
 	p.picture("console-clocks", 1090)
-	p = open(t, c.console, "")
+	p = open(t, c.console, "pool")
 	p.until(`probe.snapshots > 3`)
 	p.picture("console-pool", 560)
 	if err := os.WriteFile(filepath.Join(images, sumFile), []byte(pagesSum(t)), 0o644); err != nil {

@@ -35,10 +35,12 @@ const Path = "/console/"
 type Config struct {
 	Snapshot func(context.Context) status.Cluster // nil: there is no node, and nothing below but Format and Break
 	Describe func(ctx context.Context, text, kind string) (status.Decoded, error)
-	Node     *node.Node
-	Feed     *feed.Feed
-	Clocks   func() clock.Report
-	Matrix   func() status.Matrix // nil: only with Snapshot nil too
+	// Sample, if set, returns the nodes with their reports, for the history. It may take a second.
+	Sample func(context.Context) status.Cluster
+	Node   *node.Node
+	Feed   *feed.Feed
+	Clocks func() clock.Report
+	Matrix func() status.Matrix // nil: only with Snapshot nil too
 
 	Conditions func() []Condition // Conditions are those of readiness.
 	Format     flake.Format
@@ -68,6 +70,7 @@ type Console struct {
 	pages   map[string]*template.Template
 	assets  map[string]asset
 	history *history
+	past    past
 	plans   plans
 
 	sessions sessions
@@ -102,7 +105,8 @@ func New(cfg Config) *Console {
 			".html")] = template.Must(template.Must(layout.Clone()).ParseFS(files, name))
 	}
 	c.loadAssets()
-	c.route("GET /console/{$}", c.shown("pool"))
+	c.route("GET /console/{$}", c.shown("nodes"))
+	c.route("GET /console/pool", c.shown("pool"))
 	c.route("GET /console/clocks", func(w http.ResponseWriter, r *http.Request) {
 		c.show(w, r, http.StatusOK, "clocks", c.matrix())
 	})
@@ -120,6 +124,7 @@ func New(cfg Config) *Console {
 	c.route("GET /console/snapshot", c.serveSnapshot)
 	c.route("GET /console/feed", c.serveFeed)
 	c.route("GET /console/history", c.serveHistory)
+	c.route("GET /console/past", c.servePast)
 	if cfg.Break != nil {
 		c.route("GET /console/break", c.serveBreak)
 		c.route("GET /console/break/state", c.serveBroken)
@@ -192,8 +197,9 @@ type view struct {
 
 // names are the pages in the order of the navigation.
 var names = []page{
-	{Path: "", Name: "Pool"}, {Path: "clocks", Name: "Clocks"}, {Path: "node", Name: "Node"},
-	{Path: "ids", Name: "IDs"}, {Path: "events", Name: "Events"}, {Path: "operate", Name: "Operate"},
+	{Path: "", Name: "Nodes"}, {Path: "pool", Name: "Pool"}, {Path: "clocks", Name: "Clocks"},
+	{Path: "node", Name: "Node"}, {Path: "ids", Name: "IDs"}, {Path: "events", Name: "Events"},
+	{Path: "operate", Name: "Operate"},
 	{Path: "break", Name: "Break it"},
 }
 

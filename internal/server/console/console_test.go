@@ -105,7 +105,7 @@ func do(c *Console, method, path, body string, header ...string) *httptest.Respo
 }
 
 // pages are all that have a template and can be seen.
-var pages = []string{"", "clocks", "node", "ids", "events", "break", "login", "nothing"}
+var pages = []string{"", "pool", "clocks", "node", "ids", "events", "break", "login", "nothing"}
 
 // TestSize: a page with all that it loads is small.
 func TestSize(t *testing.T) {
@@ -157,7 +157,7 @@ func TestPagesAskNobodyElse(t *testing.T) {
 			t.Errorf("%s: HTTP %d", p, w.Code)
 		}
 	}
-	for _, name := range []string{"console.js", "console.css"} {
+	for _, name := range []string{"console.js", "nodes.js", "console.css"} {
 		content, _ := fs.ReadFile(files, "static/"+name)
 		if m := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|@import|url\(|eval\(`).FindString(string(content)); m != "" {
 			t.Errorf("%s has %s", name, m)
@@ -176,7 +176,7 @@ func TestNamesAreText(t *testing.T) {
 		c.Break = &breaker{state: Broken{Nodes: []BrokenNode{{Name: hostile, Message: hostile}}}}
 	})
 	for _, body := range []string{
-		do(c, "GET", Path, "").Body.String(), do(c, "GET", Path+"clocks", "").Body.String(), do(c, "GET", Path+"break", "").Body.String(),
+		do(c, "GET", Path, "").Body.String(), do(c, "GET", Path+"pool", "").Body.String(), do(c, "GET", Path+"clocks", "").Body.String(), do(c, "GET", Path+"break", "").Body.String(),
 		do(c, "POST", Path+"ids", url.Values{"ids": {hostile}}.Encode()).Body.String(),
 		do(c, "POST", Path+"ids", url.Values{"ids": {"02MVRE9MT10N2"}}.Encode()).Body.String(),
 		do(c, "GET", Path+"login?to="+url.QueryEscape(`/console/"><script>`), "").Body.String(),
@@ -212,12 +212,12 @@ func guarded(t *testing.T, cluster *status.Cluster) (*Console, map[string]string
 func TestLogin(t *testing.T) {
 	cluster := two()
 	c, tokens, guard := guarded(t, &cluster)
-	for _, p := range pages[:6] {
+	for _, p := range pages[:7] {
 		if w := do(c, "GET", Path+p, ""); w.Code != 303 || !strings.HasPrefix(w.Header().Get("Location"), Path+"login?to=") {
 			t.Errorf("%s without a token: HTTP %d to %s", p, w.Code, w.Header().Get("Location"))
 		}
 	}
-	for _, p := range []string{"snapshot", "history", "feed", "break/state"} {
+	for _, p := range []string{"snapshot", "history", "past", "feed", "break/state"} {
 		if w := do(c, "GET", Path+p, "", "Accept", "application/json"); w.Code != 401 || strings.Contains(w.Body.String(), "node-1") {
 			t.Errorf("%s without a token: HTTP %d %s", p, w.Code, w.Body)
 		}

@@ -21,6 +21,12 @@ type Snapshot struct {
 	FalseSince map[string]int64 `json:"false_since_unix_ms"`
 	// Mark is the line about the watermark; empty: it is not known.
 	Mark string `json:"watermark_line"`
+	// Since is since when nodes are in their states, by instance, in Unix ms.
+	Since map[string]int64 `json:"since_unix_ms"`
+	// Total is what the nodes report together.
+	Total status.Report `json:"total"`
+	// Parts are those of the bar of sids.
+	Parts []part `json:"sid_parts"`
 }
 
 // snapshot returns what the node knows now.
@@ -28,7 +34,14 @@ func (c *Console) snapshot(ctx context.Context) Snapshot { return c.Complete(c.c
 
 // Complete adds to the picture what the pages alone have.
 func (c *Console) Complete(from status.Cluster) Snapshot {
-	s := Snapshot{Cluster: from, FalseSince: c.history.since(), Mark: from.WatermarkLine()}
+	s := Snapshot{
+		Cluster:    from,
+		FalseSince: c.history.since(),
+		Mark:       from.WatermarkLine(),
+		Since:      c.past.since(from),
+		Total:      from.Total(),
+		Parts:      parts(from.Use()),
+	}
 	if c.cfg.Conditions != nil {
 		s.Conditions = c.cfg.Conditions()
 	}
@@ -137,6 +150,10 @@ var functions = map[string]any{
 	},
 	"runbook":   func(page string) string { return documents + page },
 	"thousands": thousands,
+	"refusals":  refusals,
+	"latency":   latency,
+	"span":      span,
+	"sub":       func(a, b int64) int64 { return a - b },
 	"word":      word,
 	"meanings":  sync.OnceValue(meanings),
 }

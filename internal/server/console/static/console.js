@@ -266,47 +266,6 @@ function sids() {
   }), sidColumns);
 }
 
-function grid() {
-  const el = $("#grid");
-  if (!el) return;
-  const [first, last] = (snap.pool_sids || "").split("-").map(Number);
-  if (!(last >= first)) return;
-  const size = last - first + 1;
-  if (el.children.length !== size) {
-    el.replaceChildren();
-    el.classList.toggle("dense", size > many);
-    if (size > many) el.style.setProperty("--cell", "1.15rem");
-    for (let i = 0; i < size; i++) {
-      const cell = document.createElement("div");
-      cell.className = "cell";
-      cell.append(document.createElement("i"), document.createElement("b"), document.createElement("span"));
-      cell.children[1].textContent = String(first + i);
-      el.append(cell);
-    }
-    el.hidden = $("#legend").hidden = false;
-  }
-  const used = new Set();
-  for (const r of snap.sids) {
-    const cell = el.children[r.sid - first];
-    if (!cell) continue;
-    used.add(r.sid - first);
-    const l = left(r), state = stateOf(r);
-    if (cell.dataset.state !== state) cell.dataset.state = state;
-    cell.classList.toggle("self", r.instance === snap.self.instance);
-    const scale = `scaleY(${Math.min(1, l / longest).toFixed(3)})`;
-    if (cell.firstChild.style.transform !== scale) cell.firstChild.style.transform = scale;
-    if (size > many) attr(cell, "title", `sid ${r.sid}: ${state}${r.node ? ", " + r.node : ""}`);
-    else text(cell.children[2], state === "free" ? "free" : r.node);
-  }
-  for (let i = 0; i < size; i++) {
-    if (!used.has(i) && el.children[i].dataset.state !== "none") {
-      el.children[i].dataset.state = "none";
-      el.children[i].firstChild.style.transform = "scaleY(0)";
-      text(el.children[i].children[2], "");
-    }
-  }
-}
-
 function standbys() {
   const waiting = snap.nodes.filter((n) => n.state === "standby");
   text($("#standby-count"), waiting.length);
@@ -532,11 +491,11 @@ function take(s) {
   summary(snap.summary);
   bound();
   sids();
-  grid();
   tick();
   standbys();
   conditions();
   windows();
+  document.dispatchEvent(new Event("snapshot"));
 }
 
 const exhausted = () => snap.sids.filter((r) => stateOf(r) === "exhausted").length;
@@ -552,10 +511,10 @@ function tick() {
     }
     if (snap.sids.length <= many) {
       sids();
-      grid();
     }
     if (page === "clocks") clocks();
     if (page === "node") text($("#left"), snap.self.sid < 0 ? "–" : seconds(snap.self.ceil_unix_ms - now()));
+    document.dispatchEvent(new Event("tick"));
     text($("#read"), snap.read_unix_ms ? seconds(now() - snap.read_unix_ms) + " ago" : "never");
   }
   const age = snap ? performance.now() - at : performance.now();
@@ -668,3 +627,7 @@ if (page !== "login" && page !== "error") {
     lines = course = null;
   });
 }
+
+// What other modules of pages use. A document gets the event "snapshot" with each snapshot, and
+// "tick" four times a second.
+export { $, attr, clockOf, count, css, json, left, longest, many, nameOf, now, offset, palette, rows, seconds, snap, stateOf, stateTag, svg, text, urlOf };

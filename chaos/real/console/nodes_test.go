@@ -1,0 +1,147 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/flakelease/allocator/internal/status"
+)
+
+// pastOf is what a node answers of its last minutes.
+type pastOf struct {
+	Times   []int64              `json:"times_unix_ms"`
+	Rate    []int64              `json:"ids_per_second"`
+	Refused map[string][]float64 `json:"refused_per_second"`
+	P99     []*int64             `json:"p99_us"`
+	Write   []*int64             `json:"etcd_write_us"`
+	Nodes   []struct {
+		Name string   `json:"name"`
+		Rate []*int64 `json:"ids_per_second"`
+	} `json:"nodes"`
+	Events []struct {
+		Kind string `json:"kind"`
+		Node string `json:"node"`
+	} `json:"events"`
+}
+
+// TestPast: each node has the past of all, with nobody looking, from what the others report;
+// and the page has it again when it is loaded again.
+func TestPast(t *testing.T) {
+	t.Parallel()
+	c := dev(t)
+	c.settle()
+	stop := make(chan struct{})
+	working := make(chan struct{})
+	go func() { // Requests to one node, of which each second one is refused.
+		defer close(working)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+				c.nodes[1].issue(t, 50)
+				c.nodes[1].issue(t, 0)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-working })
+	var past pastOf
+	for end := time.Now().Add(patience); ; time.Sleep(time.Second) {
+		past = getJSON[pastOf](t, c.nodes[0].own()+"past")
+		n := len(past.Times) - 1
+		if n > 1 && past.Rate[n] > 0 && len(past.Refused["INVALID_COUNT"]) > 0 && past.Refused["INVALID_COUNT"][n] > 0 && past.P99[n] != nil && past.Write[n] != nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the first node does not see the work of the second: %+v", past)
+		}
+	}
+	if len(past.Nodes) != 3 || len(past.Events) == 0 {
+		t.Errorf("lines of %d nodes, %d events", len(past.Nodes), len(past.Events))
+	}
+	p := open(t, c.nodes[0].own(), "")
+	for range 2 {
+		p.until(`!document.querySelector("#past").hidden && document.querySelectorAll(".charts canvas").length === 4`)
+		p.until(`document.querySelectorAll("#nodes .sparkline polyline").length === 3`)
+		p.until(`document.querySelector("[data-chart=refused] .u-legend").textContent.includes("INVALID_COUNT")`)
+		if drawn := eval[int](p, `[...document.querySelectorAll(".charts canvas")].filter((c) => c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some((v) => v)).length`); drawn != 4 {
+			t.Errorf("%d of four charts show something", drawn)
+		}
+		p.run(chromedp.Reload())
+	}
+	p.until(`document.querySelector("[data-span='1h']") && !document.querySelector("#past").hidden`)
+	p.run(click("[data-span='1h']"))
+	p.until(`document.querySelector("[data-span='1h']").getAttribute("aria-pressed") === "true" && location.hash === "#1h"`)
+	p.shot("nodes")
+}
+
+// TestBarOfSIDs: sids for workers do not look free, in the bar and in the grid.
+func TestBarOfSIDs(t *testing.T) {
+	t.Parallel()
+	cluster := size(3)
+	cluster.PoolSize, cluster.PoolSIDs, cluster.WorkerSIDs = 32, "0-31", "16-31"
+	s := serve(t, cluster)
+	p := open(t, s.URL, "")
+	s.send(t)
+	p.until(`document.querySelector("#sidparts").innerText.replace(/\s+/g, " ") === "3 nodes 16 for workers 13 free"`)
+	widths := eval[string](p, `[...document.querySelectorAll("#sidbar rect")].map((r) => [r.dataset.state, r.getAttribute("x"), r.getAttribute("width")].join(" ")).join(", ")`)
+	if widths != "held 0 3, worker 3 16, free 19 13" {
+		t.Errorf("the bar has %s", widths)
+	}
+	p.run(click("#sidgrid summary"))
+	p.until(`document.querySelectorAll("#grid .cell").length === 32`)
+	if states := eval[string](p, `[...document.querySelectorAll("#grid .cell")].map((c) => c.dataset.state[0]).join("")`); states != "hhh"+strings.Repeat("n", 13)+strings.Repeat("w", 16) {
+		t.Errorf("the grid has %s", states)
+	}
+}
+
+// TestLargeLayout: a page of a layout with 1,024 sids, of which three are used, is about its
+// nodes: the bar takes a line, and the grid behind it less than half of a screen.
+func TestLargeLayout(t *testing.T) {
+	t.Parallel()
+	cluster := size(3)
+	cluster.Layout, cluster.PoolSize, cluster.PoolSIDs = "twitter", 1024, "0-1023"
+	s := serve(t, cluster)
+	p := open(t, s.URL, "")
+	s.send(t)
+	p.until(`!document.querySelector("#sidgrid").hidden`)
+	height := func(selector string) float64 {
+		return eval[float64](p, fmt.Sprintf("document.querySelector(%q).getBoundingClientRect().height", selector))
+	}
+	if h := height(".sidbar"); h > 90 {
+		t.Errorf("the bar takes %.0f pixels", h)
+	}
+	if n := eval[int](p, `document.querySelectorAll("#grid .cell").length`); n != 0 {
+		t.Errorf("a closed grid has %d cells", n)
+	}
+	p.run(click("#sidgrid summary"))
+	p.until(`document.querySelectorAll("#grid .cell").length === 1024`)
+	if h := height("#grid"); h > 360 {
+		t.Errorf("the grid takes %.0f pixels", h)
+	}
+	if free := eval[bool](p, `document.querySelector("#grid").children[500].title === "sid 500: free"`); !free {
+		t.Error("a cell does not say what it is")
+	}
+	p.shot("nodes-1024")
+}
+
+// TestNodesOnPhone: nothing is beside the screen of a phone, and the charts are as wide as it.
+func TestNodesOnPhone(t *testing.T) {
+	t.Parallel()
+	cluster := size(3)
+	cluster.Etcd = &status.Etcd{Endpoints: 3, Answer: 3, Leader: "https://etcd-1.example.com:2379"}
+	s := serve(t, cluster)
+	p := open(t, s.URL, "")
+	p.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": true}, nil)
+	s.send(t)
+	p.run(chromedp.Reload())
+	p.until(`document.querySelectorAll(".charts canvas").length === 4`)
+	if w := eval[int](p, "document.documentElement.scrollWidth"); w > 390 {
+		t.Errorf("the page is %d pixels wide", w)
+	}
+	p.shot("nodes-phone")
+}

@@ -1,0 +1,170 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/quota"
+	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/text"
+	"github.com/flakelease/allocator/internal/trend"
+)
+
+// past is the last hour of the cluster as this node saw it.
+type past struct {
+	mu      sync.Mutex // guards history
+	history trend.History
+}
+
+// run samples the cluster until ctx ends.
+func (p *past) run(ctx context.Context, sample func(context.Context) status.Cluster) {
+	ticker := time.NewTicker(trend.Every)
+	defer ticker.Stop()
+	for {
+		c := sample(ctx)
+		p.mu.Lock()
+		p.history.Add(clock.Millis(c.Self.Now), c)
+		p.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// since returns since when nodes are in the states that they have in c, by instance.
+func (p *past) since(c status.Cluster) map[string]int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.history.Since(clock.Millis(c.Self.Now), c)
+}
+
+// pastView is what the charts of the page show.
+type pastView struct {
+	trend.Course
+	// Events are those that the node still has of the same time, the oldest first.
+	Events []feed.Event `json:"events"`
+}
+
+// spans are what a page may ask for.
+var spans = map[string]time.Duration{"15m": 15 * time.Minute, "1h": time.Hour}
+
+func (c *Console) servePast(w http.ResponseWriter, r *http.Request) {
+	httpserver.Pay(r, quota.CostScrape)
+	span, ok := spans[cmp.Or(r.URL.Query().Get("span"), "15m")]
+	if !ok {
+		c.fail(w, r, http.StatusBadRequest, "span is 15m or 1h")
+		return
+	}
+	c.past.mu.Lock()
+	view := pastView{Course: c.past.history.Course(span), Events: []feed.Event{}}
+	c.past.mu.Unlock()
+	if c.cfg.Feed != nil && len(view.Times) > 0 {
+		events, _ := c.cfg.Feed.Latest(shownEvents)
+		for _, e := range events {
+			if e.At >= view.Times[0] {
+				view.Events = append(view.Events, e)
+			}
+		}
+	}
+	sendJSON(w, http.StatusOK, view)
+}
+
+// refusals writes requests that were refused in status.WorkTime, per second and the most
+// frequent reason first.
+func refusals(counts map[string]int64) string {
+	var reasons []string
+	for reason := range counts {
+		reasons = append(reasons, reason)
+	}
+	slices.SortFunc(reasons, func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	var parts []string
+	for _, reason := range reasons {
+		parts = append(parts, fmt.Sprintf("%s %.1f/s", reason, float64(counts[reason])/status.WorkTime.Seconds()))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none")
+}
+
+// latency writes µs with two digits; 0 is none.
+func latency(us int64) string {
+	switch {
+	case us == 0:
+		return "–"
+	case us < 1000:
+		return fmt.Sprintf("%d µs", us)
+	case us < 100_000:
+		return fmt.Sprintf("%.1f ms", float64(us)/1000)
+	case us < 1_000_000:
+		return fmt.Sprintf("%d ms", us/1000)
+	}
+	return fmt.Sprintf("%.1f s", float64(us)/1e6)
+}
+
+// Written returns how long ago this node's latest write to etcd was.
+func (s Snapshot) Written() string {
+	if at := s.Self.Work.Written; at != 0 {
+		return text.Seconds(max(0, s.Self.Now-at)) + " ago"
+	}
+	return "never"
+}
+
+// Worst returns the nodes in the order of the page: those that do not serve first.
+func (s Snapshot) Worst() []status.Node {
+	out := slices.Clone(s.Nodes)
+	serves := func(n status.Node) int {
+		if n.State == status.Serving {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(out, func(a, b status.Node) int { return serves(a) - serves(b) })
+	return out
+}
+
+// part is a part of the bar of sids.
+type part struct {
+	State string `json:"state"` // It has the color of this state.
+	Text  string `json:"text"`
+	At    int    `json:"at"` // Before it are so many sids.
+	Count int    `json:"count"`
+}
+
+// parts returns those of the bar of sids.
+func parts(u status.SIDUse) (out []part) {
+	at := 0
+	for _, p := range []part{
+		{State: "held", Text: text.Count(u.Nodes, "node"), Count: u.Nodes},
+		{State: "worker", Text: fmt.Sprintf("%d for workers", u.Workers), Count: u.Workers},
+		{State: "waiting", Text: fmt.Sprintf("%d waiting", u.Waiting), Count: u.Waiting},
+		{State: "quarantined", Text: fmt.Sprintf("%d quarantined", u.Quarantined), Count: u.Quarantined},
+		{State: "reserved", Text: fmt.Sprintf("%d reserved", u.Reserved), Count: u.Reserved},
+		{State: "free", Text: fmt.Sprintf("%d free", u.Free), Count: u.Free},
+	} {
+		p.At = at
+		at += p.Count
+		if p.Count > 0 || p.State == "held" || p.State == "free" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// span writes a time in ms as people say it; "–" for less than 1.
+func span(ms int64) string {
+	if ms < 1 {
+		return "–"
+	}
+	return text.Span((time.Duration(ms) * time.Millisecond).Truncate(time.Second))
+}

@@ -1,0 +1,86 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/status"
+)
+
+// TestPast: samples come each five seconds whether a page is open or not, and a page gets them
+// with the events of the same time.
+func TestPast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := two()
+		began := time.Now()
+		rate := int64(0)
+		c := fixture(&cluster, func(c *Config) {
+			c.Sample = func(context.Context) status.Cluster {
+				s := two()
+				rate++
+				s.Self.Now, s.Self.Rate = start+time.Since(began).Milliseconds(), rate
+				s.Judge()
+				return s
+			}
+		})
+		state := feed.State{Node: node.Stats{Name: "node-1", Instance: "a", Now: start - 1}}
+		c.cfg.Feed.Observe(0, state) // before the first sample
+		state.Node.Now, state.Node.Draining = start+7000, true
+		c.cfg.Feed.Observe(clock.Mono(time.Second), state)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { _ = c.Run(ctx); close(ended) }()
+		time.Sleep(11 * time.Second)
+		cancel()
+		<-ended
+		var got pastView
+		if err := json.Unmarshal(do(c, "GET", Path+"past?span=1h", "").Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Times) != 3 || got.Times[2]-got.Times[0] != 10_000 || got.Rate[2] != 3 || len(got.Nodes) != 2 {
+			t.Errorf("%+v", got)
+		}
+		if len(got.Events) != 1 || got.Events[0].Kind != feed.Drained {
+			t.Errorf("events %+v", got.Events)
+		}
+		if w := do(c, "GET", Path+"past?span=2h", "", "Accept", "application/json"); w.Code != http.StatusBadRequest {
+			t.Errorf("a span of two hours: HTTP %d", w.Code)
+		}
+	})
+}
+
+// TestFirstPage: the console begins with the nodes, those that do not serve first, and with
+// what they do together.
+func TestFirstPage(t *testing.T) {
+	cluster := two()
+	cluster.WorkerSIDs = "16-31"
+	cluster.Etcd = &status.Etcd{Endpoints: 3, Answer: 2, Leader: "https://etcd-2:2379"}
+	cluster.Self.Rate = 1000
+	cluster.Self.Work = status.Work{P50: 40, P99: 1500, Write: 2300, Written: start - 1200, Refused: map[string]int64{"NO_SID": 1, "CLOCK_SKEW": 12}}
+	cluster.Nodes[1].Report = &status.Report{Rate: 234, Refusing: node.ClockSkew, Ceil: start + 1000, Work: status.Work{P99: 900_000}}
+	cluster.Nodes[1].Started = start - 90_000
+	body := do(fixture(&cluster), "GET", Path, "").Body.String()
+	for _, want := range []string{
+		`aria-current="page">Nodes</a>`, `<dd id="rate">1,234</dd>`, "CLOCK_SKEW 2.4/s, NO_SID 0.2/s", "40 µs · 900 ms", "2 <small>of 3</small>",
+		"https://etcd-2:2379", "2.3 ms", "1.2s ago", `data-state="held" x="0" width="2"`, `data-state="worker" x="2" width="16"`,
+		"2 nodes</span>", "16 for workers</span>", "14 free</span>", "1m30s",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("it does not show %s", want)
+		}
+	}
+	if serving, refusing := strings.Index(body, `data-key="a"`), strings.Index(body, `data-key="b"`); refusing < 0 || refusing > serving {
+		t.Errorf("the node that refuses is not the first row")
+	}
+	if t.Failed() {
+		t.Log(body)
+	}
+}

@@ -1,0 +1,230 @@
+package trend
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/status"
+)
+
+const (
+	// Every is the time between two samples.
+	Every = status.WorkTime
+	// samples are kept of the cluster: those of an hour.
+	samples = int(time.Hour / Every)
+	// lineSamples are kept of each node: those of 15 minutes.
+	lineSamples = int(15 * time.Minute / Every)
+	// MaxNodes is how many nodes have a line of their own. All count for the cluster.
+	MaxNodes = 1024
+	// maxName bounds the bytes of a name or an instance that is kept.
+	maxName = 256
+)
+
+// MaxBytes is what a History takes at most: 2 MB, most of it for lines of 1,024 nodes.
+const MaxBytes = samples*sampleBytes + MaxNodes*(lineSamples*4+2*maxName+lineBytes)
+
+const (
+	sampleBytes = 8 + 8 + 4*node.NumReasons + 3*4 + 8 // Fields of sample, with padding.
+	lineBytes   = 512                                 // The fields of line, and its place in a map.
+)
+
+// History has samples of the cluster. The zero value is empty.
+type History struct {
+	next    int // The next sample has this index, and is the oldest one if the ring is full.
+	full    bool
+	ring    [samples]sample
+	turn    int // Lines have their next value at this index.
+	nodes   map[string]*line
+	dropped int // nodes without a line, of the latest sample
+}
+
+// sample is the cluster at one time.
+type sample struct {
+	at      clock.Millis
+	rate    int64
+	refused [node.NumReasons]uint32
+	p50     uint32
+	p99     uint32
+	write   uint32
+}
+
+// line is a node over time.
+type line struct {
+	name  string
+	state string
+	since clock.Millis
+	last  clock.Millis        // when it was last in a sample
+	rates [lineSamples]uint32 // each by one more than it is; 0: not known
+}
+
+// Add takes the cluster at a time. Samples come every Every; what is between two of them is
+// not seen, except for refusals and latencies, which are of the time since the last one.
+func (h *History) Add(at clock.Millis, c status.Cluster) {
+	s := sample{at: at}
+	if h.nodes == nil {
+		h.nodes = map[string]*line{}
+	}
+	for _, l := range h.nodes {
+		l.rates[h.turn] = 0
+	}
+	h.dropped = 0
+	for _, n := range c.Nodes {
+		if l := h.line(at, n); l != nil && n.Report != nil {
+			l.rates[h.turn] = clamp(n.Report.Rate) + 1
+		}
+	}
+	total := c.Total()
+	for _, reason := range node.Reasons {
+		s.refused[reason] = clamp(total.Work.Refused[reason.String()])
+	}
+	s.rate, s.write = total.Rate, clamp(total.Work.Write)
+	s.p50, s.p99 = clamp(total.Work.P50), clamp(total.Work.P99)
+	h.ring[h.next] = s
+	h.next = (h.next + 1) % samples
+	h.full = h.full || h.next == 0
+	h.turn = (h.turn + 1) % lineSamples
+	for instance, l := range h.nodes {
+		if at-l.last > clock.MillisOf(15*time.Minute) {
+			delete(h.nodes, instance)
+		}
+	}
+}
+
+// line returns the line of a node, with the state that it has now; nil if there is no room.
+func (h *History) line(at clock.Millis, n status.Node) *line {
+	l := h.nodes[n.Instance]
+	if l == nil {
+		if len(h.nodes) >= MaxNodes || len(n.Instance) > maxName {
+			h.dropped++
+			return nil
+		}
+		l = &line{name: n.Label()}
+		l.name = l.name[:min(len(l.name), maxName)]
+		h.nodes[n.Instance] = l
+	}
+	l.last = at
+	if what := n.What(); what != l.state {
+		l.state, l.since = what, at
+	}
+	return l
+}
+
+// clamp returns n as a number of 32 bits without a sign, or the nearest one.
+func clamp(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-2)) }
+
+// Since returns since when nodes are in the states that they have in c, by instance. What
+// began after the last sample began at now.
+func (h *History) Since(now clock.Millis, c status.Cluster) map[string]int64 {
+	out := map[string]int64{}
+	for _, n := range c.Nodes {
+		if l := h.nodes[n.Instance]; l != nil && l.state == n.What() {
+			out[n.Instance] = int64(l.since)
+		} else {
+			out[n.Instance] = int64(now)
+		}
+	}
+	return out
+}
+
+// Course is how the cluster was. Lists have a value for each of Times, the oldest first.
+type Course struct {
+	Times []int64 `json:"times_unix_ms"`
+	Rate  []int64 `json:"ids_per_second"`
+	// Refused has how many requests a second were refused, by each reason that there was.
+	Refused map[string][]float64 `json:"refused_per_second"`
+	// P50, P99 and Write are those of the node that had the longest; nil: there were none.
+	P50   []*uint32 `json:"p50_us"`
+	P99   []*uint32 `json:"p99_us"`
+	Write []*uint32 `json:"etcd_write_us"`
+	Nodes []Line    `json:"nodes"`
+	// Dropped is how many nodes have no line: there are more than MaxNodes.
+	Dropped int `json:"nodes_without_line"`
+}
+
+// Line is the rate of a node in the last 15 minutes, the oldest value first; nil: not known.
+type Line struct {
+	Instance string   `json:"instance"`
+	Name     string   `json:"name"`
+	Rate     []*int64 `json:"ids_per_second"`
+}
+
+// each is how many samples of a node one value of its Line has, the mean of those known.
+const each = 3
+
+// Course returns what is known of the last time up to span.
+func (h *History) Course(span time.Duration) Course {
+	c := Course{
+		Times: []int64{}, Rate: []int64{}, Refused: map[string][]float64{},
+		P50: []*uint32{}, P99: []*uint32{}, Write: []*uint32{}, Nodes: []Line{}, Dropped: h.dropped,
+	}
+	known := h.known()
+	known = known[max(0, len(known)-int(span/Every)):]
+	for i, at := range known {
+		s := &h.ring[at]
+		c.Times, c.Rate = append(c.Times, int64(s.at)), append(c.Rate, s.rate)
+		c.P50, c.P99 = append(c.P50, some(s.p50)), append(c.P99, some(s.p99))
+		c.Write = append(c.Write, some(s.write))
+		for _, reason := range node.Reasons {
+			if s.refused[reason] == 0 {
+				continue
+			}
+			list := c.Refused[reason.String()]
+			if list == nil {
+				list = make([]float64, len(known))
+				c.Refused[reason.String()] = list
+			}
+			list[i] = float64(s.refused[reason]) / Every.Seconds()
+		}
+	}
+	for instance, l := range h.nodes {
+		c.Nodes = append(c.Nodes, Line{instance, l.name, h.rates(l, min(len(h.known()), lineSamples))})
+	}
+	slices.SortFunc(c.Nodes, func(a, b Line) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance))
+	})
+	return c
+}
+
+// known returns the indexes of the samples, the oldest first.
+func (h *History) known() (out []int) {
+	if h.full {
+		for i := h.next; i < samples; i++ {
+			out = append(out, i)
+		}
+	}
+	for i := range h.next {
+		out = append(out, i)
+	}
+	return out
+}
+
+// rates returns the values of l of the last samples.
+func (h *History) rates(l *line, last int) []*int64 {
+	out := []*int64{}
+	for from := h.turn - last; from < h.turn; from += each {
+		sum, n := int64(0), int64(0)
+		for i := from; i < min(from+each, h.turn); i++ {
+			if v := l.rates[(i+lineSamples)%lineSamples]; v > 0 {
+				sum, n = sum+int64(v)-1, n+1
+			}
+		}
+		if n == 0 {
+			out = append(out, nil)
+			continue
+		}
+		mean := sum / n
+		out = append(out, &mean)
+	}
+	return out
+}
+
+// some returns nil for 0.
+func some(n uint32) *uint32 {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
