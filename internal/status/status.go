@@ -13,6 +13,10 @@ package status
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -116,6 +120,18 @@ type Work struct {
 	// was, by the clock of the node that answers; 0: there was none.
 	Write   int64 `json:"etcd_write_us"`
 	Written int64 `json:"etcd_written_unix_ms"`
+}
+
+// Refusals writes how many requests were refused in a second, the most frequent reason first;
+// "none" if none was.
+func (w Work) Refusals() string {
+	var parts []string
+	for _, reason := range slices.SortedFunc(maps.Keys(w.Refused), func(a, b string) int {
+		return cmp.Or(cmp.Compare(w.Refused[b], w.Refused[a]), cmp.Compare(a, b))
+	}) {
+		parts = append(parts, fmt.Sprintf("%s %.1f/s", reason, float64(w.Refused[reason])/WorkTime.Seconds()))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
 // WorkTime is the time that Work is about.

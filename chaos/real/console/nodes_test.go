@@ -73,10 +73,26 @@ func TestPast(t *testing.T) {
 		}
 		p.run(chromedp.Reload())
 	}
+	p.until(`!document.querySelector("#past").hidden`)
+	p.pointAtEvent()
 	p.until(`document.querySelector("[data-span='1h']") && !document.querySelector("#past").hidden`)
 	p.run(click("[data-span='1h']"))
 	p.until(`document.querySelector("[data-span='1h']").getAttribute("aria-pressed") === "true" && location.hash === "#1h"`)
 	p.shot("nodes")
+}
+
+// pointAtEvent moves the pointer over the first chart until the page says what happened there.
+func (p *page) pointAtEvent() {
+	p.t.Helper()
+	p.run(chromedp.ScrollIntoView(chromedp.CSS("[data-chart=rate]")))
+	area := eval[struct{ X, Y, Width float64 }](p, `((r) => ({ X: r.x, Y: r.y + r.height / 2, Width: r.width }))(document.querySelector("[data-chart=rate] .u-over").getBoundingClientRect())`)
+	for x := area.X; x < area.X+area.Width; x += 5 {
+		p.call("Input.dispatchMouseEvent", map[string]any{"type": "mouseMoved", "x": x, "y": area.Y}, nil)
+		if said := eval[string](p, `document.querySelector("#moment").textContent`); strings.Contains(said, " node-") && strings.Count(said, ": ") >= 2 {
+			return
+		}
+	}
+	p.t.Errorf("no event is on the time axis: the page says %q", eval[string](p, `document.querySelector("#moment").textContent`))
 }
 
 // TestBarOfSIDs: sids for workers do not look free, in the bar and in the grid.

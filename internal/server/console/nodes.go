@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -78,23 +77,6 @@ func (c *Console) servePast(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	sendJSON(w, http.StatusOK, view)
-}
-
-// refusals writes requests that were refused in status.WorkTime, per second and the most
-// frequent reason first.
-func refusals(counts map[string]int64) string {
-	var reasons []string
-	for reason := range counts {
-		reasons = append(reasons, reason)
-	}
-	slices.SortFunc(reasons, func(a, b string) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
-	})
-	var parts []string
-	for _, reason := range reasons {
-		parts = append(parts, fmt.Sprintf("%s %.1f/s", reason, float64(counts[reason])/status.WorkTime.Seconds()))
-	}
-	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
 // latency writes µs with two digits; 0 is none.

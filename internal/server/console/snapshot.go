@@ -150,7 +150,6 @@ var functions = map[string]any{
 	},
 	"runbook":   func(page string) string { return documents + page },
 	"thousands": thousands,
-	"refusals":  refusals,
 	"latency":   latency,
 	"span":      span,
 	"sub":       func(a, b int64) int64 { return a - b },

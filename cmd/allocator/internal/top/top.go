@@ -76,7 +76,7 @@ Keys: arrows scroll, q quits. --once needs no terminal.`,
 	return cmd
 }
 
-// printOnce prints one view: of the second view, since rates and reports need two.
+// printOnce prints one view: the second, since nodes are asked for their reports by the first.
 func printOnce(ctx context.Context, out io.Writer, l *looker, asJSON bool) error {
 	if _, err := l.look(ctx); err != nil {
 		return err
@@ -100,9 +100,8 @@ func printOnce(ctx context.Context, out io.Writer, l *looker, asJSON bool) error
 // looker asks nodes.
 type looker struct {
 	nodes  *remote.Nodes
-	before status.Cluster // the answer before
-	events []feed.Event   // the latest
-	after  string         // ID of the last event
+	events []feed.Event // the latest
+	after  string       // ID of the last event
 }
 
 // eventsShown is how many events a view has.
@@ -120,9 +119,7 @@ func (l *looker) look(ctx context.Context) (v view, err error) {
 	if err != nil {
 		return view{}, err
 	}
-	v = newView(c, l.before, l.events)
-	l.before = c
-	return v, nil
+	return newView(c, l.events), nil
 }
 
 // follow reads what happened since it was last called. A node without events has none.

@@ -17,27 +17,17 @@ import (
 	"github.com/flakelease/allocator/internal/text"
 )
 
-// view is the cluster at one moment, and what two answers of a node show that one does not.
+// view is the cluster at one moment.
 type view struct {
 	status.Cluster
-	// RefusedRate has how many requests a second the node asked refused since the answer
-	// before, by reason.
-	RefusedRate map[string]int64 `json:"refused_per_second"`
 	// Events are the latest, the oldest first.
 	Events []feed.Event `json:"events"`
 }
 
-// newView returns the view of c. before is the answer before it, empty without one.
-func newView(c, before status.Cluster, events []feed.Event) view {
-	v := view{Cluster: c, RefusedRate: map[string]int64{}, Events: events}
+// newView returns the view of c.
+func newView(c status.Cluster, events []feed.Event) view {
+	v := view{Cluster: c, Events: events}
 	slices.SortFunc(v.Nodes, func(a, b status.Node) int { return strings.Compare(a.Label(), b.Label()) })
-	if took := c.Self.Now - before.Self.Now; before.Self.Instance == c.Self.Instance && took > 0 {
-		for reason, n := range c.Self.Refused {
-			if more := n - before.Self.Refused[reason]; more > 0 {
-				v.RefusedRate[reason] = more * 1000 / took
-			}
-		}
-	}
 	return v
 }
 
@@ -81,8 +71,11 @@ func (v view) lines(skip, room int) []string {
 	out = append(out, "")
 	out = append(out, v.nodes(skip, room)...)
 	out = append(out, v.sids()...)
-	if refused := v.refused(); refused != "" {
-		out = append(out, "", refused)
+	if work, own := v.Total().Work, v.refused(); len(work.Refused) > 0 || own != "" {
+		out = append(out, "", "refused by all nodes: "+work.Refusals())
+		if own != "" {
+			out = append(out, own)
+		}
 	}
 	if len(v.Events) > 0 {
 		out = append(out, "")
@@ -177,21 +170,22 @@ func (v view) sids() []string {
 	return out
 }
 
-// refused returns a line of what the node asked refused, the most frequent reason first.
+// refused returns a line of what the node asked refused since its start, the most frequent
+// reason first; "" if that is nothing.
 func (v view) refused() string {
-	count, rate := v.Self.Refused, v.RefusedRate
+	count := v.Self.Refused
 	reasons := slices.DeleteFunc(slices.Collect(maps.Keys(count)), func(r string) bool { return count[r] == 0 })
 	if len(reasons) == 0 {
 		return ""
 	}
 	slices.SortFunc(reasons, func(a, b string) int {
-		return cmp.Or(cmp.Compare(rate[b], rate[a]), cmp.Compare(count[b], count[a]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b))
 	})
 	var parts []string
 	for _, r := range reasons[:min(len(reasons), reasonsShown)] {
-		parts = append(parts, fmt.Sprintf("%s %d (%d/s)", r, count[r], rate[r]))
+		parts = append(parts, fmt.Sprintf("%s %d", r, count[r]))
 	}
-	return "refused by " + v.Self.Name + ": " + strings.Join(parts, ", ")
+	return "since " + v.Self.Name + " started, by it alone: " + strings.Join(parts, ", ")
 }
 
 // table returns rows with their columns aligned. Widths are in characters.
