@@ -299,7 +299,7 @@ func TestSet(t *testing.T) {
 		if !b.woken(func() { _ = b.set(found(tc.found...), tc.failed) }) {
 			t.Errorf("lookup %d woke nobody", i)
 		}
-		if got := addrs(); got != tc.want || errors.Is(b.lastError(), away) != (tc.failed != nil) {
+		if got := addrs(); got != tc.want || errors.Is(b.lookupErr, away) != (tc.failed != nil) {
 			t.Errorf("lookup %d: %s, want %s; %v", i, got, tc.want, b.lookupErr)
 		}
 		for _, e := range *b.list.Load() {
