@@ -601,6 +601,76 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+// FuzzFrames: however bytes are cut, the frames in them are those that are found in one piece, and what
+// the calls hold together is what is counted.
+func FuzzFrames(f *testing.F) {
+	in := slices.Concat(message(typeHeaders, 4, 1, 1, 2, 3), message(typeData, 1, 1, 1, 2), message(typeHeaders, 5, 3),
+		message(typeWindowUpdate, 0, 0, 0, 0, 1, 0), message(typeReset, 0, 3, 0, 0, 0, 8))
+	out := slices.Concat(message(typeHeaders, 4, 1, 1), message(typeWindowUpdate, 0, 1, 0, 0, 0, 1), message(typeData, 0, 1, 9),
+		message(typeWindowUpdate, 0, 1, 5), message(typeHeaders, 5, 1))
+	f.Add(in, out, []byte{1})
+	f.Add(in, out, []byte{200, 3, 7})
+	f.Fuzz(func(t *testing.T, in, out, cuts []byte) {
+		type stretch struct {
+			sent bool // by the server
+			part []byte
+		}
+		var parts []stretch
+		for i, left := 0, [2][]byte{in, out}; len(left[0])+len(left[1]) > 0; i++ {
+			of, n := &left[i%2], 256
+			if len(cuts) > 0 {
+				n = 1 + int(cuts[i%len(cuts)])
+			}
+			n = min(n, len(*of))
+			parts = append(parts, stretch{i%2 == 1, (*of)[:n]})
+			*of = (*of)[n:]
+		}
+		c := newRig(Config{}).Listen(nil, ListenerConfig{}).admit(&socket{from: "10.0.0.1"})
+		framed := c.Frames(c).(*framed)
+		framed.in.skip = 0
+		var r reader
+		var got []frame
+		for _, p := range parts {
+			if p.sent {
+				framed.send(p.part)
+			} else {
+				framed.receive(p.part)
+				for h, rest, ok := r.next(p.part); ok; h, rest, ok = r.next(rest) {
+					got = append(got, h)
+				}
+			}
+			sum := int64(0)
+			for stream, n := range framed.calls {
+				if sum += n.held(); n.stream != stream || n.bytes < 0 || n.messages < 0 {
+					t.Fatalf("stream %d: %+v", stream, *n)
+				}
+			}
+			if framed.held != sum {
+				t.Fatalf("%d are held, and counted as %d", sum, framed.held)
+			}
+		}
+		if want := framesOf(in); !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	})
+}
+
+// framesOf returns the frames whose headers b has, each with the increment if it has one.
+func framesOf(b []byte) (list []frame) {
+	for len(b) >= 9 {
+		length := binary.BigEndian.Uint32(append([]byte{0}, b[:3]...))
+		h := frame{length: int64(length), kind: b[3], flags: b[4], stream: binary.BigEndian.Uint32(b[5:9]) << 1 >> 1}
+		if h.kind == typeWindowUpdate && length == 4 {
+			if len(b) < 13 {
+				return list
+			}
+			h.increment = binary.BigEndian.Uint32(b[9:13]) << 1 >> 1
+		}
+		list, b = append(list, h), b[min(len(b), 9+int(length)):]
+	}
+	return list
+}
+
 // TestTooMuchOnOneConnection: a connection holds no more than a connection may.
 func TestTooMuchOnOneConnection(t *testing.T) {
 	r := newRig(Config{})
