@@ -108,10 +108,15 @@ type entropy struct {
 
 var supplies = sync.Pool{New: func() any { return &entropy{used: randomBytes} }}
 
-// random returns 64 bits of the system's cryptographic source. The supply forgets
-// bits that it returned.
+// random returns 64 bits of the system's cryptographic source.
 func random() uint64 {
 	e := supplies.Get().(*entropy)
+	defer supplies.Put(e)
+	return e.next()
+}
+
+// next returns 64 bits, and forgets them.
+func (e *entropy) next() uint64 {
 	if e.used == randomBytes {
 		_, _ = crand.Read(e.bits[:]) // never returns an error: it ends the process
 		e.used = 0
@@ -120,6 +125,5 @@ func random() uint64 {
 	v := binary.LittleEndian.Uint64(at)
 	clear(at)
 	e.used += 8
-	supplies.Put(e)
 	return v
 }

@@ -927,11 +927,13 @@ func TestTokenFile(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	for field, o := range map[string]client.Options{
 		"Targets: is empty":          {},
-		"not host:port":              {Targets: []string{"localhost"}},
+		"\"localhost\" is not":       {Targets: []string{"localhost"}},
+		"\":9000\" is not host:port": {Targets: []string{":9000"}},
+		"\"host:\" is not host:port": {Targets: []string{"host:"}},
 		"there is no port \"99999\"": {Targets: []string{"a:99999"}},
 		"there is no port \"0\"":     {Targets: []string{"a:0"}},
 		"TokenFile: stat":            {Targets: []string{"a:1"}, TokenFile: "missing", PlaintextToken: true},
-		"Mode":                       {Targets: []string{"a:1"}, Mode: 9},
+		"Mode: there is no mode(3)":  {Targets: []string{"a:1"}, Mode: 3},
 		"After":                      {Targets: []string{"a:1"}, After: -1},
 		"AttemptTimeout":             {Targets: []string{"a:1"}, AttemptTimeout: -1},
 		"MaxAge":                     {Targets: []string{"a:1"}, MaxAge: -1},

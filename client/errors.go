@@ -78,10 +78,7 @@ func (r *Refusal) permanent() bool { return r.Reason == AfterTooFar && r.RetryAf
 // it holds none: then it is unknown whether the request was served. node is the
 // address that was asked.
 func RefusalOf(err error, node string) *Refusal {
-	s, ok := status.FromError(err)
-	if !ok || s.Code() == codes.OK {
-		return nil
-	}
+	s := status.Convert(err)
 	r := &Refusal{Message: s.Message(), Node: node}
 	for _, d := range s.Details() {
 		switch d := d.(type) {

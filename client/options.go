@@ -122,8 +122,8 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Targets = slices.Clone(o.Targets)
 	for _, t := range o.Targets {
-		host, port, err := net.SplitHostPort(t)
-		if err != nil || host == "" || port == "" {
+		host, port, _ := net.SplitHostPort(t) // Both are empty after an error.
+		if host == "" || port == "" {
 			return o, fmt.Errorf("client: option Targets: %.80q is not host:port", t)
 		}
 		if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {

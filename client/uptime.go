@@ -36,11 +36,7 @@ func (u *uptime) now() time.Duration {
 // check reads the boot clock. awake is the monotonic time since begun.
 func (u *uptime) check(awake time.Duration) {
 	u.checked.Store(int64(awake))
-	boot := u.boot()
-	if boot == 0 {
-		return
-	}
-	asleep := int64(boot - u.origin - awake)
+	asleep := int64(u.boot() - u.origin - awake) // Without such a clock it is negative.
 	for {
 		known := u.asleep.Load()
 		if asleep <= known || u.asleep.CompareAndSwap(known, asleep) {
