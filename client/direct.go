@@ -57,10 +57,8 @@ func (c *Client) ask(ctx context.Context, own bool, note func(error), try func(*
 			if hold == 0 {
 				return last
 			}
-			if err := c.pause(ctx, hold, end, nil); errors.Is(err, errTimeout) {
-				return gaveUp(nil, last, c.o.Timeout)
-			} else if err != nil {
-				return gaveUp(err, last, 0)
+			if err := c.pause(ctx, hold, end, nil); err != nil {
+				return c.ended(err, last)
 			}
 			far, hold = 0, 0
 		}
@@ -77,10 +75,7 @@ func (c *Client) ask(ctx context.Context, own bool, note func(error), try func(*
 				if last == nil {
 					last = c.pool.lastError()
 				}
-				if errors.Is(err, errTimeout) {
-					return gaveUp(nil, last, c.o.Timeout)
-				}
-				return gaveUp(err, last, 0)
+				return c.ended(err, last)
 			}
 			avoid, waited = nil, true
 			continue
@@ -124,6 +119,14 @@ var errDeadline = errors.New("client: deadline of the caller")
 
 // errTimeout is the error after Options.Timeout.
 var errTimeout = errors.New("client: timeout")
+
+// ended returns the error of a call whose pause ended with err; last is that of gaveUp.
+func (c *Client) ended(err, last error) error {
+	if errors.Is(err, errTimeout) {
+		return gaveUp(nil, last, c.o.Timeout)
+	}
+	return gaveUp(err, last, 0)
+}
 
 // pause waits until changed is closed, for at most wait. It returns an error if the
 // call has to end: ctx's, errTimeout or ErrClosed. end is since the client's start;
