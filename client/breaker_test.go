@@ -9,9 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -66,6 +69,16 @@ func (b *bench) woken(do func()) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// soon waits until something is so.
+func soon(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("not within 20 s: %s", what)
+		}
 	}
 }
 
@@ -171,8 +184,8 @@ func TestBreaker(t *testing.T) {
 				t.Error("who waits is woken by each call that is served")
 			}
 			tc.do(e)
-			if _, wait, _ := b.pick(nil); wait != tc.want[0] && wait != time.Second {
-				t.Errorf("after it served it is not asked for %v, want %v", wait, tc.want[0])
+			if left := e.left(b.now); left != tc.want[0] {
+				t.Errorf("after it served it is not asked for %v, want %v", left, tc.want[0])
 			}
 		})
 	}
@@ -234,6 +247,12 @@ func TestDeadlinesOfCallers(t *testing.T) {
 	if e.until.Load() != int64(b.now+firstTimeoutBackoff) {
 		t.Errorf("it is not asked for %v", time.Duration(e.until.Load())-b.now)
 	}
+	e.served()
+	timeOut(0)
+	e.refused(&Refusal{Reason: NoSID, RetryAfter: time.Millisecond})
+	if timeOut(2*time.Second) != 0 {
+		t.Error("a failure although a caller was refused")
+	}
 }
 
 // TestWhyNobodyIsAsked: the refusal of a node is the reason, else what failed, and the name server last.
@@ -259,7 +278,13 @@ func TestWhyNobodyIsAsked(t *testing.T) {
 		b.now = now
 	}
 	// Once the client's last ID is another one, nodes are asked again that it was too far ahead for.
-	if !b.woken(b.forgive) || all[1].left(b.now) > 0 || all[0].left(b.now) <= 0 || b.refusal() != nil {
+	b.now += 3 * time.Second
+	if all[1].claim(b.now); all[1].left(b.now) <= 0 {
+		t.Error("there is no trial")
+	}
+	b.now -= 3 * time.Second
+	all[0].until.Store(int64(b.now + time.Second))
+	if !b.woken(b.forgive) || all[1].left(b.now) > 0 || all[0].left(b.now) <= 0 || b.refusal() != nil || all[1].cause.Load() != nil {
 		t.Errorf("%v and %v are left", all[0].left(b.now), all[1].left(b.now))
 	}
 }
@@ -309,6 +334,11 @@ func TestSet(t *testing.T) {
 				}
 			}
 		}
+		for _, e := range before {
+			if !slices.Contains(*b.list.Load(), e) {
+				soon(t, e.addr+" is closed", func() bool { return e.conn.Load().GetState() == connectivity.Shutdown })
+			}
+		}
 	}
 	var many []string
 	for i := range 3 * maxEndpoints {
@@ -336,6 +366,12 @@ func TestSet(t *testing.T) {
 	if n := len(*b.list.Load()); n != maxEndpoints {
 		t.Errorf("%d of %d addresses are used", n, maxEndpoints)
 	}
+	b.o.DialOptions = []grpc.DialOption{grpc.WithDefaultServiceConfig("{bad")}
+	if err := b.set(found("a=127.0.4.1"), nil); err == nil || b.lookupErr != err || len(*b.list.Load()) != 0 {
+		t.Errorf("an address that cannot be dialed: %v, noted is %v", err, b.lookupErr)
+	}
+	b.o.DialOptions = nil
+	_ = b.set(exactly, nil)
 	b.end()
 	if _ = b.set(nil, nil); len(*b.list.Load()) != maxEndpoints {
 		t.Error("a lookup after the client was closed changed what it uses")
@@ -367,6 +403,124 @@ func TestLookup(t *testing.T) {
 	}
 	if !slices.Equal(found, want) || len(failed) != 2 || failed["none:9000"] == nil || failed["missing:9000"] == nil {
 		t.Errorf("found %v, failed %v", found, failed)
+	}
+}
+
+// namesOf answers after a number of failures, and notes when it was asked.
+type namesOf struct {
+	begun time.Time
+	fails int
+	asked []time.Duration
+}
+
+func (n *namesOf) LookupHost(context.Context, string) ([]string, error) {
+	if n.asked = append(n.asked, time.Since(n.begun)); len(n.asked) <= n.fails {
+		return nil, io.EOF
+	}
+	return []string{"127.0.5.1"}, nil
+}
+
+// TestResolve: names are looked up again each time the interval has passed, and soon if that failed or
+// was asked for.
+func TestResolve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		names := &namesOf{begun: time.Now(), fails: 2}
+		p := newPool(Options{
+			Targets:        []string{"a:1"},
+			Resolver:       names,
+			ResolveEvery:   time.Minute,
+			AttemptTimeout: time.Hour,
+			DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})},
+		}, func() time.Duration { return time.Since(names.begun) })
+		if err := p.start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(125 * time.Second) // two failures, then an answer, and two more each 61 s later
+		p.lookupSoon()
+		time.Sleep(time.Minute)
+		p.close()
+		const s = time.Second
+		if want := []time.Duration{0, s, 2 * s, 63 * s, 124 * s, 125 * s}; !slices.Equal(names.asked, want) {
+			t.Errorf("looked up after %v, want %v", names.asked, want)
+		}
+	})
+}
+
+// TestWatch: an endpoint connects, connects anew after it was silent, and is asked no more once it ends.
+// While it cannot connect it says why, and names are looked up.
+func TestWatch(t *testing.T) {
+	b := newBench(t, 1)
+	e := (*b.list.Load())[0]
+	e.connect(t)
+	first := e.conn.Load()
+	if err := e.open(); err != nil {
+		t.Fatal(err)
+	}
+	connected := func() bool { return e.ready.Load() && e.conn.Load().GetState() == connectivity.Ready }
+	e.ready.Store(false)
+	soon(t, "connected", connected)
+	second := e.conn.Load()
+	if e.failed(second, true, io.EOF); first == second {
+		t.Error("open did not connect")
+	}
+	soon(t, "connected anew", func() bool { return e.conn.Load() != second && connected() })
+	if err := e.connectError(); err != nil {
+		t.Errorf("connected: %v", err)
+	}
+	third := e.conn.Load()
+	e.end()
+	b.work.Wait()
+	if e.ready.Load() || third.GetState() != connectivity.Shutdown || len(b.lookups) != 0 {
+		t.Errorf("ready %v, %v", e.ready.Load(), third.GetState())
+	}
+	e.addr = "127.0.0.1:1"
+	if err := e.open(); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "a lookup", func() bool { return len(b.lookups) == 1 })
+	soon(t, "why", func() bool {
+		err := e.connectError()
+		return err != nil && strings.HasPrefix(err.Error(), "127.0.0.1:1: unavailable: ") && strings.Contains(err.Error(), "refused")
+	})
+	b.close()
+}
+
+// TestConnecting: a connection has the time of two attempts, and one that is refused is tried again
+// later and later.
+func TestConnecting(t *testing.T) {
+	for _, hangs := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, 0)
+			var tried []time.Time
+			b.o.DialOptions = []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				if tried = append(tried, time.Now()); hangs {
+					<-ctx.Done()
+				}
+				return nil, io.EOF
+			})}
+			e := &endpoint{pool: b.pool, addr: "10.0.0.1:9000"}
+			if err := e.open(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if b.close(); e.conn.Load().GetState() != connectivity.Shutdown {
+				t.Error("it connects although the client is closed")
+			}
+			pause := 50 * time.Millisecond
+			for i := range 12 {
+				took := tried[i+1].Sub(tried[i])
+				if hangs {
+					took -= 2 * b.o.AttemptTimeout
+				}
+				if took < pause*79/100 || took > pause*121/100 {
+					t.Errorf("hangs %v: try %d follows after %v more", hangs, i+1, took)
+				}
+				pause = min(pause*16/10, time.Second)
+			}
+		})
 	}
 }
 

@@ -139,7 +139,7 @@ func (e *endpoint) watch(ctx context.Context) {
 
 // served notes that e answered with IDs.
 func (e *endpoint) served() {
-	if e.fails.Load() != 0 || e.until.Load() != 0 || e.unanswered.Load() != 0 {
+	if e.until.Load() != 0 || e.unanswered.Load() != 0 {
 		e.fails.Store(0)
 		e.until.Store(0)
 		e.cause.Store(nil)

@@ -94,9 +94,6 @@ func (p *pool) dialable() error {
 
 func (p *pool) close() {
 	p.end()
-	p.mu.Lock()
-	_ = p.update(nil)
-	p.mu.Unlock()
 	p.work.Wait()
 }
 
