@@ -24,8 +24,8 @@ func TestNextAfter(t *testing.T) {
 					after = flake.ID(wordOf(time.Now().Add(20*time.Millisecond)) << 5)
 				}
 				id, err := c.NextAfter(t.Context(), after)
-				if err != nil || id <= after || id <= last {
-					t.Fatalf("%v after %v and %v: %v", id, after, last, err)
+				if err != nil || id <= after || id <= last || c.Last() < id {
+					t.Fatalf("%v after %v and %v: %v; the last is %v", id, after, last, err, c.Last())
 				}
 				if last, err = c.Next(t.Context()); err != nil || last <= id {
 					t.Fatalf("%v after %v: %v", last, id, err)

@@ -703,6 +703,9 @@ func TestCloseDrains(t *testing.T) {
 				_, err := c.Next(ctx)
 				return errors.Is(err, client.ErrClosed)
 			})
+			if _, err := c.Watermark(t.Context()); !errors.Is(err, client.ErrClosed) {
+				t.Errorf("a watermark beside Close: %v", err)
+			}
 			select {
 			case <-closed:
 				t.Error("Close did not wait")

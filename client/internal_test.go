@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -118,5 +119,27 @@ func TestRandom(t *testing.T) {
 			t.Fatalf("%x twice", v)
 		}
 		seen[v] = true
+	}
+}
+
+// TestNotPassed: a wait that ends says where the watermark is, and what held it back by the latest answer.
+func TestNotPassed(t *testing.T) {
+	c := &Client{}
+	if err := c.notPassed(io.EOF, 5); err != io.EOF {
+		t.Errorf("no watermark is known: %v", err)
+	}
+	for _, tc := range []struct{ text, says string }{
+		{"", "has not passed 0000000000005, and is at 0000000000003: EOF"},
+		{"a is silent", "is at 0000000000003: a is silent: EOF"},
+		{"b is silent", "is at 0000000000003: b is silent: EOF"},
+	} {
+		w := Watermark{UnixMilli: 1, ID: 3}
+		if tc.text != "" {
+			w.BlockedBy = []WatermarkBlocker{{Text: tc.text}}
+		}
+		c.raiseMark(w)
+		if err := c.notPassed(io.EOF, 5); !strings.HasSuffix(err.Error(), tc.says) || !errors.Is(err, io.EOF) {
+			t.Errorf("%v, want %s", err, tc.says)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
 )
 
 // TestRefusingNodesAreAskedRarely: hundreds of callers do not send hundreds of
@@ -131,6 +133,35 @@ func TestTrialThatIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestTrialsOfOtherCalls: calls that get no IDs end a trial as well, and the node is asked by all again.
+func TestTrialsOfOtherCalls(t *testing.T) {
+	t.Parallel()
+	ms, _ := at(0)
+	for name, call := range map[string]func(context.Context, *client.Client) error{
+		"Watermark": func(ctx context.Context, c *client.Client) error { _, err := c.Watermark(ctx); return err },
+		"Conn": func(ctx context.Context, c *client.Client) error {
+			_, err := pb.NewAllocatorServiceClient(c.Conn()).GetWatermark(ctx, &pb.GetWatermarkRequest{})
+			return err
+		},
+	} {
+		f, n := newFake(t, 1), 0
+		f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
+			if n++; n == 1 {
+				return 0, client.Starting
+			}
+			return ms, ""
+		})
+		c := newClient(t, client.Options{AttemptTimeout: time.Minute, Timeout: time.Minute}, f)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		for range 3 {
+			if err := call(ctx, c); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		cancel()
+	}
+}
+
 // TestTrialThatIsRefusedForGood: calls that wait for another call's trial end with its
 // refusal if retrying does not help, and do not ask the node again, one after the other.
 func TestTrialThatIsRefusedForGood(t *testing.T) {
@@ -224,28 +255,64 @@ func TestPrefetchServesManyCallers(t *testing.T) {
 // the cluster requires.
 func TestNextNOfASmallLimit(t *testing.T) {
 	t.Parallel()
-	f := newFake(t, 1)
-	f.limit = "10000"
-	f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
-		if req.Count > 10_000 {
-			return act{refuse: client.InvalidCount}
-		}
-		return act{}
-	})
-	for _, mode := range modes {
-		c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
-		ids := make([]flake.ID, 25_001)
-		if err := c.NextN(t.Context(), ids); err != nil {
-			t.Fatalf("%v: %v", mode, err)
-		}
-		for i := 1; i < len(ids); i++ {
-			if ids[i] <= ids[i-1] {
-				t.Fatalf("%v: ID %d is %v, after %v", mode, i, ids[i], ids[i-1])
+	for limit, n := range map[int]int{10_000: 25_001, 1: 3} {
+		f := newFake(t, 1)
+		f.limit = fmt.Sprint(limit)
+		f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
+			if int(req.Count) > limit {
+				return act{refuse: client.InvalidCount}
+			}
+			return act{}
+		})
+		for _, mode := range modes {
+			c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
+			ids := make([]flake.ID, n)
+			if err := c.NextN(t.Context(), ids); err != nil {
+				t.Fatalf("%v: %v", mode, err)
+			}
+			for i := 1; i < len(ids); i++ {
+				if ids[i] <= ids[i-1] {
+					t.Fatalf("%v: ID %d is %v, after %v", mode, i, ids[i], ids[i-1])
+				}
+			}
+			wides := make([]ulid.ID, n)
+			if err := c.NextULIDs(t.Context(), wides); err != nil || !slices.IsSortedFunc(wides, ulid.ID.Compare) || wides[0].IsZero() {
+				t.Fatalf("%v: %v, %d wide IDs", mode, err, n)
+			}
+			if _, err := c.Block(t.Context(), limit+1); !errors.Is(err, &client.Refusal{Reason: client.InvalidCount}) {
+				t.Errorf("%v: a block above the limit: %v", mode, err)
 			}
 		}
-		if _, err := c.Block(t.Context(), 10_001); !errors.Is(err, &client.Refusal{Reason: client.InvalidCount}) {
-			t.Errorf("%v: a block above the limit: %v", mode, err)
+	}
+}
+
+// TestNoWideForm: a space whose epoch has no wide IDs gives an error, and not some of them.
+func TestNoWideForm(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	f.always(act{mangle: func(r *pb.AllocateResponse) { r.EpochUnixMs = -1 << 50 }})
+	c := dial(t, client.Options{Targets: []string{f.addr}})
+	if err := c.NextULIDs(t.Context(), make([]ulid.ID, 3)); !errors.Is(err, ulid.ErrBeforeEpoch) {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.NextULID(t.Context()); !errors.Is(err, ulid.ErrBeforeEpoch) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestSizeOfABlock: a block of more than any node grants, or of none, is refused without a request.
+func TestSizeOfABlock(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1)
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Direct})
+	for _, n := range []int{-1, 0, 1_000_001} {
+		_, err := c.Block(t.Context(), n)
+		if r := (*client.Refusal)(nil); !errors.As(err, &r) || r.Reason != client.InvalidCount || r.Node != "" {
+			t.Errorf("%d IDs: %v", n, err)
 		}
+	}
+	if b, err := c.Block(t.Context(), 1_000_000); err != nil || b.Count != 1_000_000 || f.asked.Load() != 1 {
+		t.Errorf("%v, %v after %d requests", b, err, f.asked.Load())
 	}
 }
 

@@ -222,7 +222,7 @@ func (c *Client) askMark(ctx context.Context, after flake.ID, wait time.Duration
 		return Watermark{}, ErrClosed
 	case err != nil:
 		return Watermark{}, err
-	case res == nil || old != "":
+	case old != "":
 		return Watermark{}, fmt.Errorf("%w: %s", ErrNoWatermark, old)
 	}
 	return c.raiseMark(WatermarkOf(res)), nil

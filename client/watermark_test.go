@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
 )
 
 // marking has a fake answer for watermarks: do returns Unix ms, or why it refuses.
@@ -73,8 +75,52 @@ func TestWatermarkNeverFalls(t *testing.T) {
 			t.Errorf("%d: an ID is complete if it is below", i)
 		}
 	}
-	if w, err := c.WaitFor(t.Context(), id-1); err != nil || w.ID != id || n != 3 {
-		t.Errorf("what has passed needs no request: %+v, %v, %d requests", w, err, n)
+	for _, passed := range []flake.ID{0, id - 1} {
+		if w, err := c.WaitFor(t.Context(), passed); err != nil || w.ID != id || n != 3 {
+			t.Errorf("what has passed needs no request: %+v, %v, %d requests", w, err, n)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Watermark(ended); !errors.Is(err, context.Canceled) || errors.Is(err, client.ErrUnavailable) || n != 3 {
+		t.Errorf("with a canceled context: %v, %d requests", err, n)
+	}
+}
+
+// TestWatermarkOf: nothing of an answer is lost.
+func TestWatermarkOf(t *testing.T) {
+	ms, id := at(0)
+	wide, err := ulid.FromFlake(flake.Default, id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := client.WatermarkOf(&pb.Watermark{
+		UnixMs:      ms,
+		Int:         id.Int64(),
+		Ulid:        wide.String(),
+		LagMs:       5,
+		Held:        true,
+		Conditional: &pb.WatermarkCondition{Node: "a", Sid: 1, UntilUnixMs: 2},
+		BlockedBy:   []*pb.WatermarkBlocker{{Node: "b", Sid: -1, SinceUnixMs: 3, Why: "silent", Text: "b is silent"}},
+		NotCovered:  []int32{7, 8},
+	})
+	want := client.Watermark{
+		UnixMilli:   ms,
+		ID:          id,
+		ULID:        wide,
+		Lag:         5 * time.Millisecond,
+		Held:        true,
+		Conditional: &client.WatermarkCondition{Node: "a", SID: 1, Until: time.UnixMilli(2).UTC()},
+		BlockedBy: []client.WatermarkBlocker{
+			{Node: "b", SID: -1, Since: time.UnixMilli(3).UTC(), Why: "silent", Text: "b is silent"},
+		},
+		NotCovered: []flake.SID{7, 8},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := client.WatermarkOf(&pb.Watermark{}); !reflect.DeepEqual(got, client.Watermark{}) {
+		t.Errorf("%+v of an empty answer", got)
 	}
 }
 
@@ -98,6 +144,10 @@ func TestWaitFor(t *testing.T) {
 	c := newClient(t, client.Options{}, rewound, f)
 	if w, err := c.WaitFor(t.Context(), id); err != nil || w.UnixMilli != ms+1 || n != 3 {
 		t.Errorf("%+v, %v after %d polls", w, err, n)
+	}
+	id = 1 // A node takes 0 for none, and would not wait.
+	if _, err := newClient(t, client.Options{}, f).WaitFor(t.Context(), 0); err != nil {
+		t.Error(err)
 	}
 }
 
