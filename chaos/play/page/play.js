@@ -464,7 +464,7 @@ function guide() {
     says = told ? "The rule was left out, and this is what follows." : ended ? "The scene is over. Play on." : `The rule is left out. The scene is played: ${scene.title}.`;
   } else if (scene) {
     title = scene.title;
-    says = ended ? scene.then : scene.steps[Math.max(0, stepAt)]?.text ?? "";
+    says = ended ? scene.then || "The run is over, and the rule held." : scene.steps[Math.max(0, stepAt)]?.text ?? "The same run, with the rule.";
     leave.hidden = false;
     next.hidden = ended && last >= catalog.scenes.length;
     if (ended) next.textContent = `Next: ${catalog.scenes[last]?.title}`;

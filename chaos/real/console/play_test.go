@@ -172,6 +172,21 @@ func TestPlayRules(t *testing.T) {
 	}
 }
 
+// TestPlayRuleBack: a visitor who has seen a rule left out plays the same run with it.
+func TestPlayRuleBack(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "#rule=ceiling")
+	p.faster("30")
+	p.until("!document.querySelector('#broken').hidden")
+	seed, acts := p.field("seed"), p.field("acts")
+	p.run(click("#broken button"))
+	p.until("rule === '' && ended && document.querySelector('#broken').hidden && document.querySelector('#guide-text').textContent.includes('the rule held')")
+	p.repeated()
+	if p.field("duplicates") != "0" || p.field("seed") != seed || p.field("acts") != acts {
+		t.Errorf("with the rule: %s duplicates, seed %s, acts %s; it was seed %s, acts %s", p.field("duplicates"), p.field("seed"), p.field("acts"), seed, acts)
+	}
+}
+
 const flakeLen = 13
 
 // TestPlaySeed: a link with a seed of a campaign plays it to its end, which is the one that it has in go test.
