@@ -94,7 +94,6 @@ func (p *prefetcher) close() {
 	p.waiting.Wait()
 	p.mu.Lock()
 	p.seal()
-	p.cur.Store(spent())
 	p.mu.Unlock()
 	p.end()
 	p.work.Wait()
@@ -291,7 +290,7 @@ func (p *prefetcher) discard(s *segment, stale bool) {
 	}
 }
 
-// fetch starts to fetch a block, unless a fetch is under way. p.mu is held.
+// fetch starts to fetch the spare, which is nil, unless a fetch is under way. p.mu is held.
 func (p *prefetcher) fetch() {
 	if p.fetching {
 		return
@@ -311,13 +310,9 @@ func (p *prefetcher) fetch() {
 		case err == nil && (int64(b.First) <= p.floor || order != p.c.order.Load()) && !p.c.o.Unordered:
 			p.c.stats.dropped.Add(int64(b.Count))
 		case err == nil:
-			if p.spare != nil { // it was requested before this one: its IDs are lower
-				p.discard(p.spare, false)
-			}
 			p.spare = &segment{block: b, fresh: sent + p.c.o.MaxAge, half: int64(b.Count) / 2}
 		case errors.As(err, &r) && r.Reason == InvalidCount && limitOf(r) > 0 && limitOf(r) < size:
 			p.limit = limitOf(r)
-			p.size = min(p.size, p.limit)
 		default:
 			p.failed, p.err = p.fetches, err
 		}

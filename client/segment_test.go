@@ -1,10 +1,22 @@
 package client
 
 import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -49,6 +61,7 @@ func TestSizes(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := prefetching()
+			time.Sleep(time.Minute)
 			p.size = tc.size
 			p.cur.Store(p.block(1, 400))
 			for range tc.taken {
@@ -105,7 +118,8 @@ func TestNextBlock(t *testing.T) {
 			if ok != (tc.first != 0) || ok && (b.First != tc.first || b.Count != tc.n) {
 				t.Errorf("%s: %v, %v", tc.name, b, ok)
 			}
-			if used := spare != nil && p.cur.Load() == spare; used != tc.used || used && p.spare != nil {
+			if used := spare != nil && p.cur.Load() == spare; used != tc.used || (used || !ok) && p.spare != nil ||
+				used && spare.used != p.c.uptime.now() {
 				t.Errorf("%s: the next one is in use: %v", tc.name, used)
 			}
 			if p.c.stats.dropped.Load() != tc.dropped || p.c.stats.stale.Load() != tc.stale {
@@ -143,16 +157,310 @@ func TestFloor(t *testing.T) {
 				p.takeOne()
 			}
 			p.raiseFloor(tc.id, tc.order)
+			dropped := int64(0)
+			if !tc.cur {
+				dropped += 10 - int64(tc.taken)
+			}
+			if !tc.spare {
+				dropped += 10
+			}
+			if n := p.c.stats.dropped.Load(); n != dropped {
+				t.Errorf("%s: %d dropped, want %d", tc.name, n, dropped)
+			}
 			if _, ok := p.takeOne(); ok != tc.cur || (p.spare != nil) != tc.spare {
 				t.Errorf("%s: the block is used on: %v, the next one: %v", tc.name, ok, p.spare != nil)
 			}
 			if changes := !tc.unordered && tc.order == 0; changes != (p.floor == tc.id) && tc.id != 0 {
 				t.Errorf("%s: the floor is %d", tc.name, p.floor)
 			}
+			p.last.Store(new(error))
 			p.reset(7)
-			if _, ok := p.takeOne(); ok || p.spare != nil || p.floor != 7 {
+			if _, ok := p.takeOne(); ok || p.spare != nil || p.floor != 7 || p.last.Load() != nil {
 				t.Errorf("%s: after a reset: an ID %v, the next block %v, floor %d", tc.name, ok, p.spare != nil, p.floor)
+			}
+			if n := p.c.stats.dropped.Load(); n+p.taken() != 20 {
+				t.Errorf("%s: after a reset: %d dropped, %d taken, of 20", tc.name, n, p.taken())
 			}
 		})
 	}
+}
+
+// served is a prefetcher whose requests a function answers, in the time of a bubble.
+type served struct {
+	*prefetcher
+	counts []int32 // of its requests
+}
+
+// serving returns a prefetcher. do takes its time, and returns an error instead of IDs if it likes.
+func serving(t *testing.T, o Options, do func(context.Context, *pb.AllocateResponse) error) *served {
+	t.Helper()
+	b, began, s := newBench(t, 0), time.Now(), &served{}
+	b.pool.since = func() time.Duration { return time.Hour + time.Since(began) }
+	last := int64(0)
+	b.o.DialOptions = []grpc.DialOption{grpc.WithUnaryInterceptor(func(ctx context.Context, _ string, req, reply any,
+		_ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+		r, res := req.(*pb.AllocateRequest), reply.(*pb.AllocateResponse)
+		s.counts = append(s.counts, r.Count)
+		res.First, res.Count, res.Stride = max(last, r.After)+1, r.Count, flake.Scalable.Stride()
+		res.Layout = pb.Layout(flake.Scalable.Number())
+		last = res.First + int64(r.Count)*res.Stride
+		if do == nil {
+			return nil
+		}
+		return do(ctx, res)
+	})}
+	e := &endpoint{pool: b.pool, addr: "10.0.0.1:9000"}
+	conn, err := e.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	e.conn.Store(conn)
+	e.ready.Store(true)
+	b.list.Store(new([]*endpoint{e}))
+	c := &Client{o: o, pool: b.pool, begun: began, uptime: newUptime(func() time.Duration { return 0 })}
+	s.prefetcher = newPrefetcher(c)
+	c.prefetch = s.prefetcher
+	t.Cleanup(s.close)
+	return s
+}
+
+// refuse returns a refusal as a node sends it.
+func refuse(reason Reason, metadata map[string]string) error {
+	st, err := status.New(codes.Unavailable, "by script").WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Metadata: metadata})
+	if err != nil {
+		return err
+	}
+	return st.Err()
+}
+
+// TestFetchedAhead: the next block is requested when half of one is taken, and no earlier.
+func TestFetchedAhead(t *testing.T) {
+	for _, tc := range []struct{ largest, n, calls, requests int }{
+		{64, 1, 32, 1}, {64, 1, 33, 2}, {64, 1, 64, 2}, {64, 1, 96, 2}, {64, 1, 97, 3}, {64, 8, 4, 1}, {64, 8, 5, 2}, {64, 10, 3, 1},
+		{64, 10, 4, 2}, {64, 16, 2, 1}, {64, 16, 3, 2}, {64, 32, 1, 1}, {64, 33, 1, 2}, {64, 64, 1, 2}, {1, 1, 1, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: tc.largest, Timeout: time.Minute}, nil)
+			for range tc.calls {
+				var err error
+				if tc.n == 1 {
+					_, err = p.c.Next(t.Context())
+				} else {
+					_, err = p.c.take(t.Context(), tc.n)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			if len(p.counts) != tc.requests || p.taken() != int64(tc.n*tc.calls) || p.wanted != 0 {
+				t.Errorf("%+v: requests of %v, %d taken, %d wanted", tc, p.counts, p.taken(), p.wanted)
+			}
+		})
+	}
+}
+
+// TestFetchNext: a block is requested once, for the one in use, and not by a client that is closed.
+func TestFetchNext(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(*served)
+		fetches int
+	}{
+		"in use":       {func(*served) {}, 1},
+		"under way":    {func(p *served) { p.fetching = true }, 0},
+		"there is one": {func(p *served) { p.spare = p.block(101, 1) }, 0},
+		"replaced":     {func(p *served) { p.cur.Store(p.block(101, 1)) }, 0},
+		"closed":       {func(p *served) { p.closed = true }, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 64, Timeout: time.Minute}, nil)
+			s := p.block(1, 10)
+			p.cur.Store(s)
+			tc.prepare(p)
+			if p.fetchNext(s); p.fetches != tc.fetches {
+				t.Errorf("%s: %d fetches", name, p.fetches)
+			}
+		})
+	}
+}
+
+// TestTooOld: an ID is taken up to its age, and the one of that age is counted and not given.
+func TestTooOld(t *testing.T) {
+	for _, age := range []time.Duration{0, time.Second - 1, time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			p := prefetching()
+			s := p.block(1, 10)
+			p.cur.Store(s)
+			time.Sleep(age)
+			fresh, stale := age < time.Second, int64(0)
+			if !fresh {
+				stale = 4
+			}
+			_, one := p.takeOne()
+			_, three := p.takeFrom(s, 3)
+			if n := p.c.stats.stale.Load(); one != fresh || three != fresh || n != stale {
+				t.Errorf("after %v: one %v, three %v, %d stale", age, one, three, n)
+			}
+		})
+	}
+}
+
+// TestCallersThatWait: they ask for twice what they need, together, and for no more than a node grants.
+func TestCallersThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 1000, Timeout: time.Minute}, nil)
+		for range 2 {
+			if _, err := p.take(t.Context(), 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if synctest.Wait(); !slices.Equal(p.counts, []int32{200, 200}) {
+			t.Errorf("two of 100: requests of %v", p.counts)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 1000, Timeout: time.Minute},
+			func(context.Context, *pb.AllocateResponse) error { time.Sleep(time.Second / 2); return nil })
+		var all sync.WaitGroup
+		for range 300 {
+			all.Go(func() {
+				if _, err := p.c.Next(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if len(p.counts) < 2 || p.counts[0] != 64 || p.counts[1] < 300-64 || p.wanted != 0 {
+			t.Errorf("300 callers: requests of %v, %d wanted", p.counts, p.wanted)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 50, Timeout: time.Minute}, nil)
+		p.cur.Store(p.block(1, 10))
+		b, err := p.take(t.Context(), 51)
+		if _, ok := p.takeOne(); err != nil || ok || p.floor != int64(b.Last()) || p.taken() != 51 || p.fetches != 0 {
+			t.Errorf("a block of its own: %v, %v, floor %d, %d taken, %d fetches, IDs below it %v", b, err, p.floor, p.taken(), p.fetches, ok)
+		}
+	})
+	for _, tc := range []struct {
+		limit string
+		left  int
+	}{{"20", 20}, {"", 1000}, {"-1", 1000}, {"64", 1000}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 1000, Timeout: time.Minute}, func(_ context.Context, r *pb.AllocateResponse) error {
+				if r.Count > 20 {
+					return refuse(InvalidCount, map[string]string{"limit": tc.limit})
+				}
+				return nil
+			})
+			if _, err := p.c.Next(t.Context()); p.limit != tc.left || (err == nil) != (tc.left == 20) ||
+				err != nil && !errors.Is(err, &Refusal{Reason: InvalidCount}) {
+				t.Errorf("limit %q: %v, the limit is %d", tc.limit, err, p.limit)
+			}
+		})
+	}
+}
+
+// TestWaitsEnd: a caller has its own time, whenever the fetch began that it waits for, and reads why no IDs
+// came.
+func TestWaitsEnd(t *testing.T) {
+	const s = time.Second
+	for _, tc := range []struct {
+		name    string
+		timeout time.Duration
+		do      func(context.Context, *pb.AllocateResponse) error
+		is      error
+		says    string
+	}{
+		{"refused", 2 * s, func(context.Context, *pb.AllocateResponse) error { return refuse(NoSID, nil) },
+			&Refusal{Reason: NoSID}, "within 2s"},
+		{"old", 2 * s, func(context.Context, *pb.AllocateResponse) error { time.Sleep(s * 7 / 10); return nil },
+			errOld, "within 2s"},
+		{"no answer", s * 9 / 10, func(ctx context.Context, _ *pb.AllocateResponse) error { <-ctx.Done(); return ctx.Err() },
+			ErrUnavailable, "within 900ms: none is connected"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := serving(t, Options{MaxAge: s / 2, MaxPrefetch: 64, Timeout: tc.timeout}, tc.do)
+			var all sync.WaitGroup
+			for i := range 2 {
+				all.Go(func() {
+					time.Sleep(time.Duration(i) * tc.timeout / 2)
+					began := time.Now()
+					_, err := p.c.Next(t.Context())
+					if took := time.Since(began); took != tc.timeout || !errors.Is(err, tc.is) || i == 0 && !strings.Contains(err.Error(), tc.says) ||
+						errors.Is(err, errOld) != (tc.is == errOld) {
+						t.Errorf("%s, call %d: %v after %v", tc.name, i, err, took)
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// TestFetched: what a fetch brings is used unless it is not above what was given meanwhile, and then there
+// is no error any more.
+func TestFetched(t *testing.T) {
+	for _, tc := range []struct {
+		above     int64 // the floor is so far above the first
+		unordered bool
+		used      bool
+	}{{-1, false, true}, {0, false, false}, {1, false, false}, {1, true, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			var p *served
+			p = serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 64, Timeout: time.Minute, Unordered: tc.unordered},
+				func(_ context.Context, r *pb.AllocateResponse) error {
+					if len(p.counts) == 1 {
+						return status.Error(codes.Unavailable, "the first fails")
+					}
+					if p.last.Load() == nil {
+						t.Error("the first is not noted")
+					}
+					p.mu.Lock()
+					defer p.mu.Unlock()
+					p.floor = r.First + tc.above
+					return nil
+				})
+			p.mu.Lock()
+			p.fetch()
+			p.mu.Unlock()
+			time.Sleep(time.Second / 2)
+			if (p.spare != nil) != tc.used || (p.c.stats.dropped.Load() == 64) == tc.used || p.last.Load() != nil || len(p.counts) != 2 {
+				t.Errorf("%+v: used %v, %d dropped, %v", tc, p.spare != nil, p.c.stats.dropped.Load(), p.last.Load())
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 64}, nil)
+		away := error(io.EOF)
+		(*p.c.pool.list.Load())[0].setCause(io.ErrNoProgress)
+		if err := p.fetchError(); err != io.ErrNoProgress {
+			t.Errorf("why a node is not asked: %v", err)
+		}
+		if p.last.Store(&away); p.fetchError() != away {
+			t.Errorf("why the last attempt failed: %v", p.fetchError())
+		}
+	})
+}
+
+// TestPrefetcherCloses: at once, with the fetch that is under way, and counts what nobody took.
+func TestPrefetcherCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 64, Timeout: time.Minute},
+			func(ctx context.Context, _ *pb.AllocateResponse) error { <-ctx.Done(); return ctx.Err() })
+		began, s := time.Now(), p.block(1, 10)
+		p.cur.Store(s)
+		p.fetchNext(s)
+		for range 3 {
+			p.takeOne()
+		}
+		p.close()
+		if _, ok := p.takeOne(); ok || time.Since(began) != 0 || p.fetching || p.taken() != 3 || p.c.stats.dropped.Load() != 7 {
+			t.Errorf("after %v: an ID %v, fetching %v, %d taken, %d dropped", time.Since(began), ok, p.fetching, p.taken(), p.c.stats.dropped.Load())
+		}
+		if _, err := p.c.take(t.Context(), 1); err != ErrClosed {
+			t.Error(err)
+		}
+	})
 }
