@@ -689,13 +689,15 @@ func TestBatchesThatAreTooLarge(t *testing.T) {
 		rejoin  bool
 	}{
 		{5, "4", InvalidCount, true}, {5, "1", InvalidCount, true}, {5, "5", InvalidCount, false}, {5, "0", InvalidCount, false},
-		{5, "", InvalidCount, false}, {5, "-3", InvalidCount, false}, {1, "0", InvalidCount, false}, {5, "4", PermissionDenied, false},
+		{5, "", InvalidCount, false}, {5, "-3", InvalidCount, false}, {1, "4", InvalidCount, false}, {5, "4", PermissionDenied, false},
 	} {
 		co, s, _ := shared(t)
 		b := co.waiting(tc.callers)
+		b.want = 5
+		s.e.trial.Store(1)
 		refusal := &Refusal{Reason: tc.reason, Metadata: map[string]string{"limit": tc.limit}}
 		co.refused(s, b, refusal)
-		if err := b.ended(); errors.Is(err, errRejoin) != tc.rejoin || !tc.rejoin && !errors.Is(err, refusal) {
+		if err := b.ended(); s.e.trial.Load() != 0 || errors.Is(err, errRejoin) != tc.rejoin || !tc.rejoin && !errors.Is(err, refusal) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 		if (co.limit != maxBlock) != tc.rejoin || tc.rejoin && fmt.Sprint(co.limit) != tc.limit {
@@ -731,6 +733,61 @@ func TestRequeue(t *testing.T) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 	}
+	co, _, _ := shared(t)
+	b, younger := co.waiting(1), co.waiting(1)
+	b.begun, younger.begun = co.c.since(), co.c.since()+time.Minute
+	co.queue = []*batch{younger}
+	if co.requeue(b, broke); co.queue[0] != b || co.queue[1] != younger {
+		t.Error("the oldest is not the first")
+	}
+}
+
+// TestTake: a caller joins another batch if its own was too large, unless its context has ended.
+func TestTake(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			co, _, _ := shared(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			got := make(chan error, 2)
+			go func() { _, err := co.take(ctx, 3); got <- err }()
+			synctest.Wait()
+			first := co.forming
+			co.mu.Lock()
+			co.forming = nil
+			co.finish(first, errRejoin)
+			if leaves {
+				cancel()
+			}
+			co.mu.Unlock()
+			if synctest.Wait(); !leaves {
+				second := co.forming
+				if second == nil || second.want != 3 {
+					t.Fatalf("the caller joins %+v", second)
+				}
+				co.forming = nil
+				second.block = Block{First: 1, Count: 3, Stride: 1}
+				co.finish(second, nil)
+			}
+			if err := <-got; leaves != errors.Is(err, context.Canceled) || leaves == (err == nil) {
+				t.Errorf("leaves %v: %v", leaves, err)
+			}
+			// A caller that leaves has no part in the batch any more, and the client ends with all it began.
+			ctx, cancel = context.WithCancel(t.Context())
+			go func() { _, err := co.take(ctx, 3); got <- err }()
+			synctest.Wait()
+			cancel()
+			if err := <-got; !errors.Is(err, context.Canceled) {
+				t.Errorf("it left: %v", err)
+			}
+			co.finish(co.forming, nil)
+			co.work.Go(func() { <-co.ctx.Done(); time.Sleep(time.Second) })
+			began := time.Now()
+			if co.close(); time.Since(began) != time.Second {
+				t.Errorf("closed after %v", time.Since(began))
+			}
+		})
+	}
 }
 
 // TestRotate: a stream in use is replaced, by one goroutine at a time, and not once the client closes.
@@ -740,6 +797,7 @@ func TestRotate(t *testing.T) {
 		looks   bool // for another node
 	}{
 		"in use":     {func(co *coalescer, s *stream) { co.cur = s }, true},
+		"no other":   {func(co *coalescer, s *stream) { co.cur = s; s.e.ready.Store(false) }, true},
 		"not in use": {func(co *coalescer, s *stream) { co.cur = nil }, false},
 		"under way":  {func(co *coalescer, s *stream) { co.cur, co.connecting = s, true }, false},
 		"closing":    {func(co *coalescer, s *stream) { co.cur = s; co.end() }, false},
@@ -749,7 +807,9 @@ func TestRotate(t *testing.T) {
 		tc.prepare(co, s)
 		picked := b.next.Load()
 		co.mu.Lock()
-		co.rotate(s)
+		if co.rotate(s); co.connecting != (tc.looks || name == "under way") {
+			t.Errorf("%s: connecting %v", name, co.connecting)
+		}
 		co.mu.Unlock()
 		co.work.Wait()
 		if looks := b.next.Load() != picked; looks != tc.looks || co.connecting != (name == "under way") {

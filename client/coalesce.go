@@ -281,7 +281,6 @@ func (co *coalescer) refused(s *stream, b *batch, err error) {
 	}
 	co.retire(s)
 	co.requeue(b, err)
-	co.connect()
 }
 
 // requeue puts a batch back, ahead of those that came later. co.mu is held.
