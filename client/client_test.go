@@ -1041,5 +1041,8 @@ func TestBrokenContractIsNamed(t *testing.T) {
 			}
 			return strings.Contains(err.Error(), f.addr+" broke the contract: a stride of 7 in layout scalable")
 		})
+		if nodeStats(c, f.addr).Failures == 0 {
+			t.Errorf("%v: it is no failure of the node", mode)
+		}
 	}
 }

@@ -144,10 +144,14 @@ func TestTrialsOfOtherCalls(t *testing.T) {
 			return err
 		},
 	} {
-		f, n := newFake(t, 1), 0
+		f, n, refused := newFake(t, 1), 0, time.Now()
 		f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
 			if n++; n == 1 {
+				refused = time.Now()
 				return 0, client.Starting
+			}
+			if took := time.Since(refused); took < 50*time.Millisecond {
+				t.Errorf("%s: asked again after %v", name, took)
 			}
 			return ms, ""
 		})

@@ -218,8 +218,6 @@ func (c *Client) askMark(ctx context.Context, after flake.ID, wait time.Duration
 		return err
 	})
 	switch {
-	case err != nil && c.isClosed():
-		return Watermark{}, ErrClosed
 	case err != nil:
 		return Watermark{}, err
 	case old != "":

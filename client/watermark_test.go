@@ -157,6 +157,9 @@ func TestWaitForEnds(t *testing.T) {
 	t.Parallel()
 	ms, id := at(0)
 	never := func(ctx context.Context, _ flake.ID, wait time.Duration) (int64, client.Reason) {
+		if wait <= 0 {
+			t.Error("asked for an answer at once")
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
@@ -175,8 +178,13 @@ func TestWaitForEnds(t *testing.T) {
 	if s := c.Stats(); s.Retries != 0 {
 		t.Errorf("a wait that ends is no failure of the node: %+v", s)
 	}
+	ctx, cancel = context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := c.WaitFor(ctx, id); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "node-c is silent") {
+		t.Errorf("canceled: %v", err)
+	}
 	f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) { return 0, client.InvalidID })
-	if _, err := c.WaitFor(t.Context(), -5); !errors.Is(err, &client.Refusal{Reason: client.InvalidID}) {
+	if _, err := c.WaitFor(t.Context(), -5); !errors.Is(err, &client.Refusal{Reason: client.InvalidID}) || strings.Contains(err.Error(), "passed") {
 		t.Errorf("a wrong ID: %v", err)
 	}
 	f.marking(never)
