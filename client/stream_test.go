@@ -167,7 +167,7 @@ func TestResult(t *testing.T) {
 		one := co.waiting(2)
 		one.after, s.high, s.sent = tc.after, tc.high, []*batch{one, co.waiting(1)}
 		s.res.Sequence, s.res.Result = tc.res.Sequence, tc.res.Result
-		s.e.fails.Store(3)
+		s.e.until.Store(1)
 		if b := s.pop(); b != one || len(s.sent) != 1 || s.answers != 1 {
 			t.Errorf("%s: %d requests are left, %d answers", tc.name, len(s.sent), s.answers)
 		}
@@ -176,7 +176,7 @@ func TestResult(t *testing.T) {
 			if broken := (*contractError)(nil); !errors.As(err, &broken) || broken.what != tc.wrong || s.high != tc.high {
 				t.Errorf("%s: %v, %v", tc.name, b, err)
 			}
-		} else if err != nil || b.Count != 2 || s.high != b.Last() || s.e.fails.Load() != 0 {
+		} else if err != nil || b.Count != 2 || s.high != b.Last() || s.e.until.Load() != 0 {
 			t.Errorf("%s: %v, %v, high %v", tc.name, b, err, s.high)
 		}
 	}
