@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,11 +21,21 @@ import (
 // requests is a stream that notes what is sent, and answers nothing.
 type requests struct {
 	grpc.ClientStream
+	mu   sync.Mutex // guards sent
 	sent [][3]int64 // number, count, after
+}
+
+// count returns how many were sent.
+func (r *requests) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.sent)
 }
 
 func (r *requests) SendMsg(m any) error {
 	req := m.(*pb.AllocateStreamRequest)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.sent = append(r.sent, [3]int64{req.Sequence, int64(req.Request.Count), req.Request.After})
 	return nil
 }
@@ -380,7 +391,8 @@ func TestFindStream(t *testing.T) {
 				one.last = tooFar
 			}
 			co.flush()
-			for len(r.sent) == 0 && one.ended() == errors.ErrUnsupported && time.Since(began) < time.Minute {
+			synctest.Wait()
+			for r.count() == 0 && one.ended() == errors.ErrUnsupported && time.Since(began) < time.Minute {
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
 			}

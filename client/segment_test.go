@@ -331,6 +331,7 @@ func TestCallersThatWait(t *testing.T) {
 			})
 		}
 		all.Wait()
+		synctest.Wait()
 		if len(p.counts) < 2 || p.counts[0] != 64 || p.counts[1] < 300-64 || p.wanted != 0 {
 			t.Errorf("300 callers: requests of %v, %d wanted", p.counts, p.wanted)
 		}
@@ -354,7 +355,8 @@ func TestCallersThatWait(t *testing.T) {
 				}
 				return nil
 			})
-			if _, err := p.c.Next(t.Context()); p.limit != tc.left || (err == nil) != (tc.left == 20) ||
+			_, err := p.c.Next(t.Context())
+			if synctest.Wait(); p.limit != tc.left || (err == nil) != (tc.left == 20) ||
 				err != nil && !errors.Is(err, &Refusal{Reason: InvalidCount}) {
 				t.Errorf("limit %q: %v, the limit is %d", tc.limit, err, p.limit)
 			}
@@ -426,6 +428,7 @@ func TestFetched(t *testing.T) {
 			p.fetch()
 			p.mu.Unlock()
 			time.Sleep(time.Second / 2)
+			synctest.Wait()
 			if (p.spare != nil) != tc.used || (p.c.stats.dropped.Load() == 64) == tc.used || p.last.Load() != nil || len(p.counts) != 2 {
 				t.Errorf("%+v: used %v, %d dropped, %v", tc, p.spare != nil, p.c.stats.dropped.Load(), p.last.Load())
 			}
