@@ -91,7 +91,8 @@ func (r *Reader) Snapshot(ctx context.Context) Cluster {
 
 // Glance returns the nodes as the node knows them without asking anybody: those that it last
 // listed, with the sids that they held then or report, and their reports that are not older
-// than maxAge. It has no sids, and does not say what is wrong.
+// than maxAge. Of sids it has those that this node holds and others report to hold, with holder
+// and term alone. It does not say what is wrong.
 func (r *Reader) Glance(maxAge time.Duration) Cluster {
 	st, clocks := r.node.Stats(), r.clocks()
 	c := r.base(st)
@@ -103,6 +104,15 @@ func (r *Reader) Glance(maxAge time.Duration) Cluster {
 	c.fillNodes(st.Lease.Nodes, held)
 	r.fillLive(&c, clocks, r.reports(false), maxAge)
 	c.judgeNodes()
+	hold := func(sid int, term int64, node, instance string) {
+		if sid >= 0 {
+			c.SIDs = append(c.SIDs, SID{SID: sid, State: Held, Term: term, Node: node, Instance: instance})
+		}
+	}
+	hold(c.Self.SID, c.Self.Term, c.Self.Name, c.Self.Instance)
+	for _, p := range clocks.Peers {
+		hold(p.SID, p.Term, p.Name, p.Instance)
+	}
 	return c
 }
 

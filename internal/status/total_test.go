@@ -84,6 +84,9 @@ func TestGlance(t *testing.T) {
 	})
 	r, err := New(Config{Node: n, Directory: nobody{t}, Space: "test", Logger: slog.New(slog.DiscardHandler),
 		Members: func(context.Context) Etcd { t.Error("etcd was asked"); return Etcd{} },
+		Clocks: func() clock.Report {
+			return clock.Report{Peers: []clock.PeerReport{{Name: "b", Instance: "b-1", SID: 7}, {Name: "d", Instance: "d-1", SID: -1}, {Name: "c", Instance: "c-1", SID: 9, Term: 4}}}
+		},
 		Reports: func(look bool) map[string]Heard {
 			if look {
 				t.Error("nodes are asked from now on")
@@ -102,6 +105,9 @@ func TestGlance(t *testing.T) {
 	}
 	if got.Nodes[2].Report != nil || got.Nodes[2].State != Unknown {
 		t.Errorf("an older report counts: %+v", got.Nodes[2])
+	}
+	if len(got.SIDs) != 2 || got.SIDs[1] != (SID{SID: 9, State: Held, Term: 4, Node: "c", Instance: "c-1"}) {
+		t.Errorf("what nodes report to hold: %+v", got.SIDs)
 	}
 }
 

@@ -23,8 +23,10 @@ const (
 	maxName = 256
 )
 
-// MaxBytes is what a History takes at most: 2 MB, most of it for lines of 1,024 nodes.
-const MaxBytes = samples*sampleBytes + MaxNodes*(lineSamples*4+2*maxName+lineBytes)
+// MaxBytes is what a History takes at most: 3.2 MB, most of it for lines of 1,024 nodes and for
+// what they held.
+const MaxBytes = samples*sampleBytes + MaxNodes*(lineSamples*4+2*maxName+lineBytes) +
+	maxStretches*(2*maxName+stretchBytes)
 
 const (
 	sampleBytes = 8 + 8 + 4*node.NumReasons + 3*4 + 8 // Fields of sample, with padding.
@@ -39,6 +41,8 @@ type History struct {
 	turn    int // Lines have their next value at this index.
 	nodes   map[string]*line
 	dropped int // nodes without a line, of the latest sample
+
+	stretches []*Stretch // as they began
 }
 
 // sample is the cluster at one time.
@@ -54,6 +58,7 @@ type sample struct {
 // line is a node over time.
 type line struct {
 	name  string
+	now   *Stretch // the latest one
 	state string
 	since clock.Millis
 	last  clock.Millis        // when it was last in a sample
@@ -71,11 +76,18 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 		l.rates[h.turn] = 0
 	}
 	h.dropped = 0
+	terms := terms(c)
 	for _, n := range c.Nodes {
-		if l := h.line(at, n); l != nil && n.Report != nil {
+		l := h.line(at, n)
+		if l == nil {
+			continue
+		}
+		h.stretch(at, l, n, terms[held{n.SID, n.Instance}])
+		if n.Report != nil {
 			l.rates[h.turn] = clamp(n.Report.Rate) + 1
 		}
 	}
+	h.forget(at)
 	total := c.Total()
 	for _, reason := range node.Reasons {
 		s.refused[reason] = clamp(total.Work.Refused[reason.String()])

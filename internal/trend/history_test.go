@@ -128,8 +128,10 @@ func TestBounded(t *testing.T) {
 	if MaxBytes > 4<<20 {
 		t.Fatalf("MaxBytes is %d", MaxBytes)
 	}
-	if int(unsafe.Sizeof(sample{})) > sampleBytes || int(unsafe.Sizeof(line{})) > lineSamples*4+lineBytes/2 {
-		t.Errorf("a sample takes %d bytes, a line %d", unsafe.Sizeof(sample{}), unsafe.Sizeof(line{}))
+	if int(unsafe.Sizeof(sample{})) > sampleBytes || int(unsafe.Sizeof(line{})) > lineSamples*4+lineBytes/2 ||
+		int(unsafe.Sizeof(Stretch{})+2*unsafe.Sizeof(&Stretch{})) > stretchBytes {
+		t.Errorf("a sample takes %d bytes, a line %d, a stretch %d",
+			unsafe.Sizeof(sample{}), unsafe.Sizeof(line{}), unsafe.Sizeof(Stretch{}))
 	}
 	nodes := make([]status.Node, 0, 2*MaxNodes)
 	many := map[string]int64{}
@@ -147,12 +149,15 @@ func TestBounded(t *testing.T) {
 	h := new(History)
 	before := heap()
 	for i := range samples + 20 {
+		for n := range nodes {
+			nodes[n].SID = i % 2 // Each begins another stretch.
+		}
 		h.Add(at(i), status.Cluster{Nodes: nodes[i%3 : MaxNodes+i%3+1]})
 	}
 	took := heap() - before
 	t.Logf("%d bytes of at most %d", took, MaxBytes)
-	if took > int64(MaxBytes) || len(h.nodes) != MaxNodes {
-		t.Errorf("it takes %d bytes, want at most %d; %d lines", took, MaxBytes, len(h.nodes))
+	if took > int64(MaxBytes) || len(h.nodes) != MaxNodes || len(h.stretches) != maxStretches {
+		t.Errorf("it takes %d bytes, want at most %d; %d lines, %d stretches", took, MaxBytes, len(h.nodes), len(h.stretches))
 	}
 	if c := h.Course(time.Hour); c.Dropped == 0 || c.Rate[0] != (MaxNodes+1)<<50 {
 		t.Errorf("%d nodes have no line; the rate of all is %d", c.Dropped, c.Rate[0])
