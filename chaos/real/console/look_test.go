@@ -41,7 +41,7 @@ func TestAccessible(t *testing.T) {
 		options []option
 	}{{"light", nil}, {"dark", []option{dark}}} {
 		p := open(t, c.console, "", look.options...)
-		for _, name := range []string{"", "pool", "clocks", "node", "ids", "events", "operate", "recover", "break", "login", "nothing"} {
+		for _, name := range []string{"", "timeline", "pool", "clocks", "node", "ids", "events", "operate", "recover", "break", "login", "nothing"} {
 			if name == "recover" { // the plan that follows on the page before
 				p.run(click("button[value=recover]"))
 				p.until(`document.querySelectorAll("#asked tr[data-key]").length === 3 && document.querySelector(".missing").innerText.includes("may not be needed") && !document.querySelector("button[name=confirm]")`)
@@ -57,6 +57,8 @@ func TestAccessible(t *testing.T) {
 			case "":
 				p.until("!document.querySelector('#past').hidden && document.querySelector('.sparkline polyline')")
 				p.run(click("#sidgrid summary"))
+			case "timeline":
+				p.until("!document.querySelector('#time').hidden")
 			case "pool", "events", "operate", "break":
 				p.until("probe.snapshots > 1")
 			}

@@ -59,7 +59,7 @@ func TestPhone(t *testing.T) {
 		options []option
 	}{{"scripts", []option{phone}}, {"plain", []option{phone, withoutScripts}}, {"wide", nil}} {
 		p := open(t, c.console, "", look.options...)
-		for _, name := range []string{"", "clocks", "node", "ids", "events", "operate", "drain", "break", "docs/reference/glossary.md"} {
+		for _, name := range []string{"", "timeline", "clocks", "node", "ids", "events", "operate", "drain", "break", "docs/reference/glossary.md"} {
 			if name == "drain" { // the plan that follows on the page before
 				p.run(click("button[value=drain]"))
 				p.until(`document.querySelector("#serving")`)

@@ -125,6 +125,10 @@ func New(cfg Config) *Console {
 	c.route("GET /console/feed", c.serveFeed)
 	c.route("GET /console/history", c.serveHistory)
 	c.route("GET /console/past", c.servePast)
+	c.route("GET /console/timeline", c.showTimeline)
+	if cfg.Sample != nil {
+		c.route("GET /console/stretches", c.serveStretches)
+	}
 	if cfg.Break != nil {
 		c.route("GET /console/break", c.serveBreak)
 		c.route("GET /console/break/state", c.serveBroken)
@@ -197,7 +201,8 @@ type view struct {
 
 // names are the pages in the order of the navigation.
 var names = []page{
-	{Path: "", Name: "Nodes"}, {Path: "pool", Name: "Pool"}, {Path: "clocks", Name: "Clocks"},
+	{Path: "", Name: "Nodes"}, {Path: "timeline", Name: "Timeline"}, {Path: "pool", Name: "Pool"},
+	{Path: "clocks", Name: "Clocks"},
 	{Path: "node", Name: "Node"}, {Path: "ids", Name: "IDs"}, {Path: "events", Name: "Events"},
 	{Path: "operate", Name: "Operate"},
 	{Path: "break", Name: "Break it"},

@@ -105,7 +105,7 @@ func do(c *Console, method, path, body string, header ...string) *httptest.Respo
 }
 
 // pages are all that have a template and can be seen.
-var pages = []string{"", "pool", "clocks", "node", "ids", "events", "break", "login", "nothing"}
+var pages = []string{"", "timeline", "pool", "clocks", "node", "ids", "events", "break", "login", "nothing"}
 
 // TestSize: a page with all that it loads is small.
 func TestSize(t *testing.T) {

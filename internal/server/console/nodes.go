@@ -68,15 +68,60 @@ func (c *Console) servePast(w http.ResponseWriter, r *http.Request) {
 	c.past.mu.Lock()
 	view := pastView{Course: c.past.history.Course(span), Events: []feed.Event{}}
 	c.past.mu.Unlock()
-	if c.cfg.Feed != nil && len(view.Times) > 0 {
+	if len(view.Times) > 0 {
+		view.Events = c.eventsSince(view.Times[0])
+	}
+	sendJSON(w, http.StatusOK, view)
+}
+
+// eventsSince returns the events from a time on that the node still has, the oldest first.
+func (c *Console) eventsSince(at int64) []feed.Event {
+	out := []feed.Event{}
+	if c.cfg.Feed != nil {
 		events, _ := c.cfg.Feed.Latest(shownEvents)
 		for _, e := range events {
-			if e.At >= view.Times[0] {
-				view.Events = append(view.Events, e)
+			if e.At >= at {
+				out = append(out, e)
 			}
 		}
 	}
-	sendJSON(w, http.StatusOK, view)
+	return out
+}
+
+// timelineView is what the timeline shows.
+type timelineView struct {
+	Latest    int64           `json:"latest_unix_ms"` // the time of the latest sample; 0: there is none
+	Self      string          `json:"self"`           // Events of etcd and of clocks are about this node.
+	Stretches []trend.Stretch `json:"stretches"`
+	Events    []feed.Event    `json:"events"`
+}
+
+// timeline returns what is known of the last hour.
+func (c *Console) timeline() timelineView {
+	v := timelineView{Self: c.cfg.Node.Config().Name}
+	c.past.mu.Lock()
+	v.Stretches, v.Latest = c.past.history.Stretches()
+	c.past.mu.Unlock()
+	v.Events = c.eventsSince(v.Latest - time.Hour.Milliseconds())
+	return v
+}
+
+func (c *Console) showTimeline(w http.ResponseWriter, r *http.Request) {
+	if c.cfg.Sample == nil {
+		c.show(w, r, http.StatusOK, "timeline", nil)
+		return
+	}
+	list := c.timeline().Stretches
+	slices.Reverse(list)
+	c.show(w, r, http.StatusOK, "timeline", list[:min(len(list), shownStretches)])
+}
+
+// shownStretches is how many of the latest stretches a page lists.
+const shownStretches = 128
+
+func (c *Console) serveStretches(w http.ResponseWriter, r *http.Request) {
+	httpserver.Pay(r, quota.CostScrape)
+	sendJSON(w, http.StatusOK, c.timeline())
 }
 
 // latency writes µs with two digits; 0 is none.

@@ -630,4 +630,4 @@ if (page !== "login" && page !== "error") {
 
 // What other modules of pages use. A document gets the event "snapshot" with each snapshot, and
 // "tick" four times a second.
-export { $, attr, clockOf, count, css, json, left, longest, many, nameOf, now, offset, palette, rows, seconds, snap, stateOf, stateTag, svg, text, urlOf };
+export { $, attr, clockOf, count, css, dateTime, json, left, longest, many, nameOf, now, offset, palette, rows, seconds, snap, stateOf, stateTag, svg, text, urlOf };

@@ -1,0 +1,125 @@
+package console
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/flakelease/allocator/internal/trend"
+)
+
+// barsOfNode2 are what the timeline says along the row of the second of three nodes.
+const barsOfNode2 = `(() => {
+  const c = document.querySelector("#timeline"), r = c.getBoundingClientRect(), out = new Set();
+  for (let x = 0; x < r.width; x++) {
+    c.dispatchEvent(new PointerEvent("pointermove", { clientX: r.x + x, clientY: r.y + 66 }));
+    out.add(document.querySelector("#moment").textContent);
+  }
+  return [...out].filter((said) => said.startsWith("node-2: "));
+})()`
+
+// stretchesOfNode2 returns those that a page knows, the oldest first, and the latest sample.
+func stretchesOfNode2(t *testing.T, console string) (out []trend.Stretch, latest int64) {
+	t.Helper()
+	all := getJSON[struct {
+		Latest    int64           `json:"latest_unix_ms"`
+		Stretches []trend.Stretch `json:"stretches"`
+	}](t, console+"stretches")
+	for _, s := range all.Stretches {
+		if s.Node == "node-2" && s.SID >= 0 {
+			out = append(out, s)
+		}
+	}
+	return out, all.Latest
+}
+
+// TestTimeline: the bar of a node that is killed ends, and that of its next tenure begins after
+// it. An address shows the same moment after a reload, and on a phone.
+func TestTimeline(t *testing.T) {
+	t.Parallel()
+	c := dev(t)
+	c.settle()
+	own := c.nodes[0].own()
+	b := open(t, c.console, "break")
+	wait := func(what string, done func([]trend.Stretch, int64) bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
+			list, latest := stretchesOfNode2(t, own)
+			if done(list, latest) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("not within %v: %s: %+v", patience, what, list)
+			}
+		}
+	}
+	serves := func(s trend.Stretch) bool { return s.Term > 0 && s.What == "serving" }
+	var killed, next trend.Stretch
+	wait("it serves", func(list []trend.Stretch, _ int64) bool {
+		return len(list) > 0 && serves(list[len(list)-1])
+	})
+	b.press("node-2", "kill")
+	wait("its tenure ends", func(list []trend.Stretch, latest int64) bool {
+		return !slices.ContainsFunc(list, func(s trend.Stretch) bool { return s.Until == latest })
+	})
+	b.press("node-2", "repair")
+	wait("the next one begins", func(list []trend.Stretch, latest int64) bool {
+		ended := true
+		for _, s := range list {
+			switch first := s.Instance == list[0].Instance; {
+			case first && serves(s):
+				killed = s
+			case !first && serves(s) && next.Instance == "":
+				next = s
+			}
+			ended = ended && (s.Instance != list[0].Instance || s.Until < latest)
+		}
+		return ended && next.Instance != ""
+	})
+	if next.From <= killed.Until || next.SID == killed.SID && next.Term <= killed.Term {
+		t.Errorf("the next tenure is %+v, after %+v", next, killed)
+	}
+
+	at := time.UnixMilli(killed.Until).UTC().Format("2006-01-02T15:04:05.000Z")
+	p := open(t, own, "timeline?span=240&at="+at)
+	shows := func() []string {
+		t.Helper()
+		p.until(`!document.querySelector("#time").hidden && document.querySelectorAll("#stretches tr[data-key]").length > 3`)
+		bars := eval[[]string](p, barsOfNode2)
+		has := func(words ...string) bool {
+			return slices.ContainsFunc(bars, func(said string) bool {
+				return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(said, w) })
+			})
+		}
+		if !has(fmt.Sprintf("sid %d, term %d: ", killed.SID, killed.Term), "holder gone") || !has(fmt.Sprintf("sid %d, term ", next.SID), time.UnixMilli(next.From).UTC().Format("from 15:04:05")) {
+			t.Errorf("the row of node-2 has %q", bars)
+		}
+		return slices.DeleteFunc(bars, func(said string) bool { return !strings.Contains(said, "holder gone") })
+	}
+	shows()
+	p.run(click(`[data-zoom="0.5"]`))
+	search := eval[string](p, "location.search")
+	if q, err := url.ParseQuery(search[1:]); err != nil || q.Get("at") != at || q.Get("span") != "120" {
+		t.Errorf("after a zoom the address has %s, want %s and 120 s", search, at)
+	}
+	before := shows()
+	p.run(chromedp.Reload())
+	if after := shows(); !slices.Equal(before, after) || eval[string](p, "location.search") != search {
+		t.Errorf("after a reload it shows %q, before %q", after, before)
+	}
+	p.shot("timeline")
+	phone(p)
+	p.run(chromedp.Reload())
+	shows()
+	if off := eval[[]string](p, offScreen); len(off) > 0 {
+		t.Errorf("off the screen of a phone: %q", off)
+	}
+	p.shot("timeline-phone")
+	p.run(click("#latest"))
+	p.until(`location.search === ""`)
+}

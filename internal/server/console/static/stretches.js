@@ -1,0 +1,106 @@
+// The page of the timeline: who held which sid in the last hour, drawn by timeline.js.
+
+import { $, dateTime, json, many, rows, text } from "./console.js";
+
+const hour = 3600e3, least = 60e3, shownRows = 64;
+const quiet = /^(silent|standby|unknown)$/;
+
+let known = null; // what the node said last
+const asked = new URLSearchParams(location.search);
+const askedAt = Date.parse(asked.get("at")), askedSpan = Number(asked.get("span")) * 1e3;
+let width = Math.min(hour, Math.max(least, askedSpan || 900e3)); // ms that are shown
+let middle = Number.isNaN(askedAt) ? null : askedAt; // null: it follows
+
+Timeline.time = (ms) => new Date(ms).toISOString().slice(11, 21);
+const timeline = new Timeline($("#timeline"), (from, to) => show((from + to) / 2, to - from));
+
+const range = () => {
+  const from = middle === null ? known.latest_unix_ms - width * 0.9 : middle - width / 2;
+  return { from, to: from + width };
+};
+
+// show brings another range to the page and to its address; at null follows the latest.
+function show(at, span) {
+  width = Math.min(hour, Math.max(least, span));
+  middle = at === null ? null : Math.round(Math.min(known.latest_unix_ms, Math.max(known.latest_unix_ms - hour, at)));
+  const query = middle === null ? "" : `?at=${new Date(middle).toISOString()}&span=${Math.round(width / 1e3)}`;
+  history.replaceState(null, "", location.pathname + query);
+  draw();
+}
+
+// rowsOf makes rows of stretches: those of one tenure are one bar.
+function rowsOf({ stretches, events, latest_unix_ms: latest }) {
+  const byName = new Map();
+  for (const s of stretches) {
+    let row = byName.get(s.node);
+    if (!row) byName.set(s.node, row = { name: s.node, windows: [], refusals: [], marks: [], gaps: [], issues: [] });
+    const lasts = s.until_unix_ms >= latest, until = s.until_unix_ms;
+    if (s.sid >= 0) {
+      let w = row.windows.findLast((v) => v.instance === s.instance && v.sid === s.sid && (v.term === s.term || !v.term || !s.term)); // 0: not known
+      if (!w) row.windows.push(w = { instance: s.instance, sid: s.sid, term: s.term, base: s.from_unix_ms, ceil: 0 });
+      w.ceil = Math.max(w.ceil, s.ceil_unix_ms, until);
+      w.term ||= s.term;
+      if (!quiet.test(s.what)) w.seen = until;
+      w.until = lasts ? null : w.seen ?? until;
+    }
+    if (quiet.test(s.what)) row.gaps.push({ from: s.from_unix_ms, until: lasts ? null : until, text: s.what });
+    else if (s.what !== "serving") {
+      for (let t = s.from_unix_ms; t <= until; t += 5000) row.refusals.push({ t, why: s.what });
+    }
+  }
+  for (const e of events) {
+    if (/^clock_(step|suspend|stall)$/.test(e.kind)) byName.get(e.node)?.marks.push({ t: e.at_unix_ms, text: e.attributes?.step ? `clock ${e.attributes.step}` : e.kind.replaceAll("_", " ") });
+  }
+  return [...byName.values()].sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+}
+
+// away returns when etcd did not answer the node that serves this page.
+function away({ events, self }) {
+  const list = [];
+  for (const e of events) {
+    if (e.node !== self) continue;
+    if (e.kind === "etcd_failing") list.push([e.at_unix_ms, null]);
+    else if (e.kind === "etcd_answers" && list.length) list.at(-1)[1] ??= e.at_unix_ms;
+  }
+  return list;
+}
+
+function draw() {
+  if (!known || !known.latest_unix_ms) return;
+  const { from, to } = range(), canvas = $("#timeline"), all = known.rows;
+  $("#time").hidden = false;
+  canvas.style.height = `${18 + 44 * Math.max(1, Math.min(all.length, shownRows))}px`;
+  timeline.draw({ from, to, now: known.latest_unix_ms, rows: all.slice(0, shownRows), away: known.away });
+  $("#latest").hidden = middle === null;
+  $("#more").hidden = all.length <= shownRows;
+  text($("#more"), `${shownRows} of ${all.length} nodes are drawn.`);
+  const list = known.stretches.filter((s) => s.from_unix_ms <= to && s.until_unix_ms >= from).reverse().slice(0, many);
+  rows($("#stretches"), list.map((s) => ({
+    key: `${s.instance} ${s.from_unix_ms}`,
+    values: [s.node, s.what, s.sid < 0 ? "–" : s.sid, s.term || "–", dateTime(s.from_unix_ms), dateTime(s.until_unix_ms), dateTime(s.ceil_unix_ms)],
+  })), [{}, { tag: true }, { class: "n" }, { class: "n" }, {}, {}, {}]);
+}
+
+async function follow() {
+  const answer = document.hidden ? null : await json("stretches");
+  if (answer && answer.stretches) {
+    known = answer;
+    known.rows = rowsOf(answer);
+    known.away = away(answer);
+    draw();
+  }
+  setTimeout(follow, 5000); // The node takes a sample as often.
+}
+
+follow();
+addEventListener("resize", draw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+$("#time").addEventListener("click", ({ target }) => {
+  if (!known) return;
+  const { from, to } = range(), { zoom, move } = target.dataset;
+  if (zoom) show(middle === null && zoom > 1 ? null : (from + to) / 2, width * zoom);
+  if (move) show((from + to) / 2 + width * move, width);
+  if (target.id === "latest") show(null, width);
+});
+$("#timeline").addEventListener("pointermove", (e) => text($("#moment"), timeline.at(e.offsetX, e.offsetY)));
+document.addEventListener("visibilitychange", () => { if (!document.hidden && known) draw(); });
