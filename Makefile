@@ -185,6 +185,7 @@ docs: $(SITE)/installed ## a site of the Markdown files, with search, in bin/doc
 	@rm -rf $(SITE)/src $(SITE)/.vitepress && mkdir -p $(SITE)/src && cp -R deploy/site/.vitepress deploy/site/tree.mjs $(SITE)
 	@git ls-files -co --exclude-standard $(SITE_FILES) | while read -r f; do [ ! -e "$$f" ] || echo "$$f"; done | tar -cf - -T - | tar -xf - -C $(SITE)/src
 	cd $(SITE) && node node_modules/vitepress/bin/vitepress.js build .
+	@$(GO) run ./chaos/play -dir $(BIN)/docs/play
 	@echo "$(BIN)/docs has the site: make docs-serve shows it"
 
 $(SITE)/installed: deploy/site/package.json deploy/site/package-lock.json

@@ -111,8 +111,9 @@ var supplies = sync.Pool{New: func() any { return &entropy{used: randomBytes} }}
 // random returns 64 bits of the system's cryptographic source.
 func random() uint64 {
 	e := supplies.Get().(*entropy)
-	defer supplies.Put(e)
-	return e.next()
+	v := e.next()
+	supplies.Put(e)
+	return v
 }
 
 // next returns 64 bits, and forgets them.

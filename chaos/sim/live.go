@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -141,7 +143,7 @@ func (sim *simulation) sent(from, to *process, takes time.Duration, lost bool, a
 	case lease.Commit:
 		h.What = a.Txn.Op.String()
 	default:
-		h.What = fmt.Sprintf("%T", a)
+		_, h.What, _ = strings.Cut(fmt.Sprintf("%T", a), ".")
 	}
 	sim.see(on, h)
 }
@@ -293,8 +295,8 @@ func (l *Live) View() View {
 			n.Process, n.Up, n.Paused, n.Reason = p.name, !p.gone, p.asleep, c.refusal[p.name]
 			n.Phase, n.Problem, n.Grant, n.Held = p.status.Phase, p.status.Problem, p.status.Grant, p.status.Held
 			n.Off = time.Duration(p.judge.anchor.UnixNano(r.Mono-p.origin) - startTime - int64(l.shown))
-			if m := p.judge.machine; m != nil {
-				n.Gate, n.Error = m.Verdict().Phase, p.judge.uncertain
+			if n.Error = math.MaxInt64; p.judge.machine != nil {
+				n.Gate, n.Error = p.judge.machine.Verdict().Phase, p.judge.uncertain
 			}
 		}
 		v.Nodes = append(v.Nodes, n)

@@ -8,8 +8,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/flakelease/allocator/chaos/play/player"
 )
 
 var pictures = flag.Bool("pictures", false, "write the pictures of docs/images anew")
@@ -34,6 +37,18 @@ func TestPictures(t *testing.T) {
 	p = open(t, c.console, "pool")
 	p.until(`probe.snapshots > 3`)
 	p.picture("console-pool", 560)
+	p = open(t, c.console, "")
+	p.until(`probe.snapshots > 20 && document.querySelectorAll("canvas").length > 1`)
+	p.picture("console-nodes", 860)
+	play := openPlay(t, "")
+	play.faster("30")
+	play.run(click(`#scenes button[value=pause]`))
+	for _, step := range player.Catalog().Scenes[1].Steps {
+		play.until(fmt.Sprintf("document.querySelector('#guide-text').textContent === %q && document.body.dataset.playing === 'false'", step.Text))
+		play.run(click("#next"))
+	}
+	play.until(`view.now >= 74900`)
+	play.picture("play", 900)
 	if err := os.WriteFile(filepath.Join(images, sumFile), []byte(pagesSum(t)), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +56,7 @@ func TestPictures(t *testing.T) {
 
 // TestPicturesAreCurrent: the documents show the pages as they are.
 func TestPicturesAreCurrent(t *testing.T) {
-	for _, name := range []string{"console-break", "console-clocks", "console-pool"} {
+	for _, name := range []string{"console-break", "console-clocks", "console-pool", "console-nodes", "play"} {
 		for _, file := range []string{name + ".png", name + "-dark.png"} {
 			if _, err := os.Stat(filepath.Join(images, file)); err != nil {
 				t.Errorf("a picture is missing: %v", err)
@@ -62,8 +77,8 @@ const (
 func pagesSum(t *testing.T) string {
 	t.Helper()
 	sum := sha256.New()
-	for _, dir := range []string{"static", "templates"} {
-		files, err := filepath.Glob(filepath.Join("../../../internal/server/console", dir, "*"))
+	for _, dir := range []string{"internal/server/console/static", "internal/server/console/templates", "chaos/play/page"} {
+		files, err := filepath.Glob(filepath.Join("../../..", dir, "*"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s has no files: %v", dir, err)
 		}
@@ -85,9 +100,9 @@ func (p *page) picture(name string, height int) {
 		map[string]any{"width": 1160, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 	p.until(`window.innerWidth === 1160 && (scrollTo(0, 0), true)`)
 	for suffix, set := range map[string]option{"": light, "-dark": dark} {
-		seen := eval[int](p, "probe.snapshots")
 		set(p)
-		p.until(fmt.Sprintf("probe.snapshots > %d", seen+2)) // charts are drawn again in their colors
+		// Charts are drawn again in their colors.
+		p.run(chromedp.Sleep(3 * time.Second))
 		png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
 		if err == nil {
 			err = os.WriteFile(filepath.Join(images, name+suffix+".png"), png, 0o644)
