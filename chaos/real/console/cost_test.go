@@ -27,9 +27,13 @@ func TestManySIDs(t *testing.T) {
 		t.Helper()
 		sent++
 		s.mu.Lock()
+		// The server reads those before.
+		s.snapshot.SIDs, s.snapshot.Nodes = slices.Clone(s.snapshot.SIDs), slices.Clone(s.snapshot.Nodes)
 		for i := range s.snapshot.SIDs {
 			s.snapshot.SIDs[i].Ceil += 1000
-			s.snapshot.Nodes[i].Report.Rate = int64(1000 + (sent*31+i)%977)
+			report := *s.snapshot.Nodes[i].Report
+			report.Rate = int64(1000 + (sent*31+i)%977)
+			s.snapshot.Nodes[i].Report = &report
 		}
 		s.mu.Unlock()
 		s.send(t)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/play/player"
 	"github.com/flakelease/allocator/chaos/sim"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 var playDir = flag.String("play", "", "directory of the page of the simulation; empty: it is built")
@@ -46,6 +47,10 @@ type played struct{ *page }
 // openPlay opens the page of the simulation under the strictest policy that it promises to work with.
 func openPlay(t *testing.T, hash string, options ...option) played {
 	t.Helper()
+	if !*long && !*pictures {
+		// TestScenes and TestRules show the same without a browser, and TestPlayFile shows a browser.
+		tier.Nightly(t, "a cluster in the page, beside other tests, takes all there is of two cores")
+	}
 	browser(t) // it may skip the test
 	root, err := buildPlay()
 	if err != nil {

@@ -180,15 +180,15 @@ func TestOperateSays(t *testing.T) {
 	c := dev(t)
 	c.settle()
 	p := open(t, c.console, "operate")
-	p.run(click("button[value=drain]"))
+	eval[bool](p, `(document.querySelector("button[value=drain]").click(), true)`)
 	p.until(`document.querySelector("#serving")`)
 	if got := eval[string](p, `document.querySelector("#serving").textContent + document.querySelector("button[name=confirm]").textContent`); got != "Nodes that serve: 3 of 3 now, 2 after it.Drain node-1" {
 		t.Errorf("%q", got)
 	}
-	p.run(click("button[name=confirm]"))
+	eval[bool](p, `(document.querySelector("button[name=confirm]").click(), true)`)
 	p.until(`document.querySelector(".summary.ok, [role=alert]").innerText.includes("drain node-1: done")`)
 	p.until(`document.querySelector("#summary .text").textContent.includes("2 of 3 nodes serve")`)
 	p.visit("operate")
-	p.run(click("button[value=undrain]"))
+	eval[bool](p, `(document.querySelector("button[value=undrain]").click(), true)`)
 	p.until(`document.querySelector("#serving").textContent === "Nodes that serve: 2 of 3 now, 3 after it."`)
 }
