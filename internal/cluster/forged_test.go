@@ -50,7 +50,7 @@ func TestTakenInstances(t *testing.T) {
 							c.Node = victim.name
 						}
 					})
-					e.local.ahead = time.Hour
+					e.local.setAhead(time.Hour)
 					e.local.set(agreement.Status{Verdict: clock.Open, SID: -1, Era: 1 << 30, Revision: 1 << 40})
 					e.SetPeers(registered(but(victim, real)...))
 					evil = append(evil, e)

@@ -27,9 +27,9 @@ type scripted struct {
 	begin  time.Time // true time at which raw was origin
 	origin int64     // ns
 	rate   float64   // of the raw clock against true time
-	ahead  time.Duration
 
 	mu     sync.Mutex // guards the rest
+	ahead  time.Duration
 	status agreement.Status
 	slow   time.Duration // how long the node takes before it can say its status
 }
@@ -37,6 +37,8 @@ type scripted struct {
 func (s *scripted) Clocks() clock.Snapshot {
 	now := time.Now()
 	raw := s.origin + int64(float64(now.Sub(s.begin))*s.rate)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return clock.Snapshot{Raw: raw, Issuing: now.Add(s.ahead).UnixNano() - raw, Wall: now.UnixNano() - raw}
 }
 
@@ -52,6 +54,12 @@ func (s *scripted) set(status agreement.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status = status
+}
+
+func (s *scripted) setAhead(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead = d
 }
 
 func (s *scripted) slowDown(d time.Duration) {
