@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -42,7 +41,6 @@ import (
 type testCluster struct {
 	*testing.T
 	etcd  *devetcd.Server
-	peer  string // its peer URL
 	began time.Time
 	user  config.Etcd // of nodes and commands: name and password; zero where etcd asks nobody
 
@@ -52,14 +50,9 @@ type testCluster struct {
 
 func deploy(t *testing.T) *testCluster {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
-	d := &testCluster{T: t, began: time.Now(), peer: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	if d.etcd, err = devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), PeerPort: port, NoSync: true}); err != nil {
+	d := &testCluster{T: t, began: time.Now()}
+	var err error
+	if d.etcd, err = devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.etcd.Close() })
@@ -250,7 +243,7 @@ func (d *testCluster) restore(backup, token string) {
 		d.Fatal(err)
 	}
 	out, err := exec.CommandContext(d.Context(), etcd, "snapshot", "restore", backup, "--name", "dev", "--data-dir", d.etcd.Dir(),
-		"--initial-advertise-peer-urls", d.peer, "--initial-cluster", "dev="+d.peer, "--initial-cluster-token", token).CombinedOutput()
+		"--initial-advertise-peer-urls", d.etcd.Peer(), "--initial-cluster", "dev="+d.etcd.Peer(), "--initial-cluster-token", token).CombinedOutput()
 	if err != nil {
 		d.Fatalf("etcd snapshot restore: %v\n%s", err, out)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -109,6 +110,10 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 // Endpoint returns the URL that clients connect to. It does not change while s
 // is stopped and restarted.
 func (s *Server) Endpoint() string { return s.scheme() + "://" + address(s.cfg.ClientPort) }
+
+// Peer returns the URL that other members would connect to, which a restore of a
+// snapshot has to name.
+func (s *Server) Peer() string { return "http://" + address(s.cfg.PeerPort) }
 
 func (s *Server) scheme() string {
 	if s.cfg.Cert != "" {
@@ -272,7 +277,7 @@ func (s *Server) pickPorts(asked Config) error {
 		if *port != 0 {
 			continue
 		}
-		l, err := net.Listen("tcp", address(0))
+		l, err := listen()
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrStart, err)
 		}
@@ -280,6 +285,23 @@ func (s *Server) pickPorts(asked Config) error {
 		*port = l.Addr().(*net.TCPAddr).Port
 	}
 	return nil
+}
+
+// firstPort and ports are a range below that from which Linux and others take the
+// ports of outgoing connections: while a server is stopped, none of them takes its port.
+const (
+	firstPort = 20_000
+	ports     = 12_000
+)
+
+// listen takes a free port of the range, or any that is free if it finds none there.
+func listen() (l net.Listener, err error) {
+	for range portAttempts {
+		if l, err = net.Listen("tcp", address(firstPort+rand.IntN(ports))); err == nil {
+			return l, nil
+		}
+	}
+	return net.Listen("tcp", address(0))
 }
 
 // inUse reports whether err says that an address was taken already. Some of

@@ -38,6 +38,11 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 	watch := c.Watch(ctx, "k", clientv3.WithCreatedNotify()) // must not hold the stop up
 	<-watch
 	endpoint := s.Endpoint()
+	for _, port := range []int{s.cfg.ClientPort, s.cfg.PeerPort} {
+		if port < firstPort || port >= firstPort+ports {
+			t.Errorf("port %d: an outgoing connection can take it while the server is stopped", port)
+		}
+	}
 	if err := s.Restart(ctx); !errors.Is(err, ErrRunning) {
 		t.Errorf("restart of a running server: got %v, want ErrRunning", err)
 	}
