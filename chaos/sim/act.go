@@ -31,8 +31,7 @@ const (
 	Drift   ActKind = "drift"   // its wall clock gains For in each second
 	Fix     ActKind = "fix"     // its wall clock is set right
 	Cut     ActKind = "cut"     // it is cut off from etcd
-	Replies ActKind = "replies" // answers of etcd to it are lost
-	Twice   ActKind = "twice"   // what it asks of etcd is carried out twice
+	Replay  ActKind = "replay"  // answers of etcd to it are lost, and what it asked is carried out once more, later
 	Gossip  ActKind = "gossip"  // it is cut off from the others
 	Away    ActKind = "etcd"    // etcd has no leader
 	Restore ActKind = "restore" // etcd is restored from the backup of half a minute ago
@@ -51,8 +50,7 @@ var acts = map[ActKind]struct{ host, amount, negative bool }{
 	Fix:     {true, false, false},
 	Stop:    {true, false, false},
 	Cut:     {true, true, false},
-	Replies: {true, true, false},
-	Twice:   {true, true, false},
+	Replay:  {true, true, false},
 	Gossip:  {true, true, false},
 	Away:    {false, true, false},
 	Restore: {},
@@ -178,7 +176,7 @@ func (sim *simulation) actOn(h *host, a Act) {
 		if h.at > sim.now {
 			return // suspended: nobody sets its clocks
 		}
-		before := h.read(sim.now).Wall
+		wall, drift := h.read(sim.now).Wall, h.drift
 		sim.unsound(h)
 		h.settle(sim.now)
 		h.wrong = sim.now
@@ -190,23 +188,15 @@ func (sim *simulation) actOn(h *host, a Act) {
 			h.drift = int64(a.For) / 1000
 		default:
 			sim.fixClock(h)
+			return
 		}
-		sim.see(h, Happening{Kind: "step", By: time.Duration(h.read(sim.now).Wall - before)})
+		sim.seeClock(h, wall, drift, "")
 	case Cut:
 		h.noRequests, h.noReplies = until, until
-	case Replies:
-		h.noReplies = until
-	case Twice:
-		h.again = until
+	case Replay:
+		h.noReplies, h.again = until, until
 	case Gossip:
-		sim.net = network{parted: until}
-		for i := range sim.hosts {
-			side := 0
-			if sim.hosts[i] == h {
-				side = 1
-			}
-			sim.net.parts[side] |= 1 << (i % 64)
-		}
+		h.alone = until
 	}
 }
 

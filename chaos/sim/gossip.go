@@ -43,6 +43,10 @@ func (sim *simulation) send(from, to *process, deliver func()) {
 	pl := &sim.plan
 	noisy := sim.noisy()
 	if noisy {
+		if sim.now < max(from.host.alone, to.host.alone) {
+			sim.sent(from, to, pl.gossipLatency, true, nil)
+			return
+		}
 		if sim.now < sim.net.parted {
 			a, b := sim.part(from.host), sim.part(to.host)
 			if a != b && (!sim.net.oneWay || a == 0) {

@@ -32,6 +32,7 @@ type host struct {
 
 	noRequests, noReplies time.Duration // until then it is cut off from etcd, that way
 	again                 time.Duration // until then each of its requests is carried out twice
+	alone                 time.Duration // until then gossip neither reaches nor leaves it
 	process               *process      // the latest
 }
 
@@ -100,6 +101,7 @@ func (sim *simulation) clockFault(h *host) {
 	if h.at > sim.now {
 		return // suspended: nobody sets its clocks
 	}
+	wall, drift, fault := h.read(sim.now).Wall, h.drift, ""
 	h.settle(sim.now)
 	h.wrong = sim.now
 	h.sets++
@@ -122,15 +124,28 @@ func (sim *simulation) clockFault(h *host) {
 	case 10:
 		h.strobePeriod, h.strobeBy = sim.logTime(time.Millisecond, time.Second), int64(step)
 		h.strobe, step = sim.now+sim.upTo(32*time.Second), 0
+		fault = "jumps to and fro"
 		sim.note(nil, "clock of "+h.node+" jumps to and fro by %d us", h.strobeBy/1000)
 	case 11:
 		h.frozenWall = h.read(sim.now).Wall
 		h.frozen, step = sim.now+sim.upTo(4*time.Second), 0
+		fault = "stops"
 		sim.note(nil, "clock of "+h.node+" stops")
 	}
 	if step != 0 {
 		h.reading.Wall += int64(step)
 		sim.note(nil, "clock of "+h.node+" steps by %d us", int64(step)/1000)
+	}
+	sim.seeClock(h, wall, drift, fault)
+}
+
+// seeClock tells of a wall clock that showed wall and had this drift, and was set or fails in a way.
+func (sim *simulation) seeClock(h *host, wall, drift int64, fault string) {
+	if by := time.Duration(h.read(sim.now).Wall - wall); by != 0 || fault != "" {
+		sim.see(h, Happening{Kind: "step", By: by, What: fault})
+	}
+	if h.drift != drift {
+		sim.see(h, Happening{Kind: "drift", By: time.Duration(h.drift) * time.Microsecond})
 	}
 }
 
@@ -139,6 +154,7 @@ func (sim *simulation) fixClock(h *host) {
 	if h.at > sim.now {
 		return // suspended
 	}
+	wall, drift := h.read(sim.now).Wall, h.drift
 	h.settle(sim.now)
 	if h.wrong > -time.Hour {
 		h.wrong = sim.now
@@ -147,6 +163,7 @@ func (sim *simulation) fixClock(h *host) {
 	h.drift, h.strobe, h.frozen = 0, 0, 0
 	h.reading.Wall = startTime + int64(sim.now) + sim.rng.Int64N(10e6) - 5e6
 	sim.note(nil, "clock of "+h.node+" is set right")
+	sim.seeClock(h, wall, drift, "")
 }
 
 // sleep suspends the machine. Wall and boot time go on, or stop as those

@@ -90,7 +90,7 @@ func (l *Live) Acts() []Act { return l.acts }
 // Happening is something that happened, for a picture of it.
 type Happening struct {
 	At      time.Duration
-	Kind    string // start, end, window, seal, issue, refuse, message, away, step, act
+	Kind    string // start, end, pause, resume, window, seal, issue, refuse, message, away, step, drift, act
 	Node    int    // the number of its host; -1: etcd, or none
 	Process string
 
@@ -105,8 +105,8 @@ type Happening struct {
 	To    int           // who gets the message
 	Until time.Duration // when a message arrives, or etcd has a leader again
 	Lost  bool          // it does not arrive
-	By    time.Duration // a clock steps by this
-	What  string        // the reason of a refusal, what a message asks for, the act
+	By    time.Duration // a clock steps by this, or gains it in each second
+	What  string        // the reason of a refusal, what a message asks for, the act, another fault of a clock
 }
 
 // see tells whoever watches what happened on a host, or on none.
@@ -261,6 +261,7 @@ type NodeView struct {
 	Up            bool
 	Paused        bool
 	Cut           bool // It does not reach etcd.
+	Replay        bool // Answers of etcd do not reach it.
 	GossipCut     bool
 	Phase         lease.Phase
 	Problem       string
@@ -287,8 +288,8 @@ func (l *Live) View() View {
 	for i, h := range sim.hosts {
 		r := h.read(l.shown)
 		n := NodeView{
-			Name: h.node, Cut: l.shown < max(h.noRequests, h.noReplies),
-			GossipCut: l.shown < sim.net.parted && sim.net.parts[1]>>(i%64)&1 == 1,
+			Name: h.node, Cut: l.shown < h.noRequests, Replay: h.noRequests <= l.shown && l.shown < h.noReplies,
+			GossipCut: l.shown < h.alone || l.shown < sim.net.parted && sim.net.parts[1]>>(i%64)&1 == 1,
 			Wall:      time.Duration(r.Wall - startTime - int64(l.shown)),
 		}
 		if p := h.process; p != nil {

@@ -46,7 +46,7 @@ func TestLive(t *testing.T) {
 // TestActs: whatever somebody does in a calm run, no claim breaks, all that happens can be
 // repeated from the list of acts, and the cluster serves again at the end.
 func TestActs(t *testing.T) {
-	kinds := []sim.ActKind{sim.Kill, sim.Stop, sim.Pause, sim.Step, sim.Drift, sim.Fix, sim.Cut, sim.Replies, sim.Twice, sim.Gossip,
+	kinds := []sim.ActKind{sim.Kill, sim.Stop, sim.Pause, sim.Step, sim.Drift, sim.Fix, sim.Cut, sim.Replay, sim.Gossip,
 		sim.Away, sim.Restore, sim.Recover}
 	done := map[sim.ActKind]int{}
 	for seed := range uint64(tier.Of(t, "seeds", 12, 60, 1000)) {
@@ -90,6 +90,53 @@ func TestActs(t *testing.T) {
 		if done[k] == 0 {
 			t.Errorf("no %s was done", k)
 		}
+	}
+}
+
+// TestSeen: who watches learns which window is sealed, of every fault of a clock, and who is cut off.
+func TestSeen(t *testing.T) {
+	acts, err := sim.ParseActs("drift:5s:n3:500us;pause:12s:n1:40s;gossip:20s:n3:30s;gossip:25s:n4:30s;fix:60s:n3:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var clocks []string
+	seals, held := 0, map[string]flake.SID{}
+	watch := func(h sim.Happening) {
+		switch h.Kind {
+		case "window":
+			held[h.Process] = h.SID
+		case "seal":
+			if seals++; h.SID != held[h.Process] {
+				t.Errorf("%s seals sid %d, and holds sid %d", h.Process, h.SID, held[h.Process])
+			}
+		case "step", "drift":
+			clocks = append(clocks, fmt.Sprintf("%s %d %v", h.Kind, h.Node, h.By.Round(time.Millisecond/2)))
+		}
+	}
+	l := sim.Begin(1, sim.Options{Mode: sim.Calm, Nodes: 4, SIDs: 3, Acts: acts}, watch)
+	defer l.Close()
+	l.Advance(30*time.Second, 1<<30)
+	var cut []string
+	for _, n := range l.View().Nodes {
+		if n.GossipCut {
+			cut = append(cut, n.Name)
+		}
+	}
+	if l.Advance(60*time.Second, 1<<30); seals == 0 || !slices.Equal(cut, []string{"n3", "n4"}) {
+		t.Errorf("%d windows were sealed; %v are cut off from gossip", seals, cut)
+	}
+	if len(clocks) != 3 || clocks[0] != "drift 2 500µs" || !strings.HasPrefix(clocks[1], "step 2 -") || clocks[2] != "drift 2 0s" {
+		t.Errorf("clocks: %q", clocks)
+	}
+	for seed := range uint64(tier.Of(t, "seeds", 2, 16, 100)) {
+		clear(held)
+		l := sim.Begin(seed, sim.Options{Mode: sim.Everything}, watch)
+		for l.Step() {
+		}
+		l.Close()
+	}
+	if seals < 2 || len(clocks) < 10 {
+		t.Errorf("under random faults %d windows were sealed, and clocks were %q", seals, clocks)
 	}
 }
 

@@ -216,6 +216,7 @@ func (p *process) pause(d time.Duration) {
 	}
 	if !p.asleep {
 		p.asleep, p.paused = true, sim.now
+		sim.see(p.host, Happening{Kind: "pause", Process: p.name})
 	}
 	p.resumes = sim.now + d
 	sim.note(p, "is paused for %d us", int64(d)/1000)
@@ -228,6 +229,7 @@ func (p *process) resume() {
 		return
 	}
 	p.asleep = false
+	sim.see(p.host, Happening{Kind: "resume", Process: p.name})
 	long := sim.now-p.paused > sim.plan.ttl
 	sim.note(p, "continues")
 	if issued := p.serveNow(); issued && long {
@@ -395,7 +397,7 @@ func (p *process) do(a lease.Action) {
 		var ceil clock.Millis
 		p.meanwhile(func() { ceil = p.node.Seal() })
 		sim.note(p, "SEAL below %d", sinceStart(ceil))
-		sim.see(p.host, Happening{Kind: "seal", Process: p.name, Ceil: ceil})
+		sim.see(p.host, Happening{Kind: "seal", Process: p.name, SID: p.status.Grant.SID, Ceil: ceil})
 		p.follow = append(p.follow, lease.Sealed{Ceil: ceil})
 	case lease.Alarm:
 		sim.note(p, "ALARM "+string(a.Kind)+": "+a.Message)
