@@ -19,15 +19,18 @@ func acts(text string) []sim.Act {
 
 const second = time.Second
 
+// opening is when a scene has something to show: the nodes have started, and issue.
+const opening = 4 * second
+
 // Scenes are the guided tour. In those of four nodes and three sids one node stands by.
 var Scenes = []Scene{
 	{
 		Name: "crash", Title: "A node crashes", Seed: 1, Nodes: 4, SIDs: 3,
 		Acts: acts("kill:12s:n1:60s"), Ends: 62 * second,
 		Says: []Line{
-			{0, "Four nodes, and three sids. A sid is a part of each ID, so a node that has one of its " +
+			{opening, "Four nodes, and three sids. A sid is a part of each ID, so a node that has one of its " +
 				"own needs to ask nobody."},
-			{3 * second, "The bars are windows: etcd has confirmed to the node that it may issue IDs of " +
+			{6 * second, "The bars are windows: etcd has confirmed to the node that it may issue IDs of " +
 				"these seconds. It asks for more every 5 s."},
 			{8 * second, "n2 stands by: it has no sid, and refuses. That is better than to share one."},
 			{12 * second, "n1 is killed. It gives nothing back, and nobody knows what it issued last."},
@@ -43,7 +46,7 @@ var Scenes = []Scene{
 		Name: "pause", Title: "A pause of 40 s", Seed: 1, Nodes: 4, SIDs: 3,
 		Acts: acts("pause:12s:n1:40s"), Ends: 75 * second,
 		Says: []Line{
-			{0, "A process can stop anywhere, for any time: a virtual machine is moved, memory is " +
+			{opening, "A process can stop anywhere, for any time: a virtual machine is moved, memory is " +
 				"collected. It does not notice."},
 			{12 * second, "n1 stops for 40 s, in the middle of its work."},
 			{27 * second, "Its lease has ended. To the others it is gone."},
@@ -60,7 +63,7 @@ var Scenes = []Scene{
 		Name: "clock", Title: "A clock a minute ahead", Seed: 1, Nodes: 4,
 		Acts: acts("step:12s:n1:60s;step:40s:n1:-60s"), Ends: 65 * second,
 		Says: []Line{
-			{0, "Each node has a clock, and measures the clocks of the others over gossip."},
+			{opening, "Each node has a clock, and measures the clocks of the others over gossip."},
 			{12 * second, "Somebody sets the clock of n1 a minute ahead."},
 			{15 * second, "The short hand is the wall clock, the long one what n1 issues by. A majority " +
 				"disagrees with the step, so n1 does not follow it."},
@@ -74,7 +77,7 @@ var Scenes = []Scene{
 		Name: "etcd", Title: "etcd is gone", Seed: 1, Nodes: 4,
 		Acts: acts("etcd:12s::50s"), Ends: 80 * second,
 		Says: []Line{
-			{0, "Nodes issue from memory. etcd is asked for the next seconds, well ahead of time."},
+			{opening, "Nodes issue from memory. etcd is asked for the next seconds, well ahead of time."},
 			{12 * second, "etcd has no leader: no request is carried out."},
 			{20 * second, "Nothing changes for callers. Each node has between 25 and 30 s left."},
 			{38 * second, "The windows end. Nodes refuse now: WINDOW_EXHAUSTED. They would rather refuse " +
@@ -88,7 +91,7 @@ var Scenes = []Scene{
 		Name: "restore", Title: "A restored backup", Seed: 1, Nodes: 4,
 		Acts: acts("restore:50s::;recover:75s::"), Ends: 150 * second,
 		Says: []Line{
-			{0, "A backup of etcd is made every 15 s."},
+			{opening, "A backup of etcd is made every 15 s."},
 			{50 * second, "etcd is restored from the backup of a while ago. It has forgotten windows " +
 				"that it had confirmed."},
 			{56 * second, "Nodes see that the history went back, and stop: HISTORY_REWOUND. To go on " +
@@ -164,6 +167,15 @@ var Rules = []Rule{
 		Scene: Scene{
 			Name: "clock", Title: "A clock a minute " +
 				"ahead", Seed: 1, Nodes: 4, Acts: acts("step:12s:n1:60s"), Ends: 40 * second,
+		},
+	},
+	{
+		Name: "gate", Title: "Keep the gate shut while peers are silent", Bug: "gate-opens-on-silence", Claim: "I5",
+		Section:  "agreement",
+		Sentence: "Silence does not open it: who is silent and registered still disagrees, if its last answer did.",
+		Scene: Scene{
+			Name: "silence", Title: "A seed of the campaigns, in which gossip is cut", Mode: sim.Everything, Seed: 60,
+			From: 55 * second, Ends: 65 * second,
 		},
 	},
 }

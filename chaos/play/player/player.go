@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,12 +17,14 @@ import (
 )
 
 // Bounds of what a player keeps for the next view, and of a run. What is beyond is forgotten,
-// the oldest first.
+// the oldest first. maxHappened is what five nodes do in ten minutes, which a page shows.
 const (
-	maxHappened = 20_000
+	maxHappened = 40_000
+	maxMessages = 200
 	maxLines    = 400
 	maxNodes    = 9
 	maxActs     = 1000
+	maxMinutes  = 24 * 60
 )
 
 // Options is what a run is begun with. The zero value is a calm run of four nodes.
@@ -32,6 +35,8 @@ type Options struct {
 	SIDs  int      `json:"sids"`
 	Acts  string   `json:"acts"`  // as sim.ParseActs reads them
 	Until int      `json:"until"` // plays up to this event at once
+	// Minutes are those of faults in a seed of the campaigns, as -minutes says there; 0: as drawn.
+	Minutes float64 `json:"minutes"`
 }
 
 // View is what the page draws. Times are milliseconds since the start of the run.
@@ -87,6 +92,7 @@ type node struct {
 	Up        bool     `json:"up"`
 	Paused    bool     `json:"paused"`
 	Cut       bool     `json:"cut"`
+	Replay    bool     `json:"replay"`
 	GossipCut bool     `json:"gossipCut"`
 	Phase     string   `json:"phase"`
 	Problem   string   `json:"problem"`
@@ -112,12 +118,12 @@ type happening struct {
 	Count   int     `json:"c,omitempty"`
 	ID      string  `json:"id,omitempty"`
 	Term    int64   `json:"term,omitempty"`
-	Base    float64 `json:"base,omitempty"`
-	Ceil    float64 `json:"ceil,omitempty"`
+	Base    float64 `json:"base"`
+	Ceil    float64 `json:"ceil"`
 	To      int     `json:"to"`
 	Until   float64 `json:"until,omitempty"`
 	Lost    bool    `json:"lost,omitempty"`
-	By      float64 `json:"by,omitempty"`
+	By      float64 `json:"by"`
 	What    string  `json:"what,omitempty"`
 }
 
@@ -126,7 +132,8 @@ type Player struct {
 	live     *sim.Live
 	seed     uint64
 	options  sim.Options
-	happened []happening
+	happened []happening // but for messages
+	messages []happening
 	lines    lines
 }
 
@@ -148,6 +155,8 @@ func (p *Player) Begin(o Options) View {
 		return p.failed(fmt.Errorf("a run has up to %d nodes and 32 sids", maxNodes))
 	case len(acts) > maxActs:
 		return p.failed(fmt.Errorf("a run has up to %d acts", maxActs))
+	case !(o.Minutes >= 0 && o.Minutes <= maxMinutes):
+		return p.failed(fmt.Errorf("a run has up to %d minutes of faults", maxMinutes))
 	}
 	if o.Mode == "" {
 		o.Mode = sim.Calm
@@ -155,7 +164,10 @@ func (p *Player) Begin(o Options) View {
 	if !o.Mode.Known() {
 		return p.failed(fmt.Errorf("mode %q is none of %v and %s", string(o.Mode), sim.Modes, sim.Calm))
 	}
-	p.seed, p.options = seed, sim.Options{Mode: o.Mode, Nodes: o.Nodes, SIDs: o.SIDs, Acts: acts, Trace: &p.lines}
+	p.seed, p.options = seed, sim.Options{
+		Mode: o.Mode, Nodes: o.Nodes, SIDs: o.SIDs, Acts: acts, Trace: &p.lines,
+		Virtual: time.Duration(o.Minutes * float64(time.Minute)),
+	}
 	return p.again(acts, o.Until)
 }
 
@@ -164,11 +176,13 @@ func (p *Player) again(acts []sim.Act, until int) View {
 	if p.live != nil {
 		p.live.Close()
 	}
-	p.happened, p.lines = nil, lines{}
+	p.happened, p.messages, p.lines = nil, nil, lines{}
 	p.options.Acts = acts
 	p.live = sim.Begin(p.seed, p.options, p.see)
 	for p.live.Events() < until && p.live.Step() {
 	}
+	now := millis(p.live.View().Now) // Only what still travels is to be seen.
+	p.messages = slices.DeleteFunc(p.messages, func(m happening) bool { return m.Until <= now })
 	return p.View()
 }
 
@@ -228,7 +242,7 @@ func (p *Player) Act(what string) View {
 
 // failed is the view with an error.
 func (p *Player) failed(err error) View {
-	v := View{}
+	v := View{Violations: []violation{}, Nodes: []node{}, Happened: []happening{}, Log: []string{}}
 	if p.live != nil {
 		v = p.View()
 	}
@@ -249,10 +263,24 @@ func (p *Player) see(h sim.Happening) {
 	if h.Count > 0 {
 		e.ID = h.First.String()
 	}
-	if len(p.happened) >= 2*maxHappened {
-		p.happened = append(p.happened[:0], p.happened[maxHappened:]...)
+	if h.Kind == "message" {
+		p.messages = kept(p.messages, e, maxMessages)
+	} else {
+		p.happened = kept(p.happened, e, maxHappened)
 	}
-	p.happened = append(p.happened, e)
+}
+
+// kept returns list with e, and with at least most of the latest before it.
+func kept[T any](list []T, e T, most int) []T {
+	if len(list) >= 2*most {
+		list = append(list[:0], list[most:]...)
+	}
+	return append(list, e)
+}
+
+// latest returns up to most of the latest of list, and never nil.
+func latest[T any](list []T, most int) []T {
+	return append([]T{}, list[max(0, len(list)-most):]...)
 }
 
 // View returns what the page draws, with all that happened since the last view.
@@ -263,12 +291,9 @@ func (p *Player) View() View {
 		Hash: fmt.Sprintf("%016x", v.Hash), IDs: v.IDs, Duplicates: v.Duplicates, Disorder: v.Disorder,
 		Refused: v.Refused, Violations: []violation{}, Nodes: []node{},
 		Etcd:     etcd{v.Away, v.Revision, v.Era, since(v.Mark)},
-		Happened: p.happened[max(0, len(p.happened)-maxHappened):], Log: p.lines.take(),
+		Happened: append(latest(p.happened, maxHappened), latest(p.messages, maxMessages)...), Log: p.lines.take(),
 	}
-	if out.Happened == nil {
-		out.Happened = []happening{}
-	}
-	p.happened = nil
+	p.happened, p.messages = nil, nil
 	out.Acts = actsText(p.live.Acts())
 	if t := v.Twin; t != nil {
 		out.Twin = &twin{t.ID.String(), issuerOf(t.A), issuerOf(t.B)}
@@ -278,7 +303,8 @@ func (p *Player) View() View {
 	}
 	for _, n := range v.Nodes {
 		out.Nodes = append(out.Nodes, node{
-			Name: n.Name, Process: n.Process, Up: n.Up, Paused: n.Paused, Cut: n.Cut, GossipCut: n.GossipCut,
+			Name: n.Name, Process: n.Process, Up: n.Up, Paused: n.Paused,
+			Cut: n.Cut, Replay: n.Replay, GossipCut: n.GossipCut,
 			Phase: n.Phase.String(), Problem: n.Problem, Serving: n.Up && !n.Paused && n.Held && n.Reason == "",
 			Reason: n.Reason, SID: int(n.Grant.SID), Term: n.Grant.Term, Base: since(n.Grant.Base),
 			Ceil: since(n.Grant.Ceil), Held: n.Held, Gate: n.Gate.String(), Off: millis(n.Off), Wall: millis(n.Wall),
@@ -322,20 +348,14 @@ func (l *lines) Write(b []byte) (int, error) {
 		if !ok {
 			return len(b), nil
 		}
-		if len(l.list) >= 2*maxLines {
-			l.list = append(l.list[:0], l.list[maxLines:]...)
-		}
-		l.list = append(l.list, string(line))
+		l.list = kept(l.list, string(line), maxLines)
 		l.part = append(l.part[:0], rest...)
 	}
 }
 
 func (l *lines) take() []string {
-	list := l.list[max(0, len(l.list)-maxLines):]
+	list := latest(l.list, maxLines)
 	l.list = nil
-	if list == nil {
-		return []string{}
-	}
 	return list
 }
 

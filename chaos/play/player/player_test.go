@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/sim"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -150,18 +151,43 @@ func TestBack(t *testing.T) {
 	}
 }
 
+// TestBackKeeps: after a step back the page gets again all that its timeline shows, and of the messages only
+// those that still travel.
+func TestBackKeeps(t *testing.T) {
+	var p Player
+	p.Begin(Options{Seed: "7", Nodes: 5})
+	end := p.Advance(11*60_000, 1<<30)
+	v := p.Back(end.Event - 1)
+	first, messages := v.Now, 0
+	for _, h := range v.Happened {
+		switch {
+		case h.Kind == "issue":
+			first = min(first, h.At)
+		case h.Kind == "msg":
+			if messages++; h.Until <= v.Now {
+				t.Errorf("a message that arrived at %v is on its way at %v", h.Until, v.Now)
+			}
+		}
+	}
+	if v.Now-first < 10*60_000 || messages == 0 {
+		t.Errorf("at %v ms issues are known from %v ms on, and %d messages", v.Now, first, messages)
+	}
+}
+
 // TestSeed: a seed of the campaigns is the same run in the page.
 func TestSeed(t *testing.T) {
 	modes := []sim.Mode{sim.Tampered, sim.Everything, sim.Unclocked}
 	for _, mode := range modes[:tier.Of(t, "modes", 1, 3, 3)] {
-		want := sim.Run(2, sim.Options{Mode: mode})
-		var p Player
-		v := p.Begin(Options{Seed: "2", Mode: mode})
-		for !v.Over {
-			v = p.Advance(60_000, 100_000)
-		}
-		if got := fmt.Sprintf("%016x", want.Hash); v.Hash != got || v.Duplicates != 0 {
-			t.Errorf("%s: hash %s, and TestSim has %s", mode, v.Hash, got)
+		for _, minutes := range []float64{0, 0.5} {
+			want := sim.Run(2, sim.Options{Mode: mode, Virtual: time.Duration(minutes * float64(time.Minute))})
+			var p Player
+			v := p.Begin(Options{Seed: "2", Mode: mode, Minutes: minutes})
+			for !v.Over {
+				v = p.Advance(60_000, 100_000)
+			}
+			if got := fmt.Sprintf("%016x", want.Hash); v.Hash != got || v.Duplicates != 0 {
+				t.Errorf("%s, %v minutes: hash %s, and TestSim has %s", mode, minutes, v.Hash, got)
+			}
 		}
 	}
 }
@@ -170,13 +196,14 @@ func TestSeed(t *testing.T) {
 func TestBounds(t *testing.T) {
 	var p Player
 	for _, v := range []View{p.Step(), p.Advance(1, 1), p.Back(1), p.Act("kill:n1:1s")} {
-		if v.Error == "" {
-			t.Error("a player without a run does something")
+		if v.Error == "" || v.Violations == nil || v.Nodes == nil || v.Happened == nil || v.Log == nil {
+			t.Errorf("a player without a run does something, or says it badly: %s", JSON(v))
 		}
 	}
 	p.Begin(Options{})
 	for name, o := range map[string]Options{
 		"seed": {Seed: "x"}, "mode": {Mode: "wild"}, "nodes": {Nodes: 100}, "sids": {SIDs: -1}, "acts": {Acts: "kill"},
+		"minutes": {Minutes: -1}, "many minutes": {Minutes: 1e300},
 		"many acts": {Acts: strings.Repeat("recover:1s::;", maxActs+1)},
 	} {
 		if v := p.Begin(o); v.Error == "" || len(v.Nodes) != 4 {
@@ -189,7 +216,7 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	v := p.Advance(1e300, 200_000)
-	if len(v.Happened) > maxHappened || len(v.Log) > maxLines || len(v.Happened) < maxHappened/2 {
+	if len(v.Happened) > maxHappened+maxMessages || len(v.Log) > maxLines || len(v.Happened) < maxHappened/2 {
 		t.Errorf("%d events and %d lines are kept", len(v.Happened), len(v.Log))
 	}
 }
@@ -210,5 +237,10 @@ func TestJSON(t *testing.T) {
 	}
 	if !slices.ContainsFunc(v.Happened, func(h happening) bool { return h.Kind == "msg" && h.Until > h.At }) {
 		t.Error("no message travels")
+	}
+	for _, name := range []string{"t", "n", "sid", "base", "ceil", "by", "to"} {
+		if _, ok := got["happened"].([]any)[0].(map[string]any)[name].(float64); !ok {
+			t.Errorf("what happened lacks the number %s, which may be 0", name)
+		}
 	}
 }
