@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"html"
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
@@ -206,7 +207,10 @@ func guarded(t *testing.T, cluster *status.Cluster) (*Console, map[string]string
 		t.Fatal(err)
 	}
 	guard := access.New(access.Config{Tokens: parsed})
-	return fixture(cluster, func(c *Config) { c.Guard, c.Break = guard, new(breaker) }), tokens, guard
+	return fixture(cluster, func(c *Config) {
+		c.Guard, c.Break = guard, new(breaker)
+		c.Sample = func(context.Context) status.Cluster { return two() }
+	}), tokens, guard
 }
 
 func TestLogin(t *testing.T) {
@@ -217,10 +221,16 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%s without a token: HTTP %d to %s", p, w.Code, w.Header().Get("Location"))
 		}
 	}
-	for _, p := range []string{"snapshot", "history", "past", "feed", "break/state"} {
+	for _, p := range []string{"snapshot", "history", "past", "stretches", "matrix", "feed", "break/state"} {
 		if w := do(c, "GET", Path+p, "", "Accept", "application/json"); w.Code != 401 || strings.Contains(w.Body.String(), "node-1") {
 			t.Errorf("%s without a token: HTTP %d %s", p, w.Code, w.Body)
 		}
+	}
+	const moment = "timeline?at=2026-11-24T06:00:00.000Z&span=240"
+	asked := do(c, "GET", Path+moment, "").Header().Get("Location")
+	form := do(c, "GET", asked, "").Body.String()
+	if want := `name="to" value="` + html.EscapeString(Path+moment) + `"`; !strings.Contains(form, want) {
+		t.Errorf("the login for %s leads to %s, whose form lacks %s:\n%s", moment, asked, want, form)
 	}
 	for token, want := range map[string]int{"": 401, "allocator_MISTAKEN": 401, tokens["issue"]: 403} {
 		w := do(c, "POST", Path+"login", url.Values{"token": {token}, "to": {Path}}.Encode())
@@ -342,7 +352,9 @@ func TestOtherSites(t *testing.T) {
 func TestTarget(t *testing.T) {
 	for to, want := range map[string]string{
 		"": Path, Path + "ids": Path + "ids", "//evil.example/console/": Path, "https://evil.example": Path,
-		Path + "login": Path, Path + "logout": Path, "/console\\evil": Path, Path + "x?y": Path,
+		Path + "login": Path, Path + "logout": Path, "/console\\evil": Path, Path + "x#y": Path,
+		Path + "timeline?at=2026-11-24T06:00:00.000Z&span=240": Path + "timeline?at=2026-11-24T06:00:00.000Z&span=240",
+		Path + "login?to=x": Path, "?" + Path: Path, "//evil.example?" + Path: Path, Path + "x?\\y": Path,
 	} {
 		if got := target(to); got != want {
 			t.Errorf("%q leads to %q, want %q", to, got, want)

@@ -35,7 +35,7 @@ func (c *Console) admit(w http.ResponseWriter, r *http.Request, scope access.Sco
 		httpserver.Pay(r, quota.CostFailure)
 	}
 	if errors.Is(err, access.ErrUnauthenticated) && r.Method == http.MethodGet && !wantsJSON(r) {
-		http.Redirect(w, r, Path+"login?to="+url.QueryEscape(r.URL.Path), http.StatusSeeOther)
+		http.Redirect(w, r, Path+"login?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 		return false
 	}
 	refusal := server.AccessRefusal(err, caller, scope)
@@ -77,9 +77,10 @@ func (c *Console) identifyToken(r *http.Request, token string) (access.Caller, e
 // login is what the login page shows.
 type loginData struct{ To, Problem string }
 
-// target returns the page to go to after the login: one of the console.
+// target returns the page to go to after the login: one of the console, with its query.
 func target(to string) string {
-	if !strings.HasPrefix(to, Path) || strings.ContainsAny(to, "\\?#") || strings.HasPrefix(to, Path+"log") {
+	page, _, _ := strings.Cut(to, "?")
+	if !strings.HasPrefix(page, Path) || strings.ContainsAny(to, "\\#") || strings.HasPrefix(page, Path+"log") {
 		return Path
 	}
 	return to

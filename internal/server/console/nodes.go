@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -69,24 +70,27 @@ func (c *Console) servePast(w http.ResponseWriter, r *http.Request) {
 	view := pastView{Course: c.past.history.Course(span), Events: []feed.Event{}}
 	c.past.mu.Unlock()
 	if len(view.Times) > 0 {
-		view.Events = c.eventsSince(view.Times[0])
+		view.Events = c.eventsSince(view.Times[0], nil)
 	}
 	sendJSON(w, http.StatusOK, view)
 }
 
-// eventsSince returns the events from a time on that the node still has, the oldest first.
-func (c *Console) eventsSince(at int64) []feed.Event {
+// eventsSince returns the events of some kinds, or of all, from a time on that the node still has, the oldest first.
+func (c *Console) eventsSince(at int64, kinds []feed.Kind) []feed.Event {
 	out := []feed.Event{}
 	if c.cfg.Feed != nil {
-		events, _ := c.cfg.Feed.Latest(shownEvents)
+		events, _ := c.cfg.Feed.Latest(math.MaxInt)
 		for _, e := range events {
-			if e.At >= at {
+			if e.At >= at && (kinds == nil || slices.Contains(kinds, e.Kind)) {
 				out = append(out, e)
 			}
 		}
 	}
 	return out
 }
+
+// drawnEvents are those that the timeline draws.
+var drawnEvents = []feed.Kind{feed.EtcdFailing, feed.EtcdAnswers, feed.ClockStep, feed.ClockSuspend, feed.ClockStall}
 
 // timelineView is what the timeline shows.
 type timelineView struct {
@@ -102,7 +106,7 @@ func (c *Console) timeline() timelineView {
 	c.past.mu.Lock()
 	v.Stretches, v.Latest = c.past.history.Stretches()
 	c.past.mu.Unlock()
-	v.Events = c.eventsSince(v.Latest - time.Hour.Milliseconds())
+	v.Events = c.eventsSince(v.Latest-time.Hour.Milliseconds(), drawnEvents)
 	return v
 }
 

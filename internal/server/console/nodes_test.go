@@ -35,6 +35,11 @@ func TestPast(t *testing.T) {
 		c.cfg.Feed.Observe(0, state) // before the first sample
 		state.Node.Now, state.Node.Draining = start+7000, true
 		c.cfg.Feed.Observe(clock.Mono(time.Second), state)
+		const more = 600
+		for i := range more {
+			state.EtcdFails = !state.EtcdFails
+			c.cfg.Feed.Observe(clock.Mono(time.Second)+clock.Mono(i), state)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { _ = c.Run(ctx); close(ended) }()
@@ -48,8 +53,15 @@ func TestPast(t *testing.T) {
 		if len(got.Times) != 3 || got.Times[2]-got.Times[0] != 10_000 || got.Rate[2] != 3 || len(got.Nodes) != 2 {
 			t.Errorf("%+v", got)
 		}
-		if len(got.Events) != 1 || got.Events[0].Kind != feed.Drained {
-			t.Errorf("events %+v", got.Events)
+		if len(got.Events) != 1+more || got.Events[0].Kind != feed.Drained {
+			t.Errorf("%d events, first %+v", len(got.Events), got.Events[0])
+		}
+		var drawn timelineView
+		if err := json.Unmarshal(do(c, "GET", Path+"stretches", "").Body.Bytes(), &drawn); err != nil {
+			t.Fatal(err)
+		}
+		if len(drawn.Events) != more || drawn.Events[0].Kind != feed.EtcdFailing {
+			t.Errorf("the timeline has %d events, first %+v", len(drawn.Events), drawn.Events[0])
 		}
 		if w := do(c, "GET", Path+"past?span=2h", "", "Accept", "application/json"); w.Code != http.StatusBadRequest {
 			t.Errorf("a span of two hours: HTTP %d", w.Code)
