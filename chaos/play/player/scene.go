@@ -48,11 +48,12 @@ type Rule struct {
 
 // Texts are what the page offers.
 type Texts struct {
-	Scenes []sceneText `json:"scenes"`
-	Rules  []ruleText  `json:"rules"`
+	Scenes []SceneText `json:"scenes"`
+	Rules  []RuleText  `json:"rules"`
 }
 
-type sceneText struct {
+// SceneText is a Scene for the page. Times are milliseconds.
+type SceneText struct {
 	Name  string     `json:"name"`
 	Title string     `json:"title"`
 	Mode  sim.Mode   `json:"mode"`
@@ -62,23 +63,25 @@ type sceneText struct {
 	Acts  string     `json:"acts"`
 	From  float64    `json:"from"`
 	Ends  float64    `json:"ends"`
-	Steps []stepText `json:"steps"`
+	Steps []StepText `json:"steps"`
 	Then  string     `json:"then"`
 }
 
-type stepText struct {
+// StepText is a Line for the page.
+type StepText struct {
 	At   float64 `json:"at"`
 	Text string  `json:"text"`
 }
 
-type ruleText struct {
+// RuleText is a Rule for the page, with a link to what it was taken from.
+type RuleText struct {
 	Name     string    `json:"name"`
 	Title    string    `json:"title"`
 	Bug      string    `json:"bug"`
 	Claim    string    `json:"claim"`
 	Sentence string    `json:"sentence"`
 	Link     string    `json:"link"`
-	Scene    sceneText `json:"scene"`
+	Scene    SceneText `json:"scene"`
 }
 
 // Catalog returns what the page offers.
@@ -87,21 +90,21 @@ func Catalog() (out Texts) {
 		out.Scenes = append(out.Scenes, s.text())
 	}
 	for _, r := range Rules {
-		out.Rules = append(out.Rules, ruleText{
+		out.Rules = append(out.Rules, RuleText{
 			r.Name, r.Title, r.Bug, r.Claim, r.Sentence, designURL + r.Section, r.Scene.text(),
 		})
 	}
 	return out
 }
 
-func (s Scene) text() sceneText {
+func (s Scene) text() SceneText {
 	o := s.Options()
-	t := sceneText{
+	t := SceneText{
 		Name: s.Name, Title: s.Title, Mode: o.Mode, Seed: strconv.FormatUint(s.Seed, 10), Nodes: s.Nodes, SIDs: s.SIDs,
-		From: millis(s.From), Ends: millis(s.Ends), Steps: []stepText{}, Then: s.Then, Acts: actsText(s.Acts),
+		From: millis(s.From), Ends: millis(s.Ends), Steps: []StepText{}, Then: s.Then, Acts: actsText(s.Acts),
 	}
 	for _, l := range s.Says {
-		t.Steps = append(t.Steps, stepText{millis(l.At), l.Text})
+		t.Steps = append(t.Steps, StepText{millis(l.At), l.Text})
 	}
 	return t
 }
