@@ -13,14 +13,16 @@ import (
 	"github.com/flakelease/allocator/internal/trend"
 )
 
-// barsOfNode2 are what the timeline says along the row of the second of three nodes.
-const barsOfNode2 = `(() => {
+// bars are what the timeline says along all rows, which are 44 px high.
+const bars = `(() => {
   const c = document.querySelector("#timeline"), r = c.getBoundingClientRect(), out = new Set();
-  for (let x = 0; x < r.width; x++) {
-    c.dispatchEvent(new PointerEvent("pointermove", { clientX: r.x + x, clientY: r.y + 66 }));
-    out.add(document.querySelector("#moment").textContent);
+  for (let y = 22; y < r.height - 18; y += 44) {
+    for (let x = 0; x < r.width; x++) {
+      c.dispatchEvent(new PointerEvent("pointermove", { clientX: r.x + x, clientY: r.y + y }));
+      out.add(document.querySelector("#moment").textContent);
+    }
   }
-  return [...out].filter((said) => said.startsWith("node-2: "));
+  return [...out];
 })()`
 
 // stretchesOfNode2 returns those that a page knows, the oldest first, and the latest sample.
@@ -90,7 +92,7 @@ func TestTimeline(t *testing.T) {
 	shows := func() []string {
 		t.Helper()
 		p.until(`!document.querySelector("#time").hidden && document.querySelectorAll("#stretches tr[data-key]").length > 3`)
-		bars := eval[[]string](p, barsOfNode2)
+		bars := slices.DeleteFunc(eval[[]string](p, bars), func(said string) bool { return !strings.HasPrefix(said, "node-2: ") })
 		has := func(words ...string) bool {
 			return slices.ContainsFunc(bars, func(said string) bool {
 				return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(said, w) })
@@ -120,6 +122,21 @@ func TestTimeline(t *testing.T) {
 		t.Errorf("off the screen of a phone: %q", off)
 	}
 	p.shot("timeline-phone")
-	p.run(click("#latest"))
-	p.until(`location.search === ""`)
+	p.run(click("#by"))
+	p.until(`location.search.endsWith("&by=sid")`)
+	p.run(chromedp.Reload())
+	p.until(`!document.querySelector("#time").hidden && document.querySelector("#by").ariaPressed === "true"`)
+	of := eval[[]string](p, bars)
+	for _, s := range []trend.Stretch{killed, next} {
+		if want := fmt.Sprintf("sid %d: node-2, sid %[1]d, term %d: window from", s.SID, s.Term); !slices.ContainsFunc(of, func(said string) bool { return strings.HasPrefix(said, want) }) {
+			t.Errorf("the rows of sids have no %q: %q", want, of)
+		}
+	}
+	p.shot("timeline-sids-phone")
+	p.run(click("#by"), click("#latest"), click(`[data-zoom="0.5"]`)) // It still follows.
+	p.until(`location.search === "" && document.querySelector("#latest").hidden`)
+	p.run(click(`[data-move="-0.5"]`))
+	if span := eval[string](p, `new URLSearchParams(location.search).get("span")`); span != "60" {
+		t.Errorf("after another zoom %s s are shown", span)
+	}
 }
