@@ -44,6 +44,10 @@ type failure struct {
 	Commit, Violation string
 }
 
+func (f failure) String() string {
+	return fmt.Sprintf("seed %d, %s: %s\n%s", f.Seed, f.Mode, f.Violation, replay(f.Seed, f.Mode, 0))
+}
+
 // batch is how many seeds are played between two writes of the state.
 const batch = 64
 
@@ -153,7 +157,7 @@ func TestCampaign(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range c.Failures[known:] {
-			fmt.Printf("seed %d, %s: %s\n  replay: go test ./chaos/sim -run 'TestSim$' -v -seed %d -mode %s\n", f.Seed, f.Mode, f.Violation, f.Seed, f.Mode)
+			fmt.Println(f)
 		}
 		known = len(c.Failures)
 		if time.Since(printed) >= time.Minute {
@@ -171,7 +175,7 @@ func TestCampaign(t *testing.T) {
 }
 
 // TestCampaignResumes: a campaign that was stopped goes on with the next seed, and its
-// sums are those of one that was not.
+// sums are those of one that was not. A failure is printed with what repeats and shows it.
 func TestCampaignResumes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bin", "campaign.json")
 	c, err := loadCampaign(file)
@@ -187,6 +191,9 @@ func TestCampaignResumes(t *testing.T) {
 	if err != nil || again.Next != c.Next || again.First != c.First || again.Simulated != time.Minute || again.Played[sim.Everything] != 1 ||
 		len(again.Failures) != 1 || again.Failures[0].Seed != c.First {
 		t.Errorf("got %+v, %v, want %+v", again, err, c)
+	}
+	if got := (failure{Seed: 17, Mode: sim.Unclocked, Violation: "I1: a twin"}).String(); got != "seed 17, unclocked: I1: a twin\n"+replay(17, sim.Unclocked, 0) {
+		t.Errorf("it prints %q", got)
 	}
 	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)

@@ -30,16 +30,30 @@ func options() sim.Options {
 	return sim.Options{Mode: sim.Mode(*mode), Virtual: time.Duration(*minutes * float64(time.Minute))}
 }
 
-// replay returns the command that plays a seed again.
-func replay(r sim.Result) string {
-	cmd := fmt.Sprintf("go test ./chaos/sim -run 'TestSim$' -v -seed %d -mode %s", r.Seed, r.Mode)
-	if *minutes != 0 {
-		cmd += fmt.Sprintf(" -minutes %g", *minutes)
+// replay returns the command that plays a seed again, and the link that shows it in a browser.
+func replay(seed uint64, mode sim.Mode, minutes float64) string {
+	cmd := fmt.Sprintf("go test ./chaos/sim -run 'TestSim$' -v -seed %d -mode %s", seed, mode)
+	link := fmt.Sprintf("bin/play/index.html#seed=%d&mode=%s", seed, mode)
+	if minutes != 0 {
+		cmd += fmt.Sprintf(" -minutes %g", minutes)
+		link += fmt.Sprintf("&minutes=%g", minutes)
 	}
-	if *minutes == 0 {
-		cmd += fmt.Sprintf("\nsee it: make play, and open bin/play/index.html#seed=%d&mode=%s", r.Seed, r.Mode)
+	return "replay: " + cmd + "\nsee it: make play, and open " + link
+}
+
+// TestReplay: whoever is told of a seed that failed gets a command and a link that play it.
+func TestReplay(t *testing.T) {
+	for _, tc := range []struct {
+		minutes float64
+		want    string
+	}{
+		{0, "replay: go test ./chaos/sim -run 'TestSim$' -v -seed 17 -mode everything\nsee it: make play, and open bin/play/index.html#seed=17&mode=everything"},
+		{0.5, "replay: go test ./chaos/sim -run 'TestSim$' -v -seed 17 -mode everything -minutes 0.5\nsee it: make play, and open bin/play/index.html#seed=17&mode=everything&minutes=0.5"},
+	} {
+		if got := replay(17, sim.Everything, tc.minutes); got != tc.want {
+			t.Errorf("%v minutes: got\n%s\nwant\n%s", tc.minutes, got, tc.want)
+		}
 	}
-	return cmd
 }
 
 // How many seeds of a mode must have reached its points, and those that are rare.
@@ -117,8 +131,8 @@ func TestSim(t *testing.T) {
 					r := sim.Run(seed, options())
 					c.add(r)
 					if len(r.Violations) > 0 {
-						t.Errorf("seed %d, %s, after %v: %v\nreplay: %s\n%s", seed, r.Mode, time.Since(began).Round(time.Millisecond),
-							r.Violations[0], replay(r), sim.Explain(r, options(), 40))
+						t.Errorf("seed %d, %s, after %v: %v\n%s\n%s", seed, r.Mode, time.Since(began).Round(time.Millisecond),
+							r.Violations[0], replay(r.Seed, r.Mode, *minutes), sim.Explain(r, options(), 40))
 					}
 				}
 			})
