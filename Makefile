@@ -343,7 +343,7 @@ check-modules: $(GOTEST)
 check-site: $(GOTEST)
 	@if ! command -v npm >/dev/null; then echo "npm is not installed" | tee $(SKIPPED); \
 	elif ! $(MAKE) --no-print-directory $(SITE)/installed; then echo "npm cannot get its packages" | tee $(SKIPPED); \
-	else $(MAKE) --no-print-directory docs && cd deploy && $(call tests-of,site) -count 1 -timeout $(TIMEOUT) ./site; fi
+	else export DOCS_BASE=/allocator/; $(MAKE) --no-print-directory docs && cd deploy && $(call tests-of,site) -count 1 -timeout $(TIMEOUT) ./site; fi
 
 # Redocly is what editors and documentation sites read the contract with.
 REDOCLY := npm exec --yes --package @redocly/cli@1.34.5 -- redocly

@@ -71,12 +71,12 @@ func open(t *testing.T, root string) *tab {
 		t.Fatal(err)
 	}
 	b.on("Network.requestWillBeSent", func(e event) {
-		if u := e.Request.URL; !strings.HasPrefix(u, root+"/") && !strings.HasPrefix(u, "data:") && u != "about:blank" {
+		if u := e.Request.URL; !strings.HasPrefix(u, root+"/") && !strings.HasPrefix(u, "data:") && u != "about:blank" && !favicon(u) {
 			t.Errorf("a request to %s", u)
 		}
 	})
 	b.on("Network.responseReceived", func(e event) {
-		if e.Response.Status >= http.StatusBadRequest && !strings.HasSuffix(e.Response.URL, "/favicon.ico") { // which browsers want for plain text
+		if e.Response.Status >= http.StatusBadRequest && !favicon(e.Response.URL) {
 			t.Errorf("%s: %d", e.Response.URL, e.Response.Status)
 		}
 	})
@@ -91,6 +91,9 @@ func open(t *testing.T, root string) *tab {
 	}
 	return b
 }
+
+// favicon reports what browsers want for plain text.
+func favicon(url string) bool { return strings.HasSuffix(url, "/favicon.ico") }
 
 // event has what is read of the events of the browser's protocol.
 type event struct {
@@ -195,11 +198,13 @@ func (b *tab) shot(name string) {
 	}
 }
 
+// serve returns the address of the site, without its last slash.
 func serve(t *testing.T) string {
 	t.Helper()
-	s := httptest.NewServer(http.FileServer(http.Dir(*site)))
+	below := strings.TrimSuffix(base, "/")
+	s := httptest.NewServer(http.StripPrefix(below, http.FileServer(http.Dir(*site))))
 	t.Cleanup(s.Close)
-	return s.URL
+	return s.URL + below
 }
 
 // kinds returns the front page and a page of each kind.
@@ -261,7 +266,7 @@ func TestSearch(t *testing.T) {
 		if strings.HasPrefix(name, "docs/decisions/") {
 			name = "docs/decisions/index.html" // the list of decisions has their titles
 		}
-		result := fmt.Sprintf(".results a[href^='/%s']", strings.TrimSuffix(name, "index.html"))
+		result := fmt.Sprintf(".results a[href^='%s%s']", base, strings.TrimSuffix(name, "index.html"))
 		b.until(fmt.Sprintf("document.querySelector(%q)", result))
 		b.shot("search-" + strings.ReplaceAll(strings.TrimSuffix(name, ".html"), "/", "-"))
 		b.do(chromedp.Navigate("about:blank"))
@@ -276,7 +281,7 @@ func TestSearchOrder(t *testing.T) {
 		b.do(chromedp.Click(chromedp.CSS(".DocSearch-Button")), chromedp.SendKeys(chromedp.CSS(".search-input"), words))
 		b.until("document.querySelectorAll('.results a').length > 3")
 		first := eval[string](b, "new URL(document.querySelector('.results a').href).pathname")
-		if strings.HasPrefix(first, "/docs/decisions/0") {
+		if strings.HasPrefix(first, base+"docs/decisions/0") {
 			t.Errorf("the first result for %q is %s", words, first)
 		}
 		b.do(chromedp.Navigate("about:blank"))
@@ -288,10 +293,21 @@ func TestClick(t *testing.T) {
 	b := open(t, serve(t))
 	b.visit("index.html")
 	b.do(chromedp.Click(chromedp.CSS(`.vp-doc a[href$="docs/DESIGN.html#claims"]`)))
-	b.until("location.pathname === '/docs/DESIGN.html' && document.querySelector('h1').innerText.includes('Design')")
+	b.until("location.pathname === '" + base + "docs/DESIGN.html' && document.querySelector('h1').innerText.includes('Design')")
 	b.do(chromedp.Click(chromedp.CSS("a.markdown")))
-	b.until("location.pathname === '/docs/DESIGN.md'")
+	b.until("location.pathname === '" + base + "docs/DESIGN.md'")
 	if got := eval[string](b, "document.body.innerText"); !strings.HasPrefix(got, "# ") {
 		t.Errorf("the Markdown begins with %.100q", got)
 	}
+}
+
+// The menu leads to the page of the simulation, which runs under its own policy, and on to a rule.
+func TestPlay(t *testing.T) {
+	b := open(t, serve(t))
+	b.visit("index.html")
+	b.do(chromedp.Click(chromedp.CSS(".VPNavBarMenu a[href$='/play/']")))
+	b.until("location.pathname === '" + base + "play/' && stepAt === 0 && view.ids > 0")
+	b.shot("play")
+	b.do(chromedp.Click(chromedp.CSS("#rules input[value=ceiling]")))
+	b.until("rule === 'ceiling' && view.now > 0")
 }

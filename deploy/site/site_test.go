@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"io/fs"
 	"net/url"
@@ -15,7 +16,10 @@ import (
 	"golang.org/x/net/html"
 )
 
-var site = flag.String("site", "../../bin/docs", "directory of the site to check")
+var (
+	site = flag.String("site", "../../bin/docs", "directory of the site to check")
+	base = cmp.Or(os.Getenv("DOCS_BASE"), "/") // The site was built for this path.
+)
 
 // sources returns the Markdown files that the site is made of.
 func sources(t *testing.T) []string {
@@ -146,7 +150,11 @@ func TestLinks(t *testing.T) {
 		if u.Path != "" {
 			to = strings.TrimPrefix(path.Join("/", path.Dir(l.from), u.Path), "/")
 			if path.IsAbs(u.Path) {
-				to = strings.TrimPrefix(path.Clean(u.Path), "/")
+				below, ok := strings.CutPrefix(u.Path, base)
+				if to = path.Clean(below); !ok {
+					t.Errorf("%s links to %s, which is not below %s", l.from, l.to, base)
+					continue
+				}
 			}
 			if strings.HasSuffix(u.Path, "/") {
 				to = path.Join(to, "index.html")

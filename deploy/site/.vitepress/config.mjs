@@ -75,7 +75,7 @@ export default defineConfig({
   themeConfig: {
     nav: [
       { text: pages.all.get('docs/README.md').title, link: '/docs/' },
-      { text: 'See a cluster', link: base + 'play/', target: '_self' },
+      { text: 'See a cluster', link: '/play/', target: '_self' }, // the base is added to what ends as a page does
       { text: 'llms.txt', link: base + 'llms.txt', target: '_self' },
       { text: 'GitHub', link: pages.source },
     ],
