@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ import (
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/trend"
 )
 
 // hostile is what somebody who can write to etcd may call a node.
@@ -345,6 +347,33 @@ func TestOtherSites(t *testing.T) {
 		if w := do(c, "GET", Path+tc.path, "", "Sec-Fetch-Site", tc.site, "Sec-Fetch-Mode", tc.mode, "Sec-Fetch-Dest", tc.dest); w.Code != tc.want {
 			t.Errorf("%+v: HTTP %d", tc, w.Code)
 		}
+	}
+}
+
+// TestHistoryBytes: the history of clocks, with that of nodes, takes at most 4 MB.
+func TestHistoryBytes(t *testing.T) {
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	h := newHistory()
+	for now := range 2 * samples {
+		r := clock.Report{Now: clock.Millis(now)}
+		r.Gate.Judgement.Known = true
+		for i := range 2 * maxLines {
+			name := fmt.Sprintf("node-%d", i)
+			r.Peers = append(r.Peers, clock.PeerReport{Name: name, Instance: name, Fresh: true, Offset: time.Duration(now) * time.Millisecond})
+		}
+		h.add(r, "node-0", "self")
+	}
+	took := heap() - before
+	t.Logf("%d bytes of clocks, and at most %d of nodes", took, trend.MaxBytes)
+	if took+int64(trend.MaxBytes) > 4<<20 || len(h.lines) != maxLines {
+		t.Errorf("it takes %d bytes, and that of nodes %d; %d clocks", took, trend.MaxBytes, len(h.lines))
 	}
 }
 
