@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,14 +41,26 @@ func TestPictures(t *testing.T) {
 	p = open(t, c.console, "")
 	p.until(`probe.snapshots > 20 && document.querySelectorAll("canvas").length > 1`)
 	p.picture("console-nodes", 860)
+	p = open(t, c.console, "break")
+	p.press("node-2", "repair")
+	p.press("node-2", "kill")
+	p.until(`document.querySelector("#summary .text").textContent.includes("2 of 3 nodes")`)
+	p.run(chromedp.Sleep(20 * time.Second))
+	p.press("node-2", "repair")
+	p.until(`[...document.querySelectorAll(".card[data-node]")].every((c) => c.dataset.answer === "OK")`)
+	p.run(chromedp.Sleep(20 * time.Second))
+	p = open(t, c.console, "timeline?by=sid&span=180&at="+time.Now().UTC().Add(-50*time.Second).Format("2006-01-02T15:04:05.000Z"))
+	p.until(`!document.querySelector("#time").hidden && document.querySelectorAll("#stretches tr[data-key]").length > 3`)
+	p.picture("console-timeline", 620)
 	play := openPlay(t, "")
 	play.faster("30")
 	play.run(click(`#scenes button[value=pause]`))
-	for _, step := range player.Catalog().Scenes[1].Steps {
-		play.until(fmt.Sprintf("document.querySelector('#guide-text').textContent === %q && document.body.dataset.playing === 'false'", step.Text))
+	steps := player.Catalog().Scenes[1].Steps
+	for i := range len(steps) - 1 {
+		play.until(fmt.Sprintf("stepAt === %d && document.body.dataset.playing === 'false'", i))
 		play.run(click("#next"))
 	}
-	play.until(`view.now >= 74900`)
+	play.until(fmt.Sprintf("stepAt === %d && document.body.dataset.playing === 'false'", len(steps)-1))
 	play.picture("play", 900)
 	if err := os.WriteFile(filepath.Join(images, sumFile), []byte(pagesSum(t)), 0o644); err != nil {
 		t.Fatal(err)
@@ -56,7 +69,7 @@ func TestPictures(t *testing.T) {
 
 // TestPicturesAreCurrent: the documents show the pages as they are.
 func TestPicturesAreCurrent(t *testing.T) {
-	for _, name := range []string{"console-break", "console-clocks", "console-pool", "console-nodes", "play"} {
+	for _, name := range []string{"console-break", "console-clocks", "console-pool", "console-nodes", "console-timeline", "play"} {
 		for _, file := range []string{name + ".png", name + "-dark.png"} {
 			if _, err := os.Stat(filepath.Join(images, file)); err != nil {
 				t.Errorf("a picture is missing: %v", err)
@@ -77,12 +90,18 @@ const (
 func pagesSum(t *testing.T) string {
 	t.Helper()
 	sum := sha256.New()
-	for _, dir := range []string{"internal/server/console/static", "internal/server/console/templates", "chaos/play/page"} {
-		files, err := filepath.Glob(filepath.Join("../../..", dir, "*"))
+	for _, list := range []string{
+		"internal/server/console/static/*", "internal/server/console/templates/*", "internal/server/console/*.go",
+		"chaos/play/page/*", "chaos/play/player/*.go",
+	} {
+		files, err := filepath.Glob(filepath.Join("../../..", list))
 		if err != nil || len(files) == 0 {
-			t.Fatalf("%s has no files: %v", dir, err)
+			t.Fatalf("%s finds no files: %v", list, err)
 		}
 		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
 			data, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
