@@ -7,6 +7,7 @@ const speeds = [0.1, 0.3, 1, 3, 10, 30];
 const kept = 10 * 60e3; // ms of past that the timeline keeps
 const most = { moments: 20000, dots: 80, lines: 300, samples: 2400 };
 const frameBudget = 8; // ms of a frame that the simulation may take
+const hurryBudget = 30; // and where nobody looks yet
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 globalThis.allocatorPrograms = {};
@@ -211,7 +212,8 @@ function play(on) {
 function advance(ms) {
   const goal = limit();
   const began = performance.now(), from = view.now, event = view.event;
-  const v = call("advance", Math.min(ms, (hurries() ? scene.from : goal) - from), Math.max(10, Math.ceil(frameBudget / cost)));
+  const budget = finishing || hurries() ? hurryBudget : frameBudget;
+  const v = call("advance", Math.min(ms, (hurries() ? scene.from : goal) - from), Math.max(10, Math.ceil(budget / cost)));
   if (!v) return;
   const took = performance.now() - began;
   if (v.event - event >= 5) cost += ((took / (v.event - event)) - cost) * 0.1;
