@@ -104,13 +104,16 @@ function take(v) {
       case "refuse": push(row.refusals, { t: e.t, why: e.what }); break;
       case "window": {
         const held = row.windows.findLast((w) => w.sid === e.sid && w.term === e.term && w.p === e.p);
+        for (const w of past.rows.flatMap((r) => r.windows)) { // The next holder of a sid may begin earlier, if the window was given back.
+          if (w.sid === e.sid && w.sealed !== undefined) w.ceil = Math.min(w.ceil, Math.max(w.sealed, e.base));
+        }
         if (held) held.ceil = e.ceil;
         else push(row.windows, { sid: e.sid, term: e.term, base: e.base, ceil: e.ceil, until: null, p: e.p });
         break;
       }
       case "seal": {
         const w = row.windows.findLast((w) => w.sid === e.sid && w.p === e.p && w.until === null);
-        if (w) [w.ceil, w.until] = [Math.max(w.base, Math.min(w.ceil, e.ceil)), e.t];
+        if (w) [w.sealed, w.until] = [e.ceil, e.t]; // Its IDs are below; etcd has it as it was.
         break;
       }
       case "end":
