@@ -75,7 +75,7 @@ func (r *run) move(ctx context.Context, db int, name string) {
 			_ = table.Publish(ctx, floor)
 			continue
 		}
-		if table.Wait(ctx, func([]fence.Holder) {}) == nil {
+		if table.Wait(ctx, floor, func([]fence.Holder) {}) == nil {
 			_, _ = r.pool[db].Exec(ctx, "UPDATE no_trigger_fence SET readable = $1 WHERE readable < $1", mark.ID)
 		}
 	}

@@ -154,7 +154,7 @@ func (f *fixture) begin(id int64) *move {
 	}
 	m := &move{f, make(chan []Holder, 1), make(chan error, 1)}
 	go func() {
-		err := f.Wait(f.Context(), func(left []Holder) {
+		err := f.Wait(f.Context(), floor, func(left []Holder) {
 			select {
 			case <-m.looks:
 			default:

@@ -52,6 +52,9 @@ var (
 	ErrOtherMover = errors.New("another process moves it")
 	// ErrUnfenced is the error of Publish when rows can be inserted past the trigger.
 	ErrUnfenced = errors.New("rows can be inserted past the fence")
+	// ErrOtherServer is the error of Wait and Publish when another server answers than the one where
+	// the floor was raised.
+	ErrOtherServer = errors.New("the floor that was raised is not there any more")
 	// ErrAhead is the error of Raise for a mark that lies ahead of the database's clock.
 	ErrAhead = errors.New("the mark is ahead of the database's clock")
 )

@@ -387,7 +387,14 @@ func lostFloor(t *testing.T, e env) {
 		t.Run(column, func(t *testing.T) {
 			f := e.fenced(t, `CREATE TABLE events (id `+column+` PRIMARY KEY)`)
 			f.moveTo(50)
+			raised, err := f.Raise(t.Context(), "test", at(60))
+			if err != nil {
+				t.Fatal(err)
+			}
 			f.session().exec(`ALTER SEQUENCE events_fence_floor RESTART WITH 7`)
+			if err := f.Publish(t.Context(), raised); !errors.Is(err, ErrOtherServer) {
+				t.Errorf("a floor that is not there: %v", err)
+			}
 			f.init()
 			if floor := f.session().read(`SELECT last_value FROM events_fence_floor`)[0]; floor != 50 {
 				t.Errorf("the floor is %d", floor)
@@ -579,7 +586,13 @@ func status(t *testing.T, e env) {
 	if h.PID != int(w.PgConn().PID()) || h.State != "idle in transaction" || h.Application != "importer" || h.Since == nil || h.QuerySince == nil {
 		t.Errorf("the holder is %+v", h)
 	}
-	w.exec(`COMMIT`)
+	w.exec(`PREPARE TRANSACTION 'after the floor was raised'`)
+	m.waits(1)
+	s, err = f.Status(t.Context())
+	if err != nil || len(s.BlockedBy) != 1 || s.BlockedBy[0].Prepared != "after the floor was raised" {
+		t.Errorf("status of a transaction that was prepared meanwhile: %+v, %v", s, err)
+	}
+	w.exec(`COMMIT PREPARED 'after the floor was raised'`)
 	m.end()
 	if s, err = f.Status(t.Context()); err != nil || len(s.BlockedBy) != 0 || s.Readable != "10" || s.ReadableLSN == "" || s.Mover != "test" {
 		t.Errorf("status %+v, %v", s, err)
@@ -733,6 +746,101 @@ func TestStandby(t *testing.T) {
 		t.Errorf("past the LSN the standby has %d of 3 rows", n)
 	}
 	eventually(t, "its view follows", func() bool { return len(r.read(view)) == 3 })
+}
+
+// TestFailover: a mover that was stopped in a move goes on with a server that took over, and that the
+// raise had not reached. It moves no end of a view there before it has raised the floor.
+func TestFailover(t *testing.T) {
+	s := server(t)
+	e := env{s.URL(), open(t, s.URL())}
+	f := e.fenced(t, plain)
+	f.session().exec(`INSERT INTO events VALUES (5)`)
+	f.moveTo(10)
+	lsn := f.session().read(`SELECT pg_current_wal_lsn() - '0/0'`)[0]
+	next := s.Standby(t)
+	r := connect(t, next.URL())
+	eventually(t, "the standby has the first move", func() bool {
+		return r.read(`SELECT pg_last_wal_replay_lsn() - '0/0'`)[0] >= lsn
+	})
+	r.exec(`ALTER SYSTEM SET primary_conninfo = ''`)
+	r.exec(`SELECT pg_reload_conf()`)
+	eventually(t, "the standby receives nothing", func() bool {
+		return r.read(`SELECT count(*) FROM pg_stat_wal_receiver`)[0] == 0
+	})
+
+	floor, err := f.Raise(t.Context(), "test", at(20))
+	if err == nil {
+		err = f.Wait(t.Context(), floor, func([]Holder) {})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.exec(`SELECT pg_promote()`)
+	f.url = strings.Replace(f.url, s.Dir, next.Dir, 1)
+	f.Table.db = open(t, f.url) // A pool with two hosts, an address that moves, and PgBouncer do that.
+	if err := f.Wait(t.Context(), floor, func([]Holder) {}); !errors.Is(err, ErrOtherServer) {
+		t.Errorf("locks of another server: %v", err)
+	}
+	if err := f.Publish(t.Context(), floor); !errors.Is(err, ErrOtherServer) {
+		t.Errorf("a floor that is not there: %v", err)
+	}
+	if end := f.session().read(`SELECT readable FROM events_fence`)[0]; end != 10 {
+		t.Errorf("the view ends at %d, and the floor is 10", end)
+	}
+	f.session().exec(`INSERT INTO events VALUES (15)`)
+	f.moveTo(20)
+	f.complete(5, 15)
+	f.session().refused(`INSERT INTO events VALUES (16)`)
+}
+
+// TestSynchronousStandby: a commit that waits for a synchronous standby is not visible, and is
+// waited for, also by a mover that does not wait for standbys itself.
+func TestSynchronousStandby(t *testing.T) {
+	s := server(t)
+	e := env{s.URL(), open(t, s.URL())}
+	f := e.fenced(t, plain)
+	r := connect(t, s.Standby(t).URL())
+	receiver := int64(0)
+	eventually(t, "the standby receives", func() bool {
+		pids := r.read(`SELECT pid FROM pg_stat_wal_receiver WHERE status = 'streaming'`)
+		if len(pids) == 1 {
+			receiver = pids[0]
+		}
+		return receiver != 0
+	})
+	w, look := f.session(), f.session()
+	look.exec(`ALTER SYSTEM SET synchronous_standby_names = '*'`)
+	look.exec(`SELECT pg_reload_conf()`)
+	eventually(t, "the standby is synchronous", func() bool {
+		return look.read(`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`)[0] == 1
+	})
+	if err := syscall.Kill(int(receiver), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	resume := func() { _ = syscall.Kill(int(receiver), syscall.SIGCONT) }
+	t.Cleanup(resume)
+	w.exec(`BEGIN; INSERT INTO events VALUES (5)`)
+	committed := make(chan error, 1)
+	go func() {
+		_, err := w.Exec(t.Context(), `COMMIT`)
+		committed <- err
+	}()
+	eventually(t, "the commit waits for the standby", func() bool {
+		return look.read(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)[0] == 1
+	})
+	f.Table.db = open(t, f.url+"&synchronous_commit=local")
+	m := f.begin(10)
+	m.waits(1)
+	f.complete()
+	if n := look.read(`SELECT count(*) FROM events`)[0]; n != 0 {
+		t.Errorf("%d rows are visible", n)
+	}
+	resume()
+	if err := <-committed; err != nil {
+		t.Fatal(err)
+	}
+	m.end()
+	f.complete(5)
 }
 
 // TestCrash: what readers have passed stays refused after the server crashed, also where commits

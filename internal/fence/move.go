@@ -34,16 +34,29 @@ func (h Holder) String() string {
 
 // Holders returns the transactions that have such a lock now, the oldest first.
 func (t *Table) Holders(ctx context.Context) ([]Holder, error) {
+	_, holders, err := t.look(ctx)
+	return holders, err
+}
+
+// look returns the holders, and the server that has listed them.
+func (t *Table) look(ctx context.Context) (server string, holders []Holder, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	rows, err := t.db.pool.Query(ctx, holdersSQL, t.oid)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Holder, err error) {
-		return h, row.Scan(&h.Transaction, &h.PID, &h.Prepared, &h.User, &h.Application, &h.State, &h.Since,
-			&h.QuerySince)
+	var h Holder
+	_, err = pgx.ForEachRow(rows, []any{
+		&server, &h.Transaction, &h.PID, &h.Prepared, &h.User, &h.Application, &h.State, &h.Since, &h.QuerySince,
+	}, func() error {
+		if h.Transaction != "" { // Else there is none.
+			holders = append(holders, h)
+		}
+		h = Holder{}
+		return nil
 	})
+	return server, holders, err
 }
 
 // waiting is the transactions that a move waits for, by Holder.Transaction. nil has seen
@@ -77,9 +90,10 @@ func (w *waiting) see(now []Holder) (left []Holder) {
 
 // Floor is a floor that is in place.
 type Floor struct {
-	UnixMs   int64 // The floor is at least that time.
-	value    int64 // the ID, or of wide IDs the time
-	Readable bool  // Everything below the floor is readable already.
+	UnixMs   int64  // The floor is at least that time.
+	Readable bool   // Everything below the floor is readable already.
+	value    int64  // the ID, or of wide IDs the time
+	server   string // the floor is in place there
 }
 
 // mover is how long a process that moves a fence keeps others from doing so. Two would do no
@@ -127,8 +141,8 @@ func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err erro
 			return err
 		}
 		return tx.QueryRow(ctx, `SELECT CASE WHEN s.last_value < $1 THEN setval($2::regclass, $1) ELSE s.last_value END,
-			greatest(s.last_value, $1) = `+t.readableSQL()+` FROM `+t.ident(floorSuffix)+` s, `+
-			t.ident(fenceSuffix)+` f`, value, t.ident(floorSuffix)).Scan(&f.value, &f.Readable)
+			greatest(s.last_value, $1) = `+t.readableSQL()+`, `+serverSQL+` FROM `+t.ident(floorSuffix)+` s, `+
+			t.ident(fenceSuffix)+` f`, value, t.ident(floorSuffix)).Scan(&f.value, &f.Readable, &f.server)
 	})
 	return f, t.known(err)
 }
@@ -154,12 +168,15 @@ func (t *Table) otherMover(ctx context.Context) error {
 }
 
 // Wait waits until the transactions have ended that had a lock of writers after Raise
-// returned. It asks for no lock itself: writers would queue behind it. look is called with
-// those that are left, each time it has looked.
-func (t *Table) Wait(ctx context.Context, look func([]Holder)) error {
+// returned that floor. It asks for no lock itself: writers would queue behind it. look is
+// called with those that are left, each time it has looked. It returns ErrOtherServer.
+func (t *Table) Wait(ctx context.Context, f Floor, look func([]Holder)) error {
 	var w waiting
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		holders, err := t.Holders(ctx)
+		server, holders, err := t.look(ctx)
+		if err == nil && server != f.server {
+			err = t.otherServer()
+		}
 		if err != nil {
 			return err
 		}
@@ -181,7 +198,18 @@ func (t *Table) Wait(ctx context.Context, look func([]Holder)) error {
 const viewOfSQL = `EXISTS (SELECT FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
 	WHERE r.ev_class = to_regclass($1) AND d.refclassid = 'pg_class'::regclass AND d.refobjid = $2::oid)`
 
-// Publish ends the view at a floor, once Wait has returned nil for it. It returns ErrUnfenced.
+// serverSQL names the process and the history that answer. After a failover a connection of the
+// pool can lead to another server, which neither the floor nor the locks of writers have reached.
+const serverSQL = `CASE WHEN pg_is_in_recovery() THEN 'a standby' ELSE format('%s/%s',
+	extract(epoch FROM pg_postmaster_start_time()), left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)) END`
+
+func (t *Table) otherServer() error {
+	return fmt.Errorf("%w: %s was restarted, or another one took its place; the next move raises the floor again",
+		ErrOtherServer, t.db)
+}
+
+// Publish ends the view at a floor, once Wait has returned nil for it. It returns ErrUnfenced
+// and ErrOtherServer.
 func (t *Table) Publish(ctx context.Context, f Floor) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -193,22 +221,27 @@ func (t *Table) Publish(ctx context.Context, f Floor) error {
 		return fmt.Errorf(`%w: %s has not its triggers, or not enabled; run "allocator fence init" again`, ErrUnfenced,
 			unfenced[0].name)
 	}
-	var ours bool
-	if err := t.db.pool.QueryRow(ctx, `SELECT `+viewOfSQL, t.ident(viewSuffix), t.oid).Scan(&ours); err != nil {
-		return err
-	}
-	if !ours {
-		return setup("%s is not the view of the table that this process found at its start: start it again", t.View())
-	}
 	var end any = f.value
 	if t.wide {
 		end = fmt.Sprintf("%012x%020x", f.value, 0)
 	}
+	var ours, there bool
 	// What was waited for was written to the log before this place.
-	_, err = t.db.pool.Exec(ctx, `UPDATE `+t.ident(fenceSuffix)+` SET readable = $3, readable_ms = $4,
-		readable_at = clock_timestamp(), readable_lsn = pg_current_wal_insert_lsn()
-		WHERE readable < $3 AND `+viewOfSQL, t.ident(viewSuffix), t.oid, end, f.UnixMs)
-	return t.known(err)
+	err = t.db.pool.QueryRow(ctx, `WITH seen AS (
+		SELECT `+viewOfSQL+` AS ours, `+serverSQL+` = $5 AND last_value >= $6 AS there FROM `+t.ident(floorSuffix)+`
+	), moved AS (
+		UPDATE `+t.ident(fenceSuffix)+` SET readable = $3, readable_ms = $4, readable_at = clock_timestamp(),
+			readable_lsn = pg_current_wal_insert_lsn() FROM seen WHERE readable < $3 AND ours AND there
+	) SELECT ours, there FROM seen`, t.ident(viewSuffix), t.oid, end, f.UnixMs, f.server, f.value).Scan(&ours, &there)
+	switch {
+	case err != nil:
+		return t.known(err)
+	case !ours:
+		return setup("%s is not the view of the table that this process found at its start: start it again", t.View())
+	case !there:
+		return t.otherServer()
+	}
+	return nil
 }
 
 // known explains errors that operators can do something about.

@@ -136,7 +136,7 @@ func (t *tableMover) move(ctx context.Context, by string, mark Mark) error {
 	t.update(func(s *Stats) { s.Floor = floor.UnixMs })
 	began := time.Now()
 	if !floor.Readable {
-		if err := t.Wait(ctx, func(left []Holder) { t.waits(began, left) }); err != nil {
+		if err := t.Wait(ctx, floor, func(left []Holder) { t.waits(began, left) }); err != nil {
 			return err
 		}
 		waited := time.Since(began)

@@ -58,10 +58,10 @@ func (t *Table) unfenced(ctx context.Context) ([]bare, error) {
 // holdersSQL lists the transactions with a lock that writers have. Those that attach a
 // partition have a weaker one on the table it belongs to, as has VACUUM on tables with rows.
 // A transaction that was prepared has no process; others may be seen without their state.
-const holdersSQL = tree + `
-SELECT DISTINCT l.virtualtransaction, coalesce(l.pid, 0), coalesce(p.gid, ''),
-       coalesce(a.usename, p.owner, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''),
-       coalesce(a.xact_start, p.prepared), a.query_start
+// The first column is the server, also where there is no such transaction.
+const holdersSQL = tree + `, holders AS (
+SELECT DISTINCT l.virtualtransaction, l.pid, p.gid, coalesce(a.usename, p.owner) AS role, a.application_name, a.state,
+       coalesce(a.xact_start, p.prepared) AS since, a.query_start
 FROM pg_locks l JOIN tree ON tree.oid = l.relation JOIN pg_class c ON c.oid = l.relation
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN (pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid AND x.pid IS NULL)
@@ -69,8 +69,10 @@ LEFT JOIN (pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactioni
 WHERE l.locktype = 'relation' AND l.granted
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND (l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-       OR l.mode = 'ShareUpdateExclusiveLock' AND c.relkind = 'p')
-ORDER BY 7 NULLS FIRST, 1`
+       OR l.mode = 'ShareUpdateExclusiveLock' AND c.relkind = 'p'))
+SELECT ` + serverSQL + `, coalesce(virtualtransaction, ''), coalesce(pid, 0), coalesce(gid, ''),
+       coalesce(role, '')::text, coalesce(application_name, ''), coalesce(state, ''), since, query_start
+FROM (SELECT) one LEFT JOIN holders ON true ORDER BY since NULLS FIRST, virtualtransaction`
 
 // owner begins the comment of what belongs to fences.
 const owner = "Fence of allocator"

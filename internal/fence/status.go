@@ -49,8 +49,10 @@ func (t *Table) Status(ctx context.Context) (Status, error) {
 	}
 	holders, err := t.Holders(ctx)
 	for _, h := range holders {
-		// One that began after the floor was raised is not waited for.
-		if s.FloorUnixMs > s.ReadableUnixMs && (h.Since == nil || s.FloorAt == nil || !h.Since.After(*s.FloorAt)) {
+		// One that began after the floor was raised is not waited for. Of a prepared one only the
+		// time is known at which it was prepared.
+		if s.FloorUnixMs > s.ReadableUnixMs &&
+			(h.PID == 0 || h.Since == nil || s.FloorAt == nil || !h.Since.After(*s.FloorAt)) {
 			s.BlockedBy = append(s.BlockedBy, h)
 		}
 	}
