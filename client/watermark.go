@@ -42,10 +42,11 @@ type Watermark struct {
 }
 
 // WatermarkCondition is the last process that vanished whose window the watermark has passed.
-// IDs with a time below Until rest on its clock going on.
+// IDs with a time below Until rest on its clock going on. After a restore of etcd it is all
+// processes of the history that was lost.
 type WatermarkCondition struct {
-	Node  string    // The process had this name.
-	SID   flake.SID // It held this sid.
+	Node  string    // The process had this name; "": it is all of a lost history.
+	SID   int       // It held this sid; -1 without a name.
 	Until time.Time // Its window ended then.
 }
 
@@ -76,7 +77,7 @@ func WatermarkOf(m *pb.Watermark) Watermark {
 	if c := m.GetConditional(); c != nil {
 		w.Conditional = &WatermarkCondition{
 			Node:  c.GetNode(),
-			SID:   flake.SID(c.GetSid()),
+			SID:   int(c.GetSid()),
 			Until: time.UnixMilli(c.GetUntilUnixMs()).UTC(),
 		}
 	}
@@ -232,7 +233,8 @@ func (c *Client) raiseMark(w Watermark) Watermark {
 		last := c.mark.Load()
 		if last != nil && last.UnixMilli > w.UnixMilli {
 			ahead := time.Duration(last.UnixMilli-w.UnixMilli) * time.Millisecond
-			w.UnixMilli, w.ID, w.ULID, w.Conditional = last.UnixMilli, last.ID, last.ULID, last.Conditional
+			w.UnixMilli, w.ID, w.ULID = last.UnixMilli, last.ID, last.ULID
+			w.Conditional, w.NotCovered = last.Conditional, last.NotCovered
 			w.Lag = max(0, w.Lag-ahead)
 			return w
 		}

@@ -19,7 +19,7 @@ func (f *fake) marking(do func(ctx context.Context, after flake.ID, wait time.Du
 	answer := func(ctx context.Context, req *pb.GetWatermarkRequest) (*pb.Watermark, client.Reason) {
 		at, refused := do(ctx, flake.ID(req.GetAfter()), time.Duration(req.GetWaitMs())*time.Millisecond)
 		id, _ := flake.Default.Min(at)
-		return &pb.Watermark{UnixMs: at, Int: id.Int64(), LagMs: 5000, BlockedBy: []*pb.WatermarkBlocker{
+		return &pb.Watermark{UnixMs: at, Int: id.Int64(), LagMs: 5000, NotCovered: []int32{int32(at % 1000)}, BlockedBy: []*pb.WatermarkBlocker{
 			{Node: "node-c", Sid: 3, SinceUnixMs: at, Why: "silent", Text: "node-c is silent"},
 		}}, refused
 	}
@@ -50,8 +50,8 @@ func newClient(t *testing.T, o client.Options, nodes ...*fake) *client.Client {
 // back between them. What holds it back is that of the latest answer.
 func TestWatermarkNeverFalls(t *testing.T) {
 	t.Parallel()
-	high, id := at(2000)
-	low, _ := at(0)
+	high, id := at(2007)
+	low, _ := at(5)
 	f, n := newFake(t, 1), 0
 	f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
 		if n++; n == 2 {
@@ -60,7 +60,7 @@ func TestWatermarkNeverFalls(t *testing.T) {
 		return high, ""
 	})
 	c := newClient(t, client.Options{}, f)
-	for i, lag := range []time.Duration{5 * time.Second, 3 * time.Second, 5 * time.Second} {
+	for i, lag := range []time.Duration{5 * time.Second, 2998 * time.Millisecond, 5 * time.Second} {
 		w, err := c.Watermark(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -70,6 +70,9 @@ func TestWatermarkNeverFalls(t *testing.T) {
 		}
 		if b := w.BlockedBy; len(b) != 1 || b[0].Node != "node-c" || b[0].SID != 3 || b[0].Why != "silent" {
 			t.Errorf("%d: %+v", i, b)
+		}
+		if !reflect.DeepEqual(w.NotCovered, []flake.SID{7}) {
+			t.Errorf("%d: the watermark does not cover %v, by another answer than its own", i, w.NotCovered)
 		}
 		if !w.Complete(id-1) || w.Complete(id) {
 			t.Errorf("%d: an ID is complete if it is below", i)

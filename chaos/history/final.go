@@ -5,21 +5,24 @@ import (
 	"slices"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
 )
 
 // Final checks I9: once a node has shown a watermark, nobody is answered with an ID of a time
 // below it, if the call began afterwards. It measures how far above the watermark answers are.
 //
-// Of a node that vanished that rests on its clock. So answers of a node whose clock a fault
-// changed are left out; and after etcd's data was changed behind the nodes' backs nothing is
-// promised any more.
+// Of a node that vanished that rests on its clock. So answers are left out of a node whose clock a
+// fault changed, of a sid whose holder key was gone; whoever holds its sid keeps to the watermark by
+// any clock. While etcd's data is changed behind the nodes' backs, and until an era has begun and
+// nodes know of it, nothing is promised.
 type Final struct {
 	findings
 	calls
 	faults
 	format   flake.Format
 	marks    []shown // They rise.
-	tampered bool
+	holders  map[int64]string
+	vanished map[int64]clock.Mono // By sid: its holder key was seen to be gone, or another's, at that time.
 	above    spread
 }
 
@@ -30,7 +33,9 @@ type shown struct {
 }
 
 // NewFinal returns the check.
-func NewFinal() *Final { return &Final{format: flake.Default} }
+func NewFinal() *Final {
+	return &Final{format: flake.Default, holders: map[int64]string{}, vanished: map[int64]clock.Mono{}}
+}
 
 // Add takes samples, answers and faults.
 func (f *Final) Add(op *Op) {
@@ -38,7 +43,12 @@ func (f *Final) Add(op *Op) {
 		f.format = op.Setup.Format()
 	}
 	f.faults.take(op)
-	f.tampered = f.tampered || op.Fault != nil && op.Fault.Class == ClassData
+	if h := op.Holder; h != nil {
+		if was := f.holders[h.SID]; was != "" && (h.Deleted || h.Instance != was) {
+			f.vanished[h.SID] = op.Time
+		}
+		f.holders[h.SID] = h.Instance
+	}
 	a, done := f.calls.take(op)
 	last := len(f.marks) - 1
 	if s := op.Sample; s != nil && s.MarkMs > 0 && (last < 0 || s.MarkMs > f.marks[last].below) {
@@ -47,15 +57,21 @@ func (f *Final) Add(op *Op) {
 		old, _ := slices.BinarySearchFunc(f.marks, f.oldest(), func(m shown, seq int64) int { return int(m.seq - seq) })
 		f.marks = slices.Delete(f.marks, 0, max(old-1, 0))
 	}
-	if !done || op.Type != OK || f.tampered {
+	if !done || op.Type != OK {
 		return
 	}
 	before, _ := slices.BinarySearchFunc(f.marks, a.seq, func(m shown, seq int64) int { return int(m.seq - seq) })
 	if before == 0 {
 		return
 	}
+	sid := f.format.SID(op.Block.First)
+	gone, vanished := f.vanished[int64(sid)]
 	for _, i := range f.recent {
-		if i.fault.Class == ClassClock && (op.Node == "" || i.targets(op.Node)) {
+		switch {
+		case i.fault.Class == ClassData && i.at <= op.Time && i.end() >= a.at:
+			return
+		case i.fault.Class != ClassClock || op.Node != "" && !i.targets(op.Node):
+		case vanished && gone >= i.at-grace:
 			return
 		}
 	}

@@ -27,6 +27,9 @@ func TestFinal(t *testing.T) {
 	fault := func(class, phase string, targets ...string) Op {
 		return Op{F: "a fault", Process: Nemesis, Type: Info, Fault: &Fault{ID: 1, Phase: phase, Class: class, Targets: targets}}
 	}
+	holder := func(instance string) Op {
+		return Op{F: FHolder, Process: Etcd, Type: Info, Holder: &Holder{SID: 3, Instance: instance, Deleted: instance == ""}}
+	}
 	for name, tc := range map[string]struct {
 		ops  []Op
 		want Verdict
@@ -37,10 +40,15 @@ func TestFinal(t *testing.T) {
 		"below it, asked before":       {[]Op{mark(at - 9), ask, mark(at), got(at - 1)}, Pass},
 		"below an earlier one":         {[]Op{mark(at), mark(at + 5), ask, got(at - 1)}, Broken},
 		"below the highest":            {[]Op{mark(at), mark(at - 5), ask, got(at - 1)}, Broken},
-		"a clock was changed":          {[]Op{mark(at), fault(ClassClock, FaultStart, "n1"), ask, got(at - 1), ask}, Unknown},
+		"a clock was changed":          {[]Op{mark(at), holder("i"), fault(ClassClock, FaultStart, "n1"), ask, got(at - 1)}, Broken},
+		"and it vanished":              {[]Op{mark(at), holder("i"), fault(ClassClock, FaultStart, "n1"), holder(""), ask, got(at - 1), ask}, Unknown},
+		"and it was replaced":          {[]Op{mark(at), holder("i"), fault(ClassClock, FaultStart, "n1"), holder("j"), ask, got(at - 1), ask}, Unknown},
+		"it vanished, its clock right": {[]Op{mark(at), holder("i"), holder(""), ask, got(at - 1), ask}, Broken},
 		"the clock of another":         {[]Op{mark(at), fault(ClassClock, FaultStart, "n2"), ask, got(at - 1)}, Broken},
 		"a process was paused":         {[]Op{mark(at), fault(ClassProcess, FaultStart, "n1"), ask, got(at - 1)}, Broken},
 		"etcd's data was changed":      {[]Op{mark(at), fault(ClassData, FaultStart), ask, got(at - 1)}, Unknown},
+		"and an era began":             {[]Op{mark(at), fault(ClassData, FaultStart), fault(ClassData, FaultStop), ask, got(at - 1)}, Broken},
+		"asked before the era began":   {[]Op{mark(at), fault(ClassData, FaultStart), ask, fault(ClassData, FaultStop), got(at - 1)}, Unknown},
 		"after many calls and marks":   {append(many(mark, ask, got, at), ask, got(at+97)), Broken},
 		"the last of many, well above": {append(many(mark, ask, got, at), ask, got(at+99)), Pass},
 	} {

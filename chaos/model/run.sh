@@ -106,6 +106,9 @@ mutant  mark-extend-without-holder  -DMAXREQ=3 -DMUT_EXTEND_ANY_HOLDER
 mutant  mark-passes-a-holder        -DMAXREQ=3 -DMUT_LAPSE_HELD
 mutant  mark-era-low                -DMAXREQ=3 -DRESTORES=1 -DMUT_ERA_LOW
 mutant  mark-era-at-once            -DMAXREQ=3 -DRESTORES=1 -DMUT_ERA_EARLY
+mutant  mark-era-unconditional      -DMAXREQ=3 -DRESTORES=1 -DMUT_ERA_UNCONDITIONAL
+mutant  mark-falls-left-low         -DMAXREQ=3 -DRESTORES=1 -DMUT_ERA_LEFT_LOW
+mutant  mark-falls-of-another-era   -DMAXREQ=3 -DRESTORES=1 -DMUT_ANSWERS_ANY_ERA
 mutant  mark-no-era-compare         -DMAXREQ=3 -DRESTORES=1 -DMUT_RAISE_NO_ERA
 mutant  mark-raised-by-anybody      -DMAXREQ=3 -DRESTORES=1 -DMUT_NO_WINDOW
 mutant  mark-hold-outlives-its-era  -DMAXREQ=3 -DRESTORES=1 -DMUT_KEEPS_ERA
@@ -242,6 +245,7 @@ while read -r kind name defs; do
 	mutant.limit-accept-unguarded) expect=' !(overwritten)' ;;
 	mutant.limit-*) expect=' !(unlawful)' ;;
 	mutant.worker-*) expect=' !(twice)' ;;
+	mutant.mark-falls-* | mutant.mark-era-low | mutant.mark-raised-by-anybody) expect=' !(fell)' ;;
 	mutant.mark-*) expect=' !(answered)' ;;
 	mutant.*) expect=' !(issued)' ;;
 	probe.*) n=${defs#*-DPROBE=}; n=${n%% *}; expect="($n!=$n)" ;;

@@ -1,6 +1,7 @@
 /*
  * The watermark (docs/DESIGN.md#the-watermark), checked for claim I9: once a mark above X
- * was answered, no ID of millisecond X is issued.
+ * was answered, no ID of millisecond X is issued; an answer without a condition rests on no
+ * clock; and whoever has read the present era answers no lower mark than was answered before.
  *
  * As in lease.pml, time is abstracted to one question: X is any one millisecond, and a base,
  * a ceiling, a floor and the mark are one bit each: is it above X? A clock is a bit chosen
@@ -61,6 +62,8 @@ byte priorRev;                  /* the last record of such a predecessor */
 byte era = 1;
 bit eraFloor;
 bit mark;
+byte markEra = 1;               /* the era that the mark was raised in: of another one it is not answered */
+bit rests;                      /* the mark says that it rests on clocks */
 byte touched;                   /* revision of the mark's key */
 
 Request req[MAXREQ];
@@ -69,6 +72,8 @@ byte sent;
 /* ---- what only the checker knows ---------------------------------------- */
 
 bit answered;                   /* a mark above X was in the store */
+bit firm;                       /* and one that rests on no clock */
+bit fell;                       /* a lower one was answered after it */
 bit granted;                    /* some ceiling ever written lies above X */
 byte revs, eras = 1, restores;
 byte eraRev;                    /* records up to this one are of histories before the era */
@@ -153,11 +158,22 @@ inline apply(q)
 
 #define DELIVER(k) :: d_step { req[k].kind != 0 -> apply(req[k]) }
 
+/* answer checks what nodes that read the store now answer. */
+inline answer()
+{
+#ifdef MUT_ANSWERS_ANY_ERA
+	fell = !mark && answered;
+#else
+	fell = !mark && answered && markEra == era;
+#endif
+	assert(!fell)
+}
+
 #if RESTORES > 0
 typedef Backup {
 	bit taken;
-	byte rev, term, holder, priorRev, era, touched;
-	bit unsealed, ceil, wfloor, prior, eraFloor, mark
+	byte rev, term, holder, priorRev, era, touched, markEra;
+	bit unsealed, ceil, wfloor, prior, eraFloor, mark, rests
 }
 Backup backup;
 
@@ -166,7 +182,8 @@ inline take_backup()
 	backup.taken = 1;
 	backup.rev = rev; backup.term = term; backup.holder = holder; backup.priorRev = priorRev;
 	backup.era = era; backup.touched = touched; backup.unsealed = unsealed; backup.ceil = ceil;
-	backup.wfloor = wfloor; backup.prior = prior; backup.eraFloor = eraFloor; backup.mark = mark
+	backup.wfloor = wfloor; backup.prior = prior; backup.eraFloor = eraFloor; backup.mark = mark;
+	backup.markEra = markEra; backup.rests = rests
 }
 
 /* restore puts all keys back, and begins an era above all that was ever granted. */
@@ -177,6 +194,7 @@ inline restore()
 	rev = backup.rev; term = backup.term; holder = backup.holder; priorRev = backup.priorRev;
 	touched = backup.touched; unsealed = backup.unsealed; ceil = backup.ceil;
 	wfloor = backup.wfloor; prior = backup.prior; mark = backup.mark;
+	markEra = backup.markEra; rests = backup.rests;
 	eras++;
 	era = eras;
 #ifdef MUT_ERA_LOW
@@ -187,7 +205,8 @@ inline restore()
 	eraRev = revs;
 	backup.rev = 0; backup.term = 0; backup.holder = 0; backup.priorRev = 0; backup.era = 0;
 	backup.touched = 0; backup.unsealed = 0; backup.ceil = 0; backup.wfloor = 0; backup.prior = 0;
-	backup.eraFloor = 0; backup.mark = 0
+	backup.eraFloor = 0; backup.mark = 0; backup.markEra = 0; backup.rests = 0;
+	answer()
 }
 #endif
 
@@ -225,41 +244,49 @@ end:	do
 active proctype Raiser()
 {
 	byte seen, seenEra, gone;
-	bit free;
+	bit free;               /* the mark may be above X */
+	bit passed;             /* the floor of the era was seen to pass, now or by an earlier raise */
 
 end:	do
-	:: atomic { !mark ->
-		seen = touched; seenEra = era; gone = 0; free = 1;
+	:: atomic { !mark || markEra != era ->
+		seen = touched; seenEra = era; gone = 0; free = 1; passed = 1;
+#ifndef MUT_ERA_EARLY
 		if
-		:: unsealed && !wfloor ->
+		:: markEra != era && eraFloor -> if :: gone = eraRev :: passed = 0; free = 0 fi
+		:: else
+		fi;
+#endif
+		if
+		:: unsealed && !wfloor && !(passed && rev <= eraRev) ->
 			if
 #ifdef MUT_LAPSE_HELD
-			:: ceil -> gone = rev
+			:: ceil -> gone = (gone > rev -> gone : rev)
 #else
-			:: holder == 0 && ceil -> gone = rev    /* its ceiling and the grace have passed */
+			:: holder == 0 && ceil -> gone = (gone > rev -> gone : rev)     /* its ceiling and the grace have passed */
 #endif
 			:: free = 0
 			fi
 		:: else
 		fi;
 		if
-		:: prior -> if :: gone = (gone > priorRev -> gone : priorRev) :: free = 0 fi
+		:: prior && !(passed && priorRev <= eraRev) ->
+			if :: gone = (gone > priorRev -> gone : priorRev) :: free = 0 fi
 		:: else
 		fi;
-#ifndef MUT_ERA_EARLY
+		/* Another cause, such as a record that cannot be read, leaves the mark where it is. */
+		if :: skip :: markEra != era -> free = 0 fi;
 		if
-		:: era > 1 && eraFloor -> if :: gone = (gone > eraRev -> gone : eraRev) :: free = 0 fi
-		:: else
-		fi;
+#ifdef MUT_ERA_LEFT_LOW
+		:: passed && (free || markEra != era) ->
+#else
+		:: passed && (free || markEra != era && !eraFloor) ->
 #endif
-		if
-		:: free ->
 			TRACE("raiser   finds that the mark may be above X; touched %d, past %d\n", seen, gone)
 #ifndef MUT_UNCONFIRMED
 			past = (past > gone -> past : gone);
 #endif
 			if :: gone != 0 -> reached(3) :: else fi
-		:: else -> seen = 0; seenEra = 0; gone = 0; goto end
+		:: else -> seen = 0; seenEra = 0; gone = 0; free = 0; passed = 0; goto end
 		fi
 	   }
 #ifdef MUT_TWO_REVISIONS
@@ -271,17 +298,26 @@ end:	do
 #else
 	   :: atomic { seen == touched && seenEra == era ->
 #endif
-		TRACE("raiser   raises the mark above X%c%c\n", 46, 32)
-		mark = 1; touched++; answered = 1;
+		TRACE("raiser   raises the mark; above X: %d, of era %d\n", free, seenEra)
+#ifdef MUT_ERA_UNCONDITIONAL
+		rests = rests || gone > eraRev;
+#else
+		rests = rests || gone != 0;
+#endif
+		touched++; markEra = seenEra; mark = mark || free;
+		answered = answered || mark;
+		firm = firm || (mark && !rests);
+		answer();
 #ifndef MUT_NO_WINDOW
-		granted = 1;
+		granted = granted || free;
 #endif
 		if :: gone != 0 -> reached(4) :: else fi;
-		if :: restores > 0 -> reached(5) :: else fi
+		if :: restores > 0 -> reached(5) :: else fi;
+		if :: free && rests && gone == 0 -> reached(7) :: else fi
 	      }
 	   :: skip
 	   fi;
-	   atomic { seen = 0; seenEra = 0; gone = 0; free = 0 }
+	   atomic { seen = 0; seenEra = 0; gone = 0; free = 0; passed = 0 }
 	od
 }
 
@@ -330,7 +366,7 @@ start:	atomic { mine = 0; known = 0; myera = 0; mymark = 0; word = 0; top = 0 };
 	fi;
 
 	do
-	:: atomic { !word && top && known > past ->
+	:: atomic { !word && top && (known > past || firm) ->
 		TRACE("node %d   issues X from record %d\n", i, known)
 		assert(!answered);                              /* I9 */
 		if :: holder != mine -> reached(6) :: else fi

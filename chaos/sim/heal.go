@@ -334,6 +334,7 @@ func (sim *simulation) repair(config string) error {
 		return err
 	}
 	sim.beginEra(v.Era.Value, next.Era)
+	sim.marks.era = next.Era.Number
 	// A process that does not know yet issues from its old window: that ends with the next
 	// extension, and below the floor.
 	sim.stage, sim.floor, sim.knownBy = repaired, next.Era.Floor,

@@ -17,9 +17,15 @@ type marks struct {
 	// doubtful: a clock that was confirmed, and wrong, has let the mark pass a window. Of holders
 	// that vanished nothing is promised then.
 	doubtful bool
-	// restored: the store was changed behind the nodes' backs. Nothing is promised any more.
+	// restored: the store was changed behind the nodes' backs. Nothing is promised until an operator
+	// begins era. From then on whoever holds a sid in that era issues nothing below at, and no
+	// answer is below it.
 	restored bool
+	era      int64
 }
+
+// promised reports whether a claim of the watermark holds in an era.
+func (m *marks) promised(era int64) bool { return !m.restored || m.era > 0 && era >= m.era }
 
 // markRules are those of the seed's nodes.
 func (p *plan) markRules() lease.MarkRules {
@@ -48,6 +54,14 @@ func (e *etcd) putMark(p *process, a lease.PutMark) (answer lease.Event) {
 	if at > before.At {
 		sim.points.hit(MarkRaised)
 	}
+	if now := v.Era.Value.Number; m.Mark.Value.Era == now && sim.marks.promised(now) {
+		if at < sim.marks.at {
+			sim.violate("I9", "%s raised the mark to %d in era %d, and %d was answered before", p.name, at, now, sim.marks.at)
+		}
+		if sim.marks.restored {
+			sim.points.hit(MarkAfterRestore)
+		}
+	}
 	if m.Mark.Value.Rests != before.Rests || m.Mark.Value.Era != before.Era {
 		sim.points.hit(MarkPassedVanished)
 		if off := a.Txn.Mark.Wall - sim.trueMillis(); off > millis(sim.plan.maxSkew+slack) {
@@ -65,16 +79,22 @@ func (e *etcd) putMark(p *process, a lease.PutMark) (answer lease.Event) {
 func (p *process) checkMark(b gen.Block, asked clock.Millis) {
 	sim := p.sim
 	time := clock.Millis(sim.plan.format.UnixMilli(b.First))
-	if time >= sim.marks.at || sim.marks.restored {
+	if time >= sim.marks.at {
 		return
 	}
 	s := sim.etcd.view().SIDs[b.SID]
+	if !sim.marks.promised(s.Window.Value.Era) {
+		return
+	}
 	if s.Holder.Exists() && string(s.Holder.Value.Instance) == p.name {
 		sim.violate("I9", "%s holds sid %d and issued %v of time %d, below the mark %d",
 			p.name, b.SID, b.First, time, sim.marks.at)
 		return
 	}
 	behind := sim.trueMillis() - asked
+	if sim.marks.restored { // It may have vanished from a history that was lost.
+		return
+	}
 	if sim.marks.doubtful || behind > millis(sim.plan.markGrace-sim.plan.maxSkew-slack) {
 		sim.points.hit(MarkRestedOnClock)
 		return

@@ -61,6 +61,7 @@ const (
 	MarkRaised         // the watermark rose
 	MarkRefused        // a raise was not applied, since a holder came
 	MarkPassedVanished // it passed a window whose holder had vanished, or the floor of an era
+	MarkAfterRestore   // it was raised in an era after a history was lost
 	MarkRestedOnClock  // and that holder issued below it, by a clock that was paused
 
 	WindowExhausted // from here on: refusals of that name
@@ -147,7 +148,7 @@ func (p Point) of(m Mode) bool {
 	switch p {
 	case Duplicated: // no history of the store allows it, but where that was rewound
 		return false
-	case Tampering, Latched, Recovered, HistoryRewound:
+	case Tampering, Latched, Recovered, HistoryRewound, MarkAfterRestore:
 		return m == Tampered
 	case MarkPassedVanished:
 		return m != Unclocked

@@ -290,6 +290,19 @@ func (c Config) MarkRules() lease.MarkRules {
 	return lease.MarkRules{Grace: c.Watermark.Grace, Late: c.ExtendEvery() + c.Lease.CallTimeout}
 }
 
+// VanishedDelay returns how long a holder that vanished delays the watermark at most: by its
+// window and the grace, and until others have noticed.
+func (c Config) VanishedDelay() time.Duration {
+	window := c.Lease.Window
+	if !c.Worker.SIDRange.All() {
+		window = max(window, c.Worker.Window)
+	}
+	return window + c.Watermark.Grace + vanishedSlack
+}
+
+// vanishedSlack is for what comes after that: two raises, and calls that fail.
+const vanishedSlack = 10 * time.Second
+
 // MarkEvery returns how often the watermark is raised: by a part of what the floors move.
 func (c Config) MarkEvery() time.Duration { return c.ExtendEvery() / 4 }
 

@@ -365,3 +365,24 @@ func TestWorkersOfAClient(t *testing.T) {
 		}
 	}
 }
+
+// TestVanishedDelay: a holder that vanished is waited for until its window has passed, and workers
+// have windows of their own where there are any.
+func TestVanishedDelay(t *testing.T) {
+	c := Default()
+	if got := c.VanishedDelay(); got != 45*time.Second {
+		t.Errorf("by default %v", got)
+	}
+	c.Worker.Window = 24 * time.Hour
+	if got := c.VanishedDelay(); got != 45*time.Second {
+		t.Errorf("without workers %v", got)
+	}
+	c.Worker.SIDRange = lease.SIDRange{From: 20, To: 32}
+	if got := c.VanishedDelay(); got != 24*time.Hour+15*time.Second {
+		t.Errorf("with workers %v", got)
+	}
+	c.Lease.Window, c.Watermark.Grace = 48*time.Hour, time.Minute
+	if got := c.VanishedDelay(); got != 48*time.Hour+70*time.Second {
+		t.Errorf("with long windows %v", got)
+	}
+}

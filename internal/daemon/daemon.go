@@ -319,7 +319,11 @@ func (d *Daemon) build() error {
 	var err error
 	d.service, err = server.New(server.Config{
 		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.Quota(),
-		Watermark: watermark.Config{Interval: d.cfg.Watermark.Interval, Reload: l.ReloadEvery},
+		Watermark: watermark.Config{
+			Interval: d.cfg.Watermark.Interval,
+			Reload:   l.ReloadEvery,
+			Vanished: d.cfg.VanishedDelay(),
+		},
 		Broker: broker.New(broker.Config{
 			SIDs: d.cfg.Worker.SIDRange, Bounds: machine.Bounds(),
 			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd.store, Logger: d.log,

@@ -16,15 +16,18 @@ import (
 // more. At never falls. Whoever raises it writes what held it back as well, so that every node
 // can say that.
 type Mark struct {
-	// Era is the one that At was last raised in, and 0 before that.
+	// Era is the one that At was last raised in, and 0 before that. At is not below the floor of
+	// Era then, and so above every mark of a history that was lost. Of an earlier era At is not
+	// to be answered: it may be that of a backup.
 	Era int64        `json:"era"`
 	At  clock.Millis `json:"at"`
 	// Nonce is unique to the write, and Wall is what its writer's clock read.
 	Nonce string       `json:"nonce"`
 	Node  string       `json:"node"`
 	Wall  clock.Millis `json:"wall"`
-	// Rests is the last holder that vanished whose window the mark has passed: that it issues
-	// nothing below its ceiling any more rests on its clock, which goes on.
+	// Rests is the last holder that vanished whose window the mark has passed, or the era, whose
+	// floor all holders of a lost history are below: that nothing is issued below that ceiling any
+	// more rests on their clocks, which go on.
 	Rests Blocker `json:"rests,omitzero"`
 	// Blocked is what the mark waits for, the lowest floor first, at most maxBlockers. It is empty
 	// while the mark follows the clock.
@@ -125,18 +128,25 @@ type MarkRules struct {
 
 // Priors returns the owners that may still issue below the base of the next one, once w is
 // replaced by a record of a new term: those before w, and that of w itself if it was not sealed.
-// None whose ceiling the mark at has passed is kept.
-func (w Window) Priors(at clock.Millis) Prior {
+// None that the mark has passed is kept.
+func (w Window) Priors(m Mark) Prior {
 	p := w.Prior
-	if w.covered() && w.unsealed() {
+	switch {
+	case !w.unsealed():
+	case w.covered():
 		floor := w.Floor
-		if p.Ceil > at {
+		if p.Ceil > m.At {
 			floor = min(floor, p.Floor)
 		}
-		p = Prior{Floor: floor, Ceil: max(p.Ceil, w.Ceil), Node: w.Node}
+		p.Floor, p.Ceil, p.Node = floor, max(p.Ceil, w.Ceil), w.Node
+	default:
+		p.Uncovered, p.Worker = max(p.Uncovered, w.Ceil), w.Node
 	}
-	if p.Ceil <= at {
-		return Prior{}
+	if p.Ceil <= m.At {
+		p.Floor, p.Ceil, p.Node = 0, 0, ""
+	}
+	if p.Uncovered <= m.Rests.Ceil {
+		p.Uncovered, p.Worker = 0, ""
 	}
 	return p
 }
@@ -157,30 +167,40 @@ func (w Window) unsealed() bool {
 // raises it above its own floor.
 func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
 	last := v.Mark.Value
-	grace := clock.MillisOf(r.Grace)
-	next := Mark{Era: v.Era.Value.Number, Rests: last.Rests}
+	era := v.Era.Value
+	next := Mark{Era: era.Number, Rests: last.Rests}
 	var waits []Blocker
-	// gone reports whether no process issues below a ceiling any more, if its clock goes on.
-	gone := func(ceil clock.Millis) bool { return confirmed && ceil+grace <= now }
-	wait := func(h Blocker) {
+	passed := func(ceil clock.Millis) bool { return confirmed && ceil+clock.MillisOf(r.Grace) <= now }
+	// gone reports whether h issues nothing below its ceiling any more, if its clock goes on. The
+	// mark says then that it rests on that.
+	gone := func(h Blocker) bool {
 		switch {
-		case h.Ceil <= last.At: // The mark has passed it before.
-		case !gone(h.Ceil):
-			waits = append(waits, h)
-		case h.Ceil > next.Rests.Ceil:
+		case h.Ceil <= next.Rests.Ceil:
+			return true
+		case passed(h.Ceil):
 			next.Rests = h
+			return true
+		}
+		return false
+	}
+	wait := func(h Blocker) {
+		if h.Ceil > last.At && !gone(h) { // Else the mark has passed it, before or now.
+			waits = append(waits, h)
 		}
 	}
-	if floor := v.Era.Value.Floor; last.Era != next.Era && !gone(floor) {
-		// Of holders in a history that was lost nothing is known but that they are below the floor.
-		waits = append(waits, Blocker{Why: BlockedEra, Floor: last.At, Ceil: floor})
-		next.Era = last.Era
+	// Of holders in a history that was lost nothing is known but that they are below the floor.
+	// Era 1 is the first of its space.
+	begins := Blocker{Why: BlockedEra, Floor: last.At, Ceil: era.Floor}
+	if last.Era != era.Number && !(era.Number == 1 && passed(era.Floor)) && !gone(begins) {
+		waits = append(waits, begins)
 	}
 	var uncovered SIDSet
 	for _, sid := range slices.Sorted(maps.Keys(v.SIDs)) {
 		s := v.SIDs[sid]
 		w := s.Window.Value
 		h := Blocker{SID: sid, Node: text.Cut(w.Node, maxName), Floor: w.Floor, Ceil: w.Ceil, Worker: w.Worker}
+		// Who holds it since an earlier era extends it no more: it counts as one that vanished.
+		held := s.Holder.Exists() && w.Era == era.Number
 		switch {
 		case !s.Window.Exists():
 			continue
@@ -189,14 +209,15 @@ func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
 		case w.State == Reserved:
 			uncovered.Add(sid)
 		case !w.covered():
-			if w.unsealed() && (s.Holder.Exists() || !gone(w.Ceil)) {
+			h.Why = BlockedVanished
+			if w.unsealed() && (held || !gone(h)) {
 				uncovered.Add(sid)
 			}
 		case !w.unsealed():
-		case s.Holder.Exists() && w.Floor == 0:
+		case held && w.Floor == 0:
 			h.Why = BlockedUnknown
 			waits = append(waits, h)
-		case s.Holder.Exists():
+		case held:
 			h.Why = BlockedSilent
 			waits = append(waits, h)
 		default:
@@ -205,6 +226,9 @@ func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
 		}
 		p := w.Prior
 		wait(Blocker{SID: sid, Node: text.Cut(p.Node, maxName), Why: BlockedReplaced, Floor: p.Floor, Ceil: p.Ceil})
+		if !gone(Blocker{SID: sid, Node: text.Cut(p.Worker, maxName), Why: BlockedReplaced, Ceil: p.Uncovered, Worker: true}) {
+			uncovered.Add(sid)
+		}
 	}
 	slices.SortFunc(waits, func(a, b Blocker) int {
 		return cmp.Or(cmp.Compare(a.Floor, b.Floor), cmp.Compare(a.SID, b.SID))
@@ -212,6 +236,9 @@ func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
 	next.At, next.Uncovered = last.At, uncovered.String()
 	if len(waits) > 0 {
 		next.At = max(last.At, waits[0].Floor)
+	}
+	if next.At < era.Floor {
+		next.Era = last.Era
 	}
 	for _, h := range waits {
 		if h.Floor < now-clock.MillisOf(r.Late) && len(next.Blocked) < maxBlockers {

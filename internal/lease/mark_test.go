@@ -50,6 +50,7 @@ func TestNextMark(t *testing.T) {
 		return w
 	}
 	gone := func(w *lease.Window) { w.Reason = "" }
+	before := func(w *lease.Window) { w.Era = 1 }
 	state := func(s lease.WindowState) func(*lease.Window) {
 		return func(w *lease.Window) { w.State, w.Reason = s, "" }
 	}
@@ -87,17 +88,24 @@ func TestNextMark(t *testing.T) {
 		"a predecessor that has passed":           {windows: []lease.Window{self, of("b", floor, markNow+9, after(lease.Prior{Floor: old, Ceil: passed, Node: "z"}))}, at: floor, rests: "1 z replaced"},
 		"a predecessor below the mark":            {windows: []lease.Window{self, of("b", floor, markNow+9, after(lease.Prior{Floor: last.At - 9, Ceil: last.At, Node: "z"}))}, at: floor},
 		"workers and outsiders":                   {windows: []lease.Window{self, of("w", 0, markNow+9, worker), of("x", 0, 0, state(lease.Reserved)), of("v", 0, until, worker, gone)}, at: floor, uncovered: "1-3"},
-		"a worker that has ended":                 {windows: []lease.Window{self, of("w", 0, passed, worker, gone), of("w", 0, markNow+9, worker, state(lease.Released))}, at: floor},
-		"a worker that tells floors":              {windows: []lease.Window{self, of("w", old, markNow+9, tells)}, at: old, blocked: "1 w silent"},
-		"a worker that is not behind":             {windows: []lease.Window{self, of("w", floor-9, markNow+9, tells)}, at: floor - 9},
-		"a worker that told floors, vanished":     {windows: []lease.Window{self, of("w", old, until, tells, gone)}, at: old, blocked: "1 w vanished"},
-		"a worker that told floors, passed":       {windows: []lease.Window{self, of("w", old, passed, tells, gone)}, at: floor, rests: "1 w vanished"},
-		"such a one, not confirmed":               {windows: []lease.Window{self, of("w", old, passed, tells, gone)}, unconfirmed: true, at: old, blocked: "1 w vanished"},
-		"such a one, given back":                  {windows: []lease.Window{self, of("w", markNow, markNow, tells, state(lease.Released))}, at: floor},
-		"a new era":                               {last: lease.Mark{Era: 1, At: last.At}, eraFloor: until, windows: []lease.Window{self}, at: last.At, blocked: "0  era"},
-		"a new era whose floor has passed":        {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self}, at: floor},
-		"a new era, not confirmed":                {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self}, unconfirmed: true, at: last.At, blocked: "0  era"},
-		"never back":                              {last: lease.Mark{Era: 2, At: floor + 50}, windows: []lease.Window{self, of("b", old, markNow+9)}, at: floor + 50, blocked: "1 b silent"},
+		"a worker that has ended":                 {windows: []lease.Window{self, of("w", 0, passed, worker, gone), of("w", 0, markNow+9, worker, state(lease.Released))}, at: floor, rests: "1 w vanished"},
+		"a worker before another owner":           {windows: []lease.Window{self, of("b", floor, markNow+9, after(lease.Prior{Uncovered: until, Worker: "w"}))}, at: floor, uncovered: "1"},
+		"such a one that has ended":               {windows: []lease.Window{self, of("b", floor, markNow+9, after(lease.Prior{Uncovered: passed, Worker: "w"}))}, at: floor, rests: "1 w replaced"},
+		"such a one that was passed, no clock now": {last: lease.Mark{Era: 2, At: last.At, Rests: lease.Blocker{SID: 1, Node: "w", Why: lease.BlockedReplaced, Ceil: passed}}, unconfirmed: true,
+			windows: []lease.Window{self, of("b", floor, markNow+9, after(lease.Prior{Uncovered: passed, Worker: "w"}))}, at: floor, rests: "1 w replaced"},
+		"a worker that tells floors":               {windows: []lease.Window{self, of("w", old, markNow+9, tells)}, at: old, blocked: "1 w silent"},
+		"a worker that is not behind":              {windows: []lease.Window{self, of("w", floor-9, markNow+9, tells)}, at: floor - 9},
+		"a worker that told floors, vanished":      {windows: []lease.Window{self, of("w", old, until, tells, gone)}, at: old, blocked: "1 w vanished"},
+		"a worker that told floors, passed":        {windows: []lease.Window{self, of("w", old, passed, tells, gone)}, at: floor, rests: "1 w vanished"},
+		"such a one, not confirmed":                {windows: []lease.Window{self, of("w", old, passed, tells, gone)}, unconfirmed: true, at: old, blocked: "1 w vanished"},
+		"such a one, given back":                   {windows: []lease.Window{self, of("w", markNow, markNow, tells, state(lease.Released))}, at: floor},
+		"a new era":                                {last: lease.Mark{Era: 1, At: last.At}, eraFloor: until, windows: []lease.Window{self}, at: last.At, blocked: "0  era"},
+		"a new era whose floor has passed":         {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self}, at: floor, rests: "0  era"},
+		"a holder of an earlier era":               {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self, of("b", old, passed-9, before)}, at: floor, rests: "0  era"},
+		"one of whose window nobody knew":          {last: lease.Mark{Era: 2, At: last.At}, eraFloor: passed - 100, windows: []lease.Window{self, of("b", old, until, before)}, at: old, blocked: "1 b vanished"},
+		"a new era beside one that tells no floor": {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self, of("b", 0, markNow+9)}, at: last.At, blocked: "1 b no_floor", rests: "0  era"},
+		"a new era, not confirmed":                 {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self}, unconfirmed: true, at: last.At, blocked: "0  era"},
+		"never back":                               {last: lease.Mark{Era: 2, At: floor + 50}, windows: []lease.Window{self, of("b", old, markNow+9)}, at: floor + 50, blocked: "1 b silent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.last.Era == 0 {
@@ -148,17 +156,22 @@ func TestPriors(t *testing.T) {
 		window lease.Window
 		at     clock.Millis
 		want   lease.Prior
+		rests  clock.Millis
 	}{
-		"a node":                         {lease.Window{State: lease.Active, Node: "a", Floor: 40, Ceil: 50}, 10, lease.Prior{Floor: 40, Ceil: 50, Node: "a"}},
-		"a worker with floors":           {lease.Window{State: lease.Active, Node: "w", Floor: 40, Ceil: 50, Worker: true}, 10, lease.Prior{Floor: 40, Ceil: 50, Node: "w"}},
-		"with one before it":             {lease.Window{State: lease.Active, Node: "w", Floor: 40, Ceil: 50, Worker: true, Prior: before}, 10, lease.Prior{Floor: 20, Ceil: 50, Node: "w"}},
-		"with one that the mark passed":  {lease.Window{State: lease.Active, Node: "w", Floor: 40, Ceil: 50, Worker: true, Prior: before}, 30, lease.Prior{Floor: 40, Ceil: 50, Node: "w"}},
-		"passed by the mark":             {lease.Window{State: lease.Active, Node: "w", Floor: 40, Ceil: 50, Worker: true}, 50, lease.Prior{}},
-		"given back":                     {lease.Window{State: lease.Released, Node: "w", Floor: 50, Ceil: 50, Worker: true, Prior: before}, 10, before},
-		"a worker without floors":        {lease.Window{State: lease.Active, Node: "w", Ceil: 50, Worker: true}, 10, lease.Prior{}},
-		"such a one, with one before it": {lease.Window{State: lease.Active, Node: "w", Ceil: 50, Worker: true, Prior: before}, 10, before},
+		"a node":                         {lease.Window{State: lease.Active, Node: "a", Floor: 40, Ceil: 50}, 10, lease.Prior{Floor: 40, Ceil: 50, Node: "a"}, 0},
+		"a worker with floors":           {lease.Window{State: lease.Active, Node: "w", Floor: 40, Ceil: 50, Worker: true}, 10, lease.Prior{Floor: 40, Ceil: 50, Node: "w"}, 0},
+		"with one before it":             {lease.Window{State: lease.Active, Node: "w", Floor: 40, Ceil: 50, Worker: true, Prior: before}, 10, lease.Prior{Floor: 20, Ceil: 50, Node: "w"}, 0},
+		"with one that the mark passed":  {lease.Window{State: lease.Active, Node: "w", Floor: 40, Ceil: 50, Worker: true, Prior: before}, 30, lease.Prior{Floor: 40, Ceil: 50, Node: "w"}, 0},
+		"passed by the mark":             {lease.Window{State: lease.Active, Node: "w", Floor: 40, Ceil: 50, Worker: true}, 50, lease.Prior{}, 0},
+		"given back":                     {lease.Window{State: lease.Released, Node: "w", Floor: 50, Ceil: 50, Worker: true, Prior: before}, 10, before, 0},
+		"a worker without floors":        {lease.Window{State: lease.Active, Node: "w", Ceil: 50, Worker: true}, 60, lease.Prior{Uncovered: 50, Worker: "w"}, 49},
+		"such a one, passed by a clock":  {lease.Window{State: lease.Active, Node: "w", Ceil: 50, Worker: true}, 60, lease.Prior{}, 50},
+		"such a one, given back":         {lease.Window{State: lease.Released, Node: "w", Ceil: 50, Worker: true}, 10, lease.Prior{}, 0},
+		"such a one, with one before it": {lease.Window{State: lease.Active, Node: "w", Ceil: 50, Worker: true, Prior: before}, 10, lease.Prior{Floor: 20, Ceil: 30, Node: "z", Uncovered: 50, Worker: "w"}, 0},
+		"a node after such a one": {lease.Window{State: lease.Active, Node: "a", Floor: 60, Ceil: 70, Prior: lease.Prior{Uncovered: 50, Worker: "w"}}, 55,
+			lease.Prior{Floor: 60, Ceil: 70, Node: "a", Uncovered: 50, Worker: "w"}, 0},
 	} {
-		if got := tc.window.Priors(tc.at); got != tc.want {
+		if got := tc.window.Priors(lease.Mark{At: tc.at, Rests: lease.Blocker{Ceil: tc.rests}}); got != tc.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}
 	}

@@ -151,12 +151,15 @@ type Window struct {
 }
 
 // Prior are earlier owners of a sid that did not give it back: they may issue IDs with times
-// in [Floor, Ceil) until their clocks have passed Ceil. Node is the last one's name. The zero
+// in [Floor, Ceil) until their clocks have passed Ceil. Node is the last one's name. Workers
+// that tell no floors may do so up to Uncovered, and Worker is the last one's name. The zero
 // value is none.
 type Prior struct {
-	Floor clock.Millis `json:"floor"`
-	Ceil  clock.Millis `json:"ceil"`
-	Node  string       `json:"node"`
+	Floor     clock.Millis `json:"floor"`
+	Ceil      clock.Millis `json:"ceil"`
+	Node      string       `json:"node"`
+	Uncovered clock.Millis `json:"uncovered,omitempty"`
+	Worker    string       `json:"worker,omitempty"`
 }
 
 // MaxWindow is the longest window that package config allows.
@@ -270,7 +273,7 @@ func (w Window) check() error {
 		return fmt.Errorf("window [%d,%d)", w.Base, w.Ceil)
 	case !slices.Contains([]WindowState{Active, Released, Quarantined, Reserved}, w.State):
 		return fmt.Errorf("state %q", w.State)
-	case w.Floor < 0, w.Prior.Floor < 0, w.Prior.Ceil < w.Prior.Floor:
+	case w.Floor < 0, w.Prior.Floor < 0, w.Prior.Ceil < w.Prior.Floor, w.Prior.Uncovered < 0:
 		return fmt.Errorf("floor %d after one of [%d,%d)", w.Floor, w.Prior.Floor, w.Prior.Ceil)
 	case w.Worker && (w.Since < 0 || w.Since > w.Base):
 		return fmt.Errorf("a worker's window [%d,%d) since %d", w.Base, w.Ceil, w.Since)

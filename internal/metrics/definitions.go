@@ -39,6 +39,7 @@ const (
 	poolSIDs         = "allocator_pool_sids"
 	workerSIDs       = "allocator_worker_sids"
 	watermarkLag     = "allocator_watermark_lag_seconds"
+	watermarkHeld    = "allocator_watermark_held"
 	watermarkBlocked = "allocator_watermark_blocked"
 	watermarkReaders = "allocator_watermark_readers"
 	historyRewound   = "allocator_history_rewound"
@@ -140,7 +141,10 @@ var definitions = []Definition{
 		"`NO_WORKER`", "`free` at 0; `quarantined` above 0"},
 	{watermarkLag, "gauge", nil, "How far the watermark is behind the clock, in seconds; absent while the node has " +
 		"read none.",
-		"readers wait for IDs to be complete", "above 2 × `watermark.interval` + 45 s"},
+		"readers wait for IDs to be complete", "`allocator_watermark_held`"},
+	{watermarkHeld, "gauge", nil, "1 if the watermark lags by more than 2 × `watermark.interval` and what a holder that " +
+		"vanished delays it by, else 0; absent while the node has read none.",
+		"readers wait for long", "1 on all nodes for 15 s"},
 	{watermarkBlocked, "gauge", []string{"why"}, "1 while the watermark waits for this cause, else 0.",
 		"`allocator_watermark_lag_seconds` grows", ""},
 	{watermarkReaders, "gauge", nil, "Callers that wait for the watermark to pass an ID.", "memory grows", ""},

@@ -266,6 +266,7 @@ func collectMark(marks *watermark.Reader, gauge func(name string, v float64, lab
 	mark, err := marks.Read()
 	if err == nil {
 		gauge(watermarkLag, float64(mark.Lag)/1000)
+		gauge(watermarkHeld, flag(mark.Held))
 	}
 	for _, why := range watermark.Whys {
 		blocked := slices.ContainsFunc(mark.BlockedBy, func(b watermark.Blocker) bool { return b.Why == why })

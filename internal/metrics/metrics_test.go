@@ -110,7 +110,7 @@ func marks(cfg config.Config) *watermark.Reader {
 	n := node.New(node.Config{Name: "a", Gen: cfg.Gen()}, clocktest.NewManual(now), gen.Random())
 	n.Report(lease.Status{Held: true, Mark: lease.Mark{At: now - 2500, Nonce: "n",
 		Blocked: []lease.Blocker{{SID: 3, Node: "b", Why: lease.BlockedSilent, Floor: now - 2500}}}})
-	return watermark.New(n, watermark.Config{Interval: cfg.Watermark.Interval})
+	return watermark.New(n, watermark.Config{Interval: cfg.Watermark.Interval, Vanished: cfg.VanishedDelay()})
 }
 
 // troubled is a report with a figure of each kind.
@@ -217,6 +217,7 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		"allocator_pool_sids quarantined":                  0,
 		"allocator_history_rewound":                        0,
 		"allocator_watermark_lag_seconds":                  2.5,
+		"allocator_watermark_held":                         0,
 		"allocator_watermark_blocked silent":               1,
 		"allocator_watermark_blocked vanished":             0,
 		"allocator_watermark_readers":                      0,

@@ -107,6 +107,14 @@ func (o *Operator) repair(ctx context.Context, p Plan) error {
 	var done lease.SIDSet
 	for _, w := range p.Repairs {
 		err := o.cfg.Store.Repair(ctx, w)
+		for range markTries {
+			if w.Window.State != lease.Reserved || !errors.Is(err, repair.ErrChanged) {
+				break
+			}
+			if w, err = o.afterRaise(ctx, w, err); err == nil {
+				err = o.cfg.Store.Repair(ctx, w)
+			}
+		}
 		if errors.Is(err, repair.ErrChanged) && w.Unused {
 			// A record that was lost does not come back by running the command again.
 			if v, ledger, failed := o.cfg.Store.Survey(ctx, w.SID); failed == nil && len(ledger) > 0 &&
@@ -124,6 +132,25 @@ func (o *Operator) repair(ctx context.Context, p Plan) error {
 		done.Add(w.SID)
 	}
 	return nil
+}
+
+// markTries is how often a write is computed again because the watermark was raised meanwhile,
+// about once a second.
+const markTries = 3
+
+// afterRaise returns the write that reserves w's sid above the watermark as it is now, if that is
+// all that changed, and nothing that was shown; else changed.
+func (o *Operator) afterRaise(ctx context.Context, w repair.Write, changed error) (repair.Write, error) {
+	v, err := o.cfg.Store.Load(ctx)
+	if err != nil || !v.Config.Same(w.Config) || !v.Era.Same(w.Era) || !v.SIDs[w.SID].Window.Same(w.Seen.Window) ||
+		!v.SIDs[w.SID].Holder.Same(w.Seen.Holder) || v.Mark.Same(w.Mark) {
+		return w, changed
+	}
+	next, warning, err := repair.Reserve(v, w.SID, w.Window.Reason, o.cfg.Author())
+	if err != nil || warning != "" && next.Window.Ceil != w.Window.Ceil {
+		return w, changed
+	}
+	return next, nil
 }
 
 // Drain returns the plan to take the node out of service.

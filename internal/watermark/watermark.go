@@ -19,7 +19,8 @@ import (
 
 // Answer is the watermark as a node knows it. Times are Unix ms.
 type Answer struct {
-	// At: no ID with a time below it is issued in the space any more. It never falls.
+	// At: no ID with a time below it is issued in the space any more. It never falls on a node
+	// that runs. Of several nodes one may have read less than another.
 	At int64 `json:"unix_ms"`
 	// Int is the smallest ID of the first unit of time that begins at or after At: every ID
 	// that can still appear is at or above it. It is 0 while At is not after the epoch. Flake
@@ -38,12 +39,13 @@ type Answer struct {
 	// NotCovered are sids of generators outside of the nodes that tell nobody what they
 	// issue. At says nothing about them.
 	NotCovered []int `json:"not_covered"`
-	// Held: the lag is more than two intervals and 45 s, so that an operator should look.
+	// Held: the lag is longer than a holder that vanished explains, so that an operator should look.
 	Held bool `json:"held"`
 }
 
 // Condition is the last process that vanished whose window At has passed: IDs below Until rest
-// on its clock going on.
+// on its clock going on. After a new era it is all processes of the history before it: Node is
+// empty and SID -1.
 type Condition struct {
 	Node  string `json:"node"`
 	SID   int    `json:"sid"`
@@ -73,21 +75,18 @@ const (
 // Whys are all causes.
 var Whys = []lease.BlockWhy{
 	EtcdAway, NotRaised, lease.BlockedSilent, lease.BlockedVanished, lease.BlockedReplaced, lease.BlockedUnreadable,
-	lease.BlockedUnknown, lease.BlockedDowntime, lease.BlockedEra,
+	lease.BlockedUnknown, lease.BlockedDowntime,
 }
 
 // Config is what is known of how the watermark is raised.
 type Config struct {
 	Interval time.Duration // A holder says this often which times it issues no more.
 	Reload   time.Duration // A node without a sid lists the space this often.
+	Vanished time.Duration // A holder that vanished delays the watermark for less than this.
 }
 
-const (
-	// slack is what a read or a raise may be late by, besides two intervals.
-	slack = 5 * time.Second
-	// vanishing is how long a holder that vanished delays the watermark with the default settings.
-	vanishing = 45 * time.Second
-)
+// slack is what a read or a raise may be late by, besides two intervals.
+const slack = 5 * time.Second
 
 // Of returns the watermark that a node with status st answers at now.
 //
@@ -99,7 +98,7 @@ func Of(st lease.Status, now clock.Reading, f flake.Format, cfg Config) (Answer,
 	}
 	m := st.Mark
 	a := Answer{At: int64(m.At), Lag: max(0, int64(now.Wall-m.At)), BlockedBy: []Blocker{}, NotCovered: []int{}}
-	a.Held = a.Lag > (2*cfg.Interval + vanishing).Milliseconds()
+	a.Held = a.Lag > (2*cfg.Interval + cfg.Vanished).Milliseconds()
 	id := First(f, int64(m.At))
 	a.Int, a.Flake = id.Int64(), id.String()
 	if wide, err := ulid.FromFlake(f, id, 0); err == nil {
@@ -107,6 +106,9 @@ func Of(st lease.Status, now clock.Reading, f flake.Format, cfg Config) (Answer,
 	}
 	if r := m.Rests; r.Ceil > 0 {
 		a.Conditional = &Condition{Node: lease.Printable(r.Node), SID: int(r.SID), Until: int64(r.Ceil)}
+		if r.Why == lease.BlockedEra {
+			a.Conditional.SID = -1
+		}
 	}
 	late := 2*cfg.Interval + slack
 	silent := late
@@ -124,9 +126,6 @@ func Of(st lease.Status, now clock.Reading, f flake.Format, cfg Config) (Answer,
 			Since: int64(max(h.Floor, m.At)),
 			Why:   h.Why,
 			Text:  h.String(),
-		}
-		if h.Why == lease.BlockedEra {
-			b.SID = -1
 		}
 		a.BlockedBy = append(a.BlockedBy, b)
 	}
@@ -177,11 +176,15 @@ func refusal(st lease.Status) error {
 	switch {
 	case st.Phase == lease.Rewound:
 		return &node.Refusal{Reason: node.HistoryRewound, RetryAfter: retryRewound, Message: st.Problem}
-	case st.Mark.At > 0:
+	case st.Mark.At > 0 && st.Mark.Era == st.Era.Number:
 		return nil
 	case len(st.Mark.Blocked) > 0:
 		return &node.Refusal{Reason: node.Starting, RetryAfter: retryStarting,
 			Message: "there is no watermark yet: " + st.Mark.Blocked[0].String()}
+	case st.Mark.At > 0: // A backup may have had it, and a later one was answered.
+		return &node.Refusal{Reason: node.Starting, RetryAfter: retryStarting,
+			Message: fmt.Sprintf("there is no watermark yet: era %d began, and the last one is of era %d", st.Era.Number,
+				st.Mark.Era)}
 	case st.Problem != "":
 		return &node.Refusal{Reason: node.Starting, RetryAfter: retryStarting,
 			Message: fmt.Sprintf("this node has read no watermark yet: %s", st.Problem)}

@@ -25,7 +25,7 @@ import (
 // start is 2026-02-01T00:00:00Z.
 const start clock.Millis = 1_769_904_000_000
 
-var cfg = Config{Interval: 5 * time.Second, Reload: 30 * time.Second}
+var cfg = Config{Interval: 5 * time.Second, Reload: 30 * time.Second, Vanished: 45 * time.Second}
 
 // status returns that of a holder which has just read a mark.
 func status(at clock.Millis) lease.Status {
@@ -64,14 +64,6 @@ func TestOf(t *testing.T) {
 		"not yet for long": {lag: 55 * time.Second, want: []lease.BlockWhy{NotRaised},
 			first: Blocker{SID: -1, Since: int64(start + 1000), Why: NotRaised,
 				Text: "no node raises it: a node that holds a sid, and whose clock the others confirm, does"}},
-		"an era": {
-			change: func(s *lease.Status) {
-				s.Mark.Blocked = []lease.Blocker{{Why: lease.BlockedEra, Floor: start, Ceil: start + 60_000}}
-			},
-			want: []lease.BlockWhy{lease.BlockedEra},
-			first: Blocker{SID: -1, Since: int64(start), Why: lease.BlockedEra,
-				Text: "the era began with a floor of 2026-02-01T00:01:00Z"},
-		},
 		"an unreadable record": {
 			change: func(s *lease.Status) {
 				s.Mark.Blocked = []lease.Blocker{{SID: 4, Why: lease.BlockedUnreadable}}
@@ -148,6 +140,10 @@ func TestForms(t *testing.T) {
 	if !a.Complete(id-1) || a.Complete(id) {
 		t.Error("an ID is complete if it is below the watermark")
 	}
+	st.Mark.Rests = lease.Blocker{Why: lease.BlockedEra, Ceil: start - 5}
+	if a, err = Of(st, clock.Reading{Wall: start}, flake.Default, cfg); err != nil || *a.Conditional != (Condition{SID: -1, Until: int64(start - 5)}) {
+		t.Errorf("after a new era: %+v, %v", a.Conditional, err)
+	}
 }
 
 // TestFirst: in every layout no ID with a time below the watermark is at or above the first
@@ -195,6 +191,10 @@ func TestRefusals(t *testing.T) {
 		"connecting":    {lease.Status{Phase: lease.Connecting}, node.Starting, "no watermark yet"},
 		"it waits for the era": {lease.Status{Phase: lease.Holding, Mark: lease.Mark{Nonce: "n", Blocked: []lease.Blocker{
 			{Why: lease.BlockedEra, Ceil: start}}}}, node.Starting, "the era began"},
+		"a new era": {lease.Status{Phase: lease.Holding, Era: lease.Era{Number: 2}, Mark: lease.Mark{Era: 1, At: start}},
+			node.Starting, "era 2 began, and the last one is of era 1"},
+		"a new era that is waited for": {lease.Status{Phase: lease.Holding, Era: lease.Era{Number: 2}, Mark: lease.Mark{Era: 1, At: start,
+			Blocked: []lease.Blocker{{Why: lease.BlockedEra, Ceil: start}}}}, node.Starting, "the era began"},
 		"none raised": {lease.Status{Phase: lease.Standby}, node.Starting, "seconds after"},
 	} {
 		a, err := Of(c.st, clock.Reading{Wall: start}, flake.Default, cfg)

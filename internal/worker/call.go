@@ -382,7 +382,7 @@ func (c *Call) write(now clock.Reading, k Knowledge) Action {
 			w = lease.Window{
 				Era: c.era.Value.Number, Term: w.Term + 1, Instance: c.instance, Node: a.Name, Owner: a.Owner,
 				Base: base, Ceil: c.cfg.ceiling(now, base), Since: base, State: lease.Active, Worker: true,
-				Prior: w.Priors(c.mark.Value.At),
+				Prior: w.Priors(c.mark.Value),
 			}
 			if a.TellsFloor {
 				w.Floor = base

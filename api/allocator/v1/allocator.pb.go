@@ -1088,8 +1088,9 @@ func (*WatchWatermarkRequest) Descriptor() ([]byte, []int) {
 }
 
 // Watermark says which IDs can still appear: no ID with a time below unix_ms is issued in
-// the space any more. It never falls, on no node. It is the object that GET /v1/watermark
-// answers. Times are Unix milliseconds.
+// the space any more. It never falls on a node that runs; of several nodes one may have read
+// less than another, so keep the highest. It is the object that GET /v1/watermark answers.
+// Times are Unix milliseconds.
 type Watermark struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	UnixMs int64                  `protobuf:"varint,1,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
@@ -1109,7 +1110,7 @@ type Watermark struct {
 	// Sids of generators outside of the nodes that tell nobody what they issue. The
 	// watermark says nothing about them.
 	NotCovered []int32 `protobuf:"varint,9,rep,packed,name=not_covered,json=notCovered,proto3" json:"not_covered,omitempty"`
-	// lag_ms is more than two times watermark.interval and 45 s: an operator should look.
+	// lag_ms is longer than a holder that vanished explains: an operator should look.
 	Held          bool `protobuf:"varint,10,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1216,7 +1217,8 @@ func (x *Watermark) GetHeld() bool {
 }
 
 // WatermarkCondition is the last process that vanished and whose window the watermark has
-// passed. IDs below until_unix_ms rest on its clock going on.
+// passed: IDs below until_unix_ms rest on its clock going on. After a new era it is all
+// processes of the history before it: node is empty and sid -1.
 type WatermarkCondition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1285,7 +1287,7 @@ type WatermarkBlocker struct {
 	Sid  int32  `protobuf:"varint,2,opt,name=sid,proto3" json:"sid,omitempty"`
 	// Up to when it let the watermark rise; 0: not known.
 	SinceUnixMs int64 `protobuf:"varint,3,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
-	// A name for programs: silent, vanished, replaced, unreadable, no_floor, downtime, era,
+	// A name for programs: silent, vanished, replaced, unreadable, no_floor, downtime,
 	// etcd_away or not_raised.
 	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	// It for people.

@@ -104,6 +104,10 @@ func (s *Store) Repair(ctx context.Context, w repair.Write) error {
 		cmps = append(cmps, absent(s.keys.node(w.Gone)))
 	}
 	also := []clientv3.Op{clientv3.OpDelete(holder)}
+	if w.Window.State == lease.Reserved {
+		cmps = append(cmps, s.sameMark(w.Mark))
+		also = append(also, s.markAgain(w.Mark)...)
+	}
 	if w.Ledger {
 		line := lease.Txn{Window: w.Window}.LedgerLine()
 		also = append(also, clientv3.OpPut(s.keys.ledger(w.SID, line.Term), lease.Encode(line)))

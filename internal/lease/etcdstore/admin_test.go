@@ -158,6 +158,47 @@ func TestRepairIsGuarded(t *testing.T) {
 	}
 }
 
+// A reservation needs the watermark as it was read, and puts it again: a raise that did not count
+// the sid as not covered fails.
+func TestReserveComparesTheMark(t *testing.T) {
+	s := held(t)
+	ctx := timeout(t, time.Minute)
+	by := repair.Author{Instance: "op", Nonce: "q", Now: adminNow}
+	reserve := func() error {
+		t.Helper()
+		v, err := s.Load(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, _, err := repair.Reserve(v, 9, "", by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := lease.Mark{Era: 1, At: v.Mark.Value.At + 1, Nonce: fmt.Sprint(v.Revision)}
+		raise := lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: next}
+		if by.Nonce == "q" { // The first one meets a raise.
+			by.Nonce = "r"
+			if applied, _, err := s.PutMark(ctx, raise); !applied || err != nil {
+				t.Fatal(applied, err)
+			}
+			return s.Repair(ctx, w)
+		}
+		if err := s.Repair(ctx, w); err != nil {
+			return err
+		}
+		if applied, _, err := s.PutMark(ctx, raise); applied || err != nil {
+			t.Errorf("a raise from before the reservation: %v, %v", applied, err)
+		}
+		return nil
+	}
+	if err := reserve(); !errors.Is(err, repair.ErrChanged) {
+		t.Errorf("after a raise: %v", err)
+	}
+	if err := reserve(); err != nil {
+		t.Errorf("as it was read: %v", err)
+	}
+}
+
 // A record missing when it was looked for must still be.
 func TestRepairOfAMissingRecordIsGuarded(t *testing.T) {
 	s := held(t)

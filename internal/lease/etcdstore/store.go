@@ -184,13 +184,26 @@ func (s *Store) compares(txn lease.Txn) []clientv3.Cmp {
 	case lease.Extend:
 		cmps = append(cmps, clientv3.Compare(clientv3.LeaseValue(holder), "=", int64(txn.Lease)))
 	}
-	if mark := s.keys.mark(); txn.Op.TakesHolder() && txn.Mark.Exists() {
-		// Its value alone: that others put it again is no reason to fail.
-		cmps = append(cmps, clientv3.Compare(clientv3.Value(mark), "=", txn.Mark.Raw))
-	} else if txn.Op.TakesHolder() {
-		cmps = append(cmps, absent(mark))
+	if txn.Op.TakesHolder() {
+		cmps = append(cmps, s.sameMark(txn.Mark))
 	}
 	return cmps
+}
+
+// sameMark compares the value of the mark: that others put it again is no reason to fail.
+func (s *Store) sameMark(seen lease.Entry[lease.Mark]) clientv3.Cmp {
+	if !seen.Exists() {
+		return absent(s.keys.mark())
+	}
+	return clientv3.Compare(clientv3.Value(s.keys.mark()), "=", seen.Raw)
+}
+
+// markAgain puts the mark again, so that a raise from before does not come after this write.
+func (s *Store) markAgain(seen lease.Entry[lease.Mark]) []clientv3.Op {
+	if !seen.Exists() {
+		return nil
+	}
+	return []clientv3.Op{clientv3.OpPut(s.keys.mark(), seen.Raw)}
 }
 
 // unchanged compares a key with the entry read from it, by revision and by value,
@@ -219,8 +232,8 @@ func (s *Store) writes(txn lease.Txn) []clientv3.Op {
 	case lease.Release:
 		ops = append(ops, clientv3.OpDelete(holder))
 	}
-	if txn.Op.TakesHolder() && txn.Mark.Exists() {
-		ops = append(ops, clientv3.OpPut(s.keys.mark(), txn.Mark.Raw))
+	if txn.Op.TakesHolder() {
+		ops = append(ops, s.markAgain(txn.Mark)...)
 	}
 	if txn.Op == lease.Acquire || txn.Op == lease.Reclaim {
 		line := txn.LedgerLine()

@@ -93,7 +93,7 @@ func (m *Machine) raiseMark(now clock.Reading, v lease.View) {
 	if next.At > known && now.Elapsed()-m.heldSince < m.cfg.StepLimit {
 		// Nodes that were restarted under a wrong time source must not take the mark along: it
 		// cannot come back, and nobody issues below it.
-		next.At, next.Rests = v.Mark.Value.At, v.Mark.Value.Rests
+		next.At, next.Rests, next.Era = v.Mark.Value.At, v.Mark.Value.Rests, v.Mark.Value.Era
 		next.Blocked = []lease.Blocker{{
 			SID:   h.sid,
 			Node:  m.cfg.Registration.Node,

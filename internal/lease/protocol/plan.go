@@ -194,7 +194,7 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecord
 		Ceil:  max(base, now.Wall+clock.MillisOf(m.cfg.Window)),
 		State: lease.Active,
 		Floor: base,
-		Prior: old.Priors(m.mark.Value.At),
+		Prior: old.Priors(m.mark.Value),
 	})
 }
 

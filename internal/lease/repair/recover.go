@@ -82,6 +82,7 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 		number = max(number, s.Window.Value.Era)
 		see(s.Window.Value.Ceil, fmt.Sprintf("sid %d in etcd", sid))
 	}
+	see(v.Mark.Value.At, "the watermark")
 	for _, w := range reports {
 		number = max(number, w.Era)
 		see(w.Highest, "node "+w.Name)
@@ -109,6 +110,14 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 		return e, nil
 	case floor < minimum:
 		return e, refuse("the floor must be %s or later: nodes can have been granted that much", At(minimum))
+	}
+	if v.Mark.Err != nil {
+		e.Warnings = append(e.Warnings, "the record of the watermark is unreadable: if the given floor is below a "+
+			"watermark that was answered, IDs below that are issued, and readers miss them")
+	}
+	if floor <= v.Mark.Value.At {
+		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is not above the watermark, %s: readers may have "+
+			"passed IDs that are issued from the floor on", At(v.Mark.Value.At)))
 	}
 	for _, d := range distant {
 		e.Warnings = append(e.Warnings, d+", and the given floor may be below that: quarantine the sid until then")

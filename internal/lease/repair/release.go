@@ -69,13 +69,14 @@ func ReleaseSID(
 	if err != nil {
 		return r, err
 	}
-	prior := w.Priors(v.Mark.Value.At)
+	prior := w.Priors(v.Mark.Value)
 	if !readable { // Nothing is known of who issues, and up to far it may.
 		prior = lease.Prior{Ceil: far}
 	}
 	if prior.Ceil = min(prior.Ceil, ceil); prior.Ceil <= prior.Floor {
-		prior = lease.Prior{} // The operator says that it issued nothing.
+		prior.Floor, prior.Ceil, prior.Node = 0, 0, "" // The operator says that it issued nothing.
 	}
+	prior.Uncovered = min(prior.Uncovered, ceil)
 	r.Write = Write{
 		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Gone: gone, Ledger: true,
 		Window: lease.Window{

@@ -85,12 +85,14 @@ type Author struct {
 // if config, era, window and holder are as read, by revision and by value, and
 // no process of the instance Gone, if there is one, is registered. With Unused, the ledger
 // may have no line of the sid. The holder is deleted. With Ledger a line for the window's term
-// is added.
+// is added. A window that reserves its sid needs the mark as read, by value, and puts it again:
+// so each later mark names the sid as not covered.
 type Write struct {
 	SID    flake.SID
 	Seen   lease.SIDRecords
 	Config lease.Entry[lease.Space]
 	Era    lease.Entry[lease.Era]
+	Mark   lease.Entry[lease.Mark]
 	Window lease.Window
 	Ledger bool
 	Unused bool

@@ -105,6 +105,9 @@ func refused(t *testing.T, err error, want string) {
 }
 
 func TestNextEra(t *testing.T) {
+	mark := func(at clock.Millis) func(*lease.View) {
+		return func(v *lease.View) { v.Mark = entry(lease.Mark{Era: 2, At: at}) }
+	}
 	for _, tc := range []struct {
 		name    string
 		view    lease.View
@@ -147,6 +150,11 @@ func TestNextEra(t *testing.T) {
 			floor: now + total, number: 3, want: now + total, warns: "that of era 2"},
 		{name: "the operator's floor", view: space(sid(1, entry(window(ceil(now+10*year), released)), false)), floor: now + total,
 			number: 3, want: now + total, warns: "quarantine the sid"},
+		{name: "a watermark, and its record was lost", view: space(mark(now + 3_000)), number: 3, want: now + 3_000 + total},
+		{name: "the operator's floor is below the watermark", view: space(mark(now + total + 7)), floor: now + total, number: 3, want: now + total,
+			warns: "not above the watermark, " + At(now+total+7)},
+		{name: "the operator's floor, and the watermark is unreadable", view: space(func(v *lease.View) { v.Mark = corrupt(lease.Mark{Era: 2, At: now}) }),
+			floor: now + total, number: 3, want: now + total, warns: "the watermark is unreadable"},
 		{name: "the operator's floor is above", view: space(), floor: now + year, number: 3, want: now + year},
 		{name: "the operator's floor is low", view: space(sid(1, entry(window()), true)), floor: now + total + 1, number: 3, want: now + total + 1, warns: "is below " + At(now+30_000+total)},
 	} {
@@ -348,6 +356,7 @@ func TestPriorsOfRepairs(t *testing.T) {
 	floor, old := now-4_000, lease.Prior{Floor: now - 9_000, Ceil: now - 1_000, Node: "n0"}
 	mine := func(w *lease.Window) { w.Floor, w.Node = floor, "n1" }
 	after := func(w *lease.Window) { w.Prior = old }
+	worker := func(w *lease.Window) { w.Worker, w.Node = true, "w" }
 	at := func(mark clock.Millis) func(*lease.View) {
 		return func(v *lease.View) { v.Mark = entry(lease.Mark{Era: 2, At: mark}) }
 	}
@@ -370,8 +379,11 @@ func TestPriorsOfRepairs(t *testing.T) {
 		"released, with a word that it ended":           {space(sid(1, entry(window(ceil(now+10*year), mine)), false)), release(now - 2_000), of(floor, now-2_000, "n1")},
 		"released, with a word that nothing was issued": {space(sid(1, entry(window(ceil(now+10*year), mine)), false)), release(floor), lease.Prior{}},
 		"released, unreadable":                          {space(sid(1, corrupt(window(ceil(ceiling), mine)), false)), release(0), of(0, now+slack.Total(), "")},
-		"given back":                                    {space(sid(1, entry(window(ceil(ceiling), after, isReserved)), false)), unreserve, old},
-		"quarantined":                                   {space(sid(1, entry(window(ceil(ceiling), mine, after)), false)), quarantine, old},
+		"reserved, of a worker without floors":          {space(sid(1, entry(window(ceil(ceiling), worker)), false)), reserve, lease.Prior{Uncovered: ceiling, Worker: "w"}},
+		"released, of such a one":                       {space(sid(1, entry(window(ceil(ceiling), worker, quarantined)), false)), release(0), lease.Prior{Uncovered: ceiling, Worker: "w"}},
+		"released, with a word that such a one ended":   {space(sid(1, entry(window(ceil(now+10*year), worker)), false)), release(now - 2_000), lease.Prior{Uncovered: now - 2_000, Worker: "w"}},
+		"given back":  {space(sid(1, entry(window(ceil(ceiling), after, isReserved)), false)), unreserve, old},
+		"quarantined": {space(sid(1, entry(window(ceil(ceiling), mine, after)), false)), quarantine, old},
 	} {
 		w, err := tc.write(tc.view)
 		if err != nil || w.Prior != tc.want {

@@ -38,6 +38,10 @@ func Reserve(v lease.View, sid flake.SID, reason string, by Author) (w Write, wa
 	if err := checkReason(reason); err != nil {
 		return Write{}, "", err
 	}
+	if v.Mark.Err != nil {
+		return Write{}, "", refuse("the record of the watermark is unreadable (%w): run \"allocator admin recover\"",
+			v.Mark.Err)
+	}
 	s := v.SIDs[sid]
 	old := s.Window.Value
 	switch {
@@ -55,16 +59,18 @@ func Reserve(v lease.View, sid flake.SID, reason string, by Author) (w Write, wa
 	}
 	record := Reserved(v.Era.Value, reason, by)
 	record.Term = old.Term + 1
-	// The lost history of an earlier era may have granted more than the record says.
-	record.Ceil = max(old.Ceil, v.Era.Value.Floor)
+	// The lost history of an earlier era may have granted more than the record says. Of answers of
+	// the watermark up to now nobody was told that they do not cover the sid.
+	record.Ceil = max(old.Ceil, v.Era.Value.Floor, v.Mark.Value.At)
 	record.Base = record.Ceil
-	record.Prior = old.Priors(v.Mark.Value.At)
+	record.Prior = old.Priors(v.Mark.Value)
 	if record.Ceil > by.Now {
 		warning = fmt.Sprintf("IDs of sid %d may have been issued up to %s: let no other generator use it before",
 			sid, At(record.Ceil))
 	}
 	return Write{
-		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Window: record, Ledger: true, Unused: !s.Window.Exists(),
+		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Mark: v.Mark, Window: record, Ledger: true,
+		Unused: !s.Window.Exists(),
 	}, warning, nil
 }
 

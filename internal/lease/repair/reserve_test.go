@@ -71,6 +71,21 @@ func TestReserve(t *testing.T) {
 		}
 	}
 
+	// Answers of the watermark up to now did not say that they do not cover the sid.
+	marked := space(sid(1, entry(window(ceil(now-5), released)), false), func(v *lease.View) {
+		v.Mark = entry(lease.Mark{Era: 2, At: now - 2})
+	})
+	for _, n := range []flake.SID{0, 1} {
+		w, _, err := Reserve(marked, n, "", by)
+		if err != nil || w.Window.Ceil != now-2 || w.Window.Base != w.Window.Ceil || !w.Mark.Same(marked.Mark) {
+			t.Errorf("sid %d below the watermark: %+v, %v", n, w.Window, err)
+		}
+	}
+	marked.Mark = corrupt(lease.Mark{Era: 2, At: now - 2})
+	if _, _, err := Reserve(marked, 1, "", by); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "admin recover") {
+		t.Errorf("with an unreadable watermark: %v", err)
+	}
+
 	for above, want := range map[clock.Millis]clock.Millis{
 		0:          by.Now + 500, // the clocks may differ by 250 ms each
 		now + 9000: now + 9000,

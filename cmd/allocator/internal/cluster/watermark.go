@@ -154,7 +154,12 @@ func (w *markWatch) print(m watermark.Answer) error {
 		fmt.Fprintf(w.out, "  %s, since %s: %s\n", b.Why, time.UnixMilli(b.Since).UTC().Format(time.TimeOnly), b.Text)
 	}
 	if c := m.Conditional; c != nil && c.Until > m.At-time.Hour.Milliseconds() {
-		fmt.Fprintf(w.out, "  conditional: that node %s (sid %d) vanished rests on its clock going on\n", c.Node, c.SID)
+		who := fmt.Sprintf("%s (sid %d), which vanished", c.Node, c.SID)
+		if c.SID < 0 {
+			who = "those of the history before this era"
+		}
+		fmt.Fprintf(w.out, "  conditional: nothing below %s comes of %s, if clocks go on\n",
+			time.UnixMilli(c.Until).UTC().Format(time.TimeOnly), who)
 	}
 	if len(m.NotCovered) > 0 {
 		fmt.Fprintf(w.out, "  not covered: sids %v, of generators outside of the nodes\n", m.NotCovered)
