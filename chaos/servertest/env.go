@@ -137,7 +137,11 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Observe:          cfg.Observe,
 		Broker:           workers,
 		WorkersPerClient: 2,
-		Watermark:        watermark.Config{Interval: 5 * time.Second, Reload: 30 * time.Second, Vanished: 45 * time.Second},
+		Watermark: watermark.Config{
+			Interval: 5 * time.Second,
+			Reload:   30 * time.Second,
+			Vanished: 45 * time.Second,
+		},
 	}))
 	e.Reader = must(status.New(status.Config{
 		Node:      n,

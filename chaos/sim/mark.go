@@ -56,7 +56,8 @@ func (e *etcd) putMark(p *process, a lease.PutMark) (answer lease.Event) {
 	}
 	if now := v.Era.Value.Number; m.Mark.Value.Era == now && sim.marks.promised(now) {
 		if at < sim.marks.at {
-			sim.violate("I9", "%s raised the mark to %d in era %d, and %d was answered before", p.name, at, now, sim.marks.at)
+			sim.violate("I9", "%s raised the mark to %d in era %d, and %d was answered before",
+				p.name, at, now, sim.marks.at)
 		}
 		if sim.marks.restored {
 			sim.points.hit(MarkAfterRestore)

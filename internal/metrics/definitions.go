@@ -142,8 +142,9 @@ var definitions = []Definition{
 	{watermarkLag, "gauge", nil, "How far the watermark is behind the clock, in seconds; absent while the node has " +
 		"read none.",
 		"readers wait for IDs to be complete", "`allocator_watermark_held`"},
-	{watermarkHeld, "gauge", nil, "1 if the watermark lags by more than 2 × `watermark.interval` and what a holder that " +
-		"vanished delays it by, else 0; absent while the node has read none.",
+	{watermarkHeld, "gauge", nil,
+		"1 if the watermark lags by more than 2 × `watermark.interval` and what a holder that vanished delays it by, " +
+			"else 0; absent while the node has read none.",
 		"readers wait for long", "1 on all nodes for 15 s"},
 	{watermarkBlocked, "gauge", []string{"why"}, "1 while the watermark waits for this cause, else 0.",
 		"`allocator_watermark_lag_seconds` grows", ""},

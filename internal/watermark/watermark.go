@@ -183,8 +183,8 @@ func refusal(st lease.Status) error {
 			Message: "there is no watermark yet: " + st.Mark.Blocked[0].String()}
 	case st.Mark.At > 0: // A backup may have had it, and a later one was answered.
 		return &node.Refusal{Reason: node.Starting, RetryAfter: retryStarting,
-			Message: fmt.Sprintf("there is no watermark yet: era %d began, and the last one is of era %d", st.Era.Number,
-				st.Mark.Era)}
+			Message: fmt.Sprintf("there is no watermark yet: era %d began, and the last one is of era %d",
+				st.Era.Number, st.Mark.Era)}
 	case st.Problem != "":
 		return &node.Refusal{Reason: node.Starting, RetryAfter: retryStarting,
 			Message: fmt.Sprintf("this node has read no watermark yet: %s", st.Problem)}
