@@ -190,6 +190,29 @@ func LowestWatermark(ctx context.Context, clients ...*Client) (Watermark, error)
 	return lowest, nil
 }
 
+// WaitForTime returns the lowest watermark of several spaces, as LowestWatermark does, once it is
+// not below t: in none of them an ID with an earlier time can appear any more. It waits at the nodes,
+// until ctx ends; with ctx's error it then says what holds the watermark back. Its other errors are
+// those of LowestWatermark.
+func WaitForTime(ctx context.Context, t time.Time, clients ...*Client) (Watermark, error) {
+	for _, c := range clients {
+		var last Watermark
+		for w, err := range c.WatchWatermark(ctx) {
+			switch {
+			case err != nil && len(last.BlockedBy) > 0:
+				return Watermark{}, fmt.Errorf("client: the watermark is %v, and not %v: %s: %w", last.Time(), t.UTC(),
+					last.BlockedBy[0].Text, err)
+			case err != nil:
+				return Watermark{}, err
+			}
+			if last = w; !w.Time().Before(t) {
+				break
+			}
+		}
+	}
+	return LowestWatermark(ctx, clients...)
+}
+
 // askMark asks for the watermark. With a wait the node answers when it is above after, or after
 // that time.
 func (c *Client) askMark(ctx context.Context, after flake.ID, wait time.Duration) (Watermark, error) {

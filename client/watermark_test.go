@@ -271,6 +271,39 @@ func TestLowestWatermark(t *testing.T) {
 	}
 }
 
+// TestWaitForTime: a partition in time is whole once it is whole in each space; a wait that ends before
+// says which space holds it open.
+func TestWaitForTime(t *testing.T) {
+	t.Parallel()
+	var clients []*client.Client
+	for i := range 2 {
+		f := newFake(t, 1)
+		steps := int64(0)
+		f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
+			steps++
+			ms, _ := at(min(steps*[]int64{10, 50}[i], 100))
+			return ms, ""
+		})
+		clients = append(clients, newClient(t, client.Options{}, f))
+	}
+	reached, _ := at(60)
+	if w, err := client.WaitForTime(t.Context(), time.UnixMilli(reached), clients...); err != nil || w.UnixMilli < reached || w.UnixMilli > reached+40 {
+		t.Errorf("%+v, %v", w, err)
+	}
+	if w, err := client.WaitForTime(t.Context(), time.UnixMilli(reached).Add(1), clients...); err != nil || w.UnixMilli <= reached {
+		t.Errorf("just after it: %+v, %v", w, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := client.WaitForTime(ctx, time.UnixMilli(reached+1000), clients...)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "node-c is silent") {
+		t.Errorf("a time that is not reached: %v", err)
+	}
+	if _, err := client.WaitForTime(t.Context(), time.UnixMilli(reached)); err == nil {
+		t.Error("no clients have no watermark")
+	}
+}
+
 // TestWatermarkOfACluster: real nodes let it pass what was issued, while they issue.
 func TestWatermarkOfACluster(t *testing.T) {
 	t.Parallel()

@@ -61,6 +61,7 @@ func TestFenceFlags(t *testing.T) {
 		{"fence run --table events --clock-lag 1s --database " + nowhere, 3, "nowhere"},
 		{"fence run --table events --clock-lag 1s --addr 127.0.0.1:9000", 2, "give one of them"},
 		{"fence run --table events --addr 127.0.0.1", 2, "--addr"},
+		{"fence run --table events --addr 127.0.0.1:1 --addr 127.0.0.1", 2, "--addr"}, // a node of each of two spaces
 		{"fence run --table events --database " + nowhere, 3, "nowhere"},
 		{"fence runs", 2, "Did you mean run?"},
 	} {

@@ -103,6 +103,14 @@ func (r *Reader) Check(after flake.ID, wait time.Duration) *node.Refusal {
 	case err != nil:
 		return &node.Refusal{Reason: node.InvalidID, Message: "after is no ID of this space: " + err.Error(),
 			Metadata: map[string]string{"class": "out_of_range"}}
+	case r.foreign(after):
+		st, _ := r.node.Lease()
+		return &node.Refusal{
+			Reason: node.InvalidID,
+			Message: fmt.Sprintf("after has sid %d, and this space has sids %v: ask a node of the space that the ID is of",
+				r.format.SID(after), st.Space.SIDs().Of(st.Space.Layout)),
+			Metadata: map[string]string{"class": "out_of_range"},
+		}
 	case wait < 0:
 		return malformed("wait is negative: give the time to wait at most, such as 30s")
 	case wait > MaxWait:
@@ -111,6 +119,15 @@ func (r *Reader) Check(after flake.ID, wait time.Duration) *node.Refusal {
 		return malformed("wait is given without after: give the ID that the watermark has to pass")
 	}
 	return nil
+}
+
+// foreign reports whether an ID was issued by another space. The smallest ID of a time is a bound
+// that nobody issued.
+func (r *Reader) foreign(id flake.ID) bool {
+	st, _ := r.node.Lease()
+	low, err := r.format.Min(r.format.UnixMilli(id))
+	bound := err != nil || id == low || r.format.Layout.Timestamp(id) == 0
+	return st.Space.Pool != "" && !bound && !st.Space.SIDs().Has(r.format.SID(id))
 }
 
 // Same reports whether two answers differ in nothing but the lag.

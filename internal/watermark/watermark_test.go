@@ -301,6 +301,34 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestForeignIDs: an ID of another region's space has a sid that this one does not have. The smallest
+// ID of a time has none, and may be waited for in each.
+func TestForeignIDs(t *testing.T) {
+	r, n := reader()
+	of := func(sid flake.SID, entropy uint32) flake.ID {
+		id, err := flake.Default.Make(int64(start), entropy, sid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	if bad := r.Check(of(3, 1), 0); bad != nil {
+		t.Errorf("of a space that was not read yet: %v", bad)
+	}
+	st := status(start)
+	st.Space = lease.Space{Layout: flake.Scalable, Pool: "p", Part: lease.SIDRange{From: 8, To: 16}}
+	n.Report(st)
+	for id, foreign := range map[flake.ID]bool{
+		of(8, 1): false, of(15, 0): false, First(flake.Default, int64(start)): false, 1: false, 0: false,
+		of(7, 1): true, of(16, 0): true, of(31, 9): true,
+	} {
+		bad := r.Check(id, 0)
+		if (bad != nil) != foreign || foreign && (bad.Reason != node.InvalidID || !strings.Contains(bad.Message, "sids 8-15 of 32")) {
+			t.Errorf("%d: %v", id, bad)
+		}
+	}
+}
+
 // TestSame: a stream sends what differs in more than the lag.
 func TestSame(t *testing.T) {
 	base := func() Answer {

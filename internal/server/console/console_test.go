@@ -30,6 +30,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/trend"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // hostile is what somebody who can write to etcd may call a node.
@@ -402,6 +403,26 @@ func (b *breaker) Broken() Broken { return b.state }
 func (b *breaker) Break(_ context.Context, action, target string) error {
 	b.done = append(b.done, action+" "+target)
 	return nil
+}
+
+// TestWhoHoldsTheWatermarkBack: the page that breaks a cluster and that of the pool say it, when they
+// are loaded and with each snapshot.
+func TestWhoHoldsTheWatermarkBack(t *testing.T) {
+	cluster := two()
+	cluster.Watermark = &watermark.Answer{At: start - 20_500, Lag: 20_500, BlockedBy: []watermark.Blocker{
+		{Node: "node-2", SID: 7, Since: start - 20_500, Why: "silent", Text: "node node-2 (sid 7) is paused"},
+	}}
+	c := fixture(&cluster, func(c *Config) { c.Break = new(breaker) })
+	const want = "20.5s behind: node node-2 (sid 7) is paused"
+	for _, p := range []string{"break", "pool"} {
+		body := do(c, "GET", Path+p, "").Body.String()
+		if line := regexp.MustCompile(`data-bind="watermark_line">([^<]*)<`).FindStringSubmatch(body); line == nil || !strings.HasSuffix(line[1], want) {
+			t.Errorf("%s: %q", p, line)
+		}
+	}
+	if body := do(c, "GET", Path+"snapshot", "").Body.String(); !strings.Contains(body, want+`"`) {
+		t.Errorf("the snapshot: %s", body)
+	}
 }
 
 // TestNoNode: where no node runs, what broke them can be repaired.

@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/server/console"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // startDev runs "allocator dev" with args on free ports, and returns the URL of its
@@ -109,6 +110,29 @@ func (p page) until(what string, within time.Duration, ok func(console.Broken) b
 	}
 }
 
+// heldBackBy waits until the line about the watermark, which the page shows, names a node.
+func (p page) heldBackBy(node string) {
+	p.t.Helper()
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		var s struct {
+			Line      string            `json:"watermark_line"`
+			Watermark *watermark.Answer `json:"watermark"`
+		}
+		res, err := http.Get(p.url + "snapshot")
+		if err == nil {
+			err = json.NewDecoder(res.Body).Decode(&s)
+			_ = res.Body.Close()
+		}
+		if err == nil && strings.Contains(s.Line, " behind: node "+node+" (sid ") && s.Watermark.BlockedBy[0].Node == node {
+			p.t.Logf("after %v: %s", time.Since(began).Round(100*time.Millisecond), s.Line)
+			return
+		}
+		if time.Since(began) > 30*time.Second {
+			p.t.Fatalf("the page does not say that %s holds the watermark back: %q, %v", node, s.Line, err)
+		}
+	}
+}
+
 // answers returns a condition: what each node answered last, in order.
 func answers(want ...string) func(console.Broken) bool {
 	return func(b console.Broken) bool {
@@ -144,6 +168,7 @@ func TestBreak(t *testing.T) {
 	} else {
 		_ = res.Body.Close()
 	}
+	p.heldBackBy("node-1")
 	p.press("kill", "node-2")
 	p.until("one paused and one killed", slow, func(b console.Broken) bool {
 		return b.Nodes[1].State == string(stopped) && answers("no answer", "no answer", "OK")(b)

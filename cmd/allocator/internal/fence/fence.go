@@ -156,6 +156,9 @@ func runCommand(a *cli.App) *cobra.Command {
 again until it is interrupted. A wrong watermark loses no row: one that is too high makes
 the trigger refuse more rows. While no node answers the views stay.
 
+Each --addr has nodes of one space. With several, of one layout and epoch, fences follow the
+lowest watermark: rows with IDs of all these spaces are in one table.
+
 With --clock-lag it needs no node. It then follows this machine's clock, some time behind,
 so it works with UUIDv7s of any origin: rows with IDs older than that are refused.
 

@@ -19,7 +19,7 @@ func sourceFlags(a *cli.App, cmd *cobra.Command) func() (source fence.Source, di
 	lag := cmd.Flags().Duration("clock-lag", 0,
 		"follow this machine's clock so far behind, instead of a cluster's watermark")
 	space := cli.SpaceFlags(cmd)
-	connect := remote.ClientFlags(a, cmd)
+	connect := remote.SpaceClientsFlags(a, cmd)
 	return func() (fence.Source, func(), error) {
 		if cmd.Flags().Changed("clock-lag") {
 			switch {
@@ -30,23 +30,33 @@ func sourceFlags(a *cli.App, cmd *cobra.Command) func() (source fence.Source, di
 			}
 			return clockSource{*lag, space()}, func() {}, nil
 		}
-		o, err := connect()
+		options, err := connect()
 		if err != nil {
 			return nil, nil, err
 		}
-		c, err := client.New(o)
-		if err != nil {
-			return nil, nil, cli.UsageError("--addr: %w", err)
+		var spaces clusterSource
+		disconnect := func() {
+			for _, c := range spaces {
+				_ = c.Close()
+			}
 		}
-		return clusterSource{c}, func() { _ = c.Close() }, nil
+		for _, o := range options {
+			c, err := client.New(o)
+			if err != nil {
+				disconnect()
+				return nil, nil, cli.UsageError("--addr: %w", err)
+			}
+			spaces = append(spaces, c)
+		}
+		return spaces, disconnect, nil
 	}
 }
 
-// clusterSource gives the watermark of a cluster.
-type clusterSource struct{ nodes *client.Client }
+// clusterSource gives the lowest watermark of spaces, which have one layout and epoch.
+type clusterSource []*client.Client
 
 func (c clusterSource) Watermark(ctx context.Context) (fence.Mark, error) {
-	w, err := c.nodes.Watermark(ctx)
+	w, err := client.LowestWatermark(ctx, c...)
 	if err != nil {
 		return fence.Mark{}, err
 	}

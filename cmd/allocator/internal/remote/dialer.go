@@ -62,16 +62,39 @@ func fileFlags(cmd *cobra.Command) func() Files {
 // when that changes.
 func ClientFlags(a *cli.App, cmd *cobra.Command) func() (client.Options, error) {
 	addrs := addrFlag(cmd, " (or $"+config.EnvAddr+")", DefaultAddr)
+	options := clientFlags(a, cmd)
+	return func() (client.Options, error) { return options(addressesOf(a, cmd, *addrs)) }
+}
+
+// SpaceClientsFlags is ClientFlags for a command that asks several spaces: each --addr has nodes
+// of one.
+func SpaceClientsFlags(a *cli.App, cmd *cobra.Command) func() ([]client.Options, error) {
+	addrs := spacesFlag(a, cmd, DefaultAddr)
+	options := clientFlags(a, cmd)
+	return func() (spaces []client.Options, err error) {
+		for _, list := range addrs() {
+			o, err := options(list)
+			if err != nil {
+				return nil, err
+			}
+			spaces = append(spaces, o)
+		}
+		return spaces, nil
+	}
+}
+
+// clientFlags adds the flags of DialFlags, and returns what gives the options of a client of nodes.
+func clientFlags(a *cli.App, cmd *cobra.Command) func(addrs []string) (client.Options, error) {
 	files := fileFlags(cmd)
 	plaintext := cmd.Flags().Bool("plaintext-token", false,
 		"send the token without TLS to other machines, for networks that encrypt")
-	return func() (client.Options, error) {
+	return func(addrs []string) (client.Options, error) {
 		f := files()
 		d, err := f.Dialer(a, "--") // checks all of them
 		if err != nil {
 			return client.Options{}, err
 		}
-		o := client.Options{Targets: addressesOf(a, cmd, *addrs), PlaintextToken: true}
+		o := client.Options{Targets: addrs, PlaintextToken: true}
 		if d.Token != "" && d.TLS == nil && !*plaintext && slices.ContainsFunc(o.Targets, remote) {
 			return client.Options{}, cli.UsageError("the token would be sent unencrypted to %s: give --ca with the "+
 				"file of the nodes' authority, or --plaintext-token if the network encrypts",

@@ -43,21 +43,32 @@ func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, e
 // SpacesFlags is NodesFlags for a command that asks several spaces: each --addr has nodes of
 // one. What it returns closes nothing.
 func SpacesFlags(a *cli.App, cmd *cobra.Command, def string) func() ([]*Nodes, error) {
-	addrs := cmd.Flags().StringArray("addr", []string{def}, "gRPC addresses of nodes of a space, comma-separated: the "+
-		"first that answers is used; given several times, one for each space (or $"+config.EnvAddr+", of one space)")
+	addrs := spacesFlag(a, cmd, def)
 	connect := connectFlags(a, cmd)
 	return func() (spaces []*Nodes, err error) {
-		if a.Getenv(config.EnvAddr) != "" && !cmd.Flags().Changed("addr") {
-			*addrs = []string{""}
-		}
-		for _, list := range *addrs {
-			n, err := connect(addressesOf(a, cmd, strings.Split(list, ",")))
+		for _, list := range addrs() {
+			n, err := connect(list)
 			if err != nil {
 				return nil, err
 			}
 			spaces = append(spaces, n)
 		}
 		return spaces, nil
+	}
+}
+
+// spacesFlag adds --addr for several spaces, and returns what gives the addresses of each.
+func spacesFlag(a *cli.App, cmd *cobra.Command, def string) func() (spaces [][]string) {
+	addrs := cmd.Flags().StringArray("addr", []string{def}, "gRPC addresses of nodes of a space, comma-separated: the "+
+		"first that answers is used; given several times, one for each space (or $"+config.EnvAddr+", of one space)")
+	return func() (spaces [][]string) {
+		if a.Getenv(config.EnvAddr) != "" && !cmd.Flags().Changed("addr") {
+			*addrs = []string{""}
+		}
+		for _, list := range *addrs {
+			spaces = append(spaces, addressesOf(a, cmd, strings.Split(list, ",")))
+		}
+		return spaces
 	}
 }
 

@@ -3,6 +3,7 @@ package top
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/watermark"
 )
 
 const now = 1_769_904_000_000
@@ -69,6 +71,18 @@ since n1 started, by it alone: CLOCK_SKEW 30, DRAINING 7
 23:59:59  n2  gate_shut  the clocks� disagree`
 	if got := strings.Join(newView(answer(), events).lines(0, 0), "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// The screen says who holds the watermark back.
+func TestWatermark(t *testing.T) {
+	c := answer()
+	c.Watermark = &watermark.Answer{At: now - 20_500, Lag: 20_500, BlockedBy: []watermark.Blocker{
+		{Node: "n3", SID: 5, Since: now - 20_500, Why: "silent", Text: "node n3 (sid 5) holds its sid and does not extend its window"},
+	}}
+	want := "watermark 2026-01-31T23:59:39.500Z, 20.5s behind: node n3 (sid 5) holds its sid and does not extend its window"
+	if got := newView(c, nil).lines(0, 0); !slices.Contains(got, want) {
+		t.Errorf("no line %q in\n%s", want, strings.Join(got, "\n"))
 	}
 }
 
