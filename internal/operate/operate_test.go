@@ -581,6 +581,40 @@ func TestReserveWithAPast(t *testing.T) {
 	}
 }
 
+// TestReserveBesideRaises: the watermark is raised about once a second, and a sid that is shown to an
+// operator meanwhile is reserved above it all the same. What else has changed is shown again.
+func TestReserveBesideRaises(t *testing.T) {
+	e := newEnv(t)
+	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now - 9_000, Nonce: "a"}))
+	shown := func(sid string) Plan {
+		t.Helper()
+		p, err := e.Reserve(t.Context(), sidSet(t, sid), "why")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := shown("5")
+	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now - 8_000, Nonce: "b"}))
+	if _, err := e.Do(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if w := e.load().SIDs[5].Window.Value; w.State != lease.Reserved || w.Ceil != now-8_000 || w.Reason != "why" {
+		t.Errorf("beside a raise: %+v", w)
+	}
+
+	p = shown("6")
+	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now + 8_000, Nonce: "c"})) // A warning would say that.
+	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrChanged) {
+		t.Errorf("the watermark went ahead of the clock: %v", err)
+	}
+	p = shown("6")
+	e.put("era", lease.Encode(lease.Era{Number: 2, Floor: now - 3_600_000}))
+	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrChanged) {
+		t.Errorf("beside a new era: %v", err)
+	}
+}
+
 // Asked are this node first, those in etcd, those that were there before, and those of gossip.
 func TestAsked(t *testing.T) {
 	self := Node{Name: "a", Answered: true}
