@@ -169,6 +169,7 @@ abuse-test: ## attack a node in 256 MiB while honest callers use it, and write b
 .PHONY: console-test
 fence-test: ## readers of fenced tables beside readers that lose rows, on real nodes and PostgreSQL: 3 minutes; FENCE_TIER=nightly for 20
 	TIER=$(FENCE_TIER) $(GO) -C chaos/real test -count=1 -v ./fence
+	TIER=$(FENCE_TIER) $(GO) -C chaos/fence/collector test -count=1 -v .
 
 console-test: ## the pages for operators in Chromium, with 10 minutes of 1,024 sids: 12 minutes; bin/console has screenshots
 	cd chaos/real && $(GO) test -count 1 -timeout 60m -v ./console -long -shots $(CURDIR)/$(BIN)/console

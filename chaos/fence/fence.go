@@ -34,17 +34,20 @@ const (
 	pause    = 800 * time.Millisecond // the longest delay of a writer that is in time
 )
 
-// Config says where IDs and marks come from. All fields but Faults are required.
+// Config says where IDs and marks come from. All fields but Faults and Program are required.
 type Config struct {
 	Next func(context.Context) (flake.ID, error) // It gives IDs to writers.
 	// Mark gives the marks of the fences that lack a part. Those of the whole fence come from
 	// the program that Mover starts.
-	Mark   func(context.Context) (fence.Mark, error)
-	Mover  []string // "allocator fence run" and its flags for marks
-	Faults func(context.Context)
+	Mark  func(context.Context) (fence.Mark, error)
+	Mover []string // "allocator fence run" and its flags for marks
+	// Faults injects faults into what gives IDs and marks, until ctx ends. It calls all once each of
+	// them has had its turn.
+	Faults func(ctx context.Context, all func())
 
 	Writers int
-	For     time.Duration // Writers begin transactions for so long.
+	Program []string      // Its processes call Writers; some of them are killed and stopped.
+	For     time.Duration // Writers begin transactions for so long, and until all faults had their turn.
 	Late    time.Duration // Some insert up to this long after they drew an ID.
 	Settle  time.Duration // Readers pass the last ID within this.
 }
@@ -57,6 +60,7 @@ type run struct {
 	pool [2]*pgxpool.Pool // Faults and judges use it.
 
 	committed, refused, failed atomic.Int64
+	killed, stopped            atomic.Int64 // processes of writers
 }
 
 // Run has writers that wait between drawing an ID, inserting and committing, at all
@@ -97,9 +101,14 @@ func Run(t *testing.T, cfg Config) {
 	background.Go(func() { parts.run(ctx) })
 
 	// Writers end before faults do, so that what they leave behind is met with faults.
-	writing, enough := context.WithTimeout(ctx, cfg.For)
+	writing, enough := context.WithCancel(ctx)
 	defer enough()
 	var writers, faults sync.WaitGroup
+	if cfg.Program != nil {
+		for range processes {
+			writers.Go(func() { r.process(writing) })
+		}
+	}
 	for range cfg.Writers {
 		writers.Go(func() {
 			for writing.Err() == nil {
@@ -108,9 +117,19 @@ func Run(t *testing.T, cfg Config) {
 		})
 	}
 	faults.Go(func() { r.faults(writing) })
-	if cfg.Faults != nil {
-		faults.Go(func() { cfg.Faults(writing) })
+	had := make(chan struct{})
+	if cfg.Faults == nil {
+		close(had)
+	} else {
+		faults.Go(func() { cfg.Faults(writing, sync.OnceFunc(func() { close(had) })) })
 	}
+	time.Sleep(cfg.For)
+	select {
+	case <-had:
+	case <-time.After(cfg.Settle):
+		t.Errorf("some faults did not have their turn within %v more", cfg.Settle)
+	}
+	enough()
 	writers.Wait()
 	faults.Wait()
 	r.settle(readers)
@@ -118,13 +137,19 @@ func Run(t *testing.T, cfg Config) {
 	background.Wait()
 	t.Logf("%d transactions committed, %d refused by the trigger, %d failed", r.committed.Load(), r.refused.Load(),
 		r.failed.Load())
+	if cfg.Program != nil {
+		t.Logf("processes of writers were killed %d times and stopped %d times", r.killed.Load(), r.stopped.Load())
+		if r.killed.Load() == 0 || r.stopped.Load() == 0 {
+			t.Error("no process of writers was killed, or none was stopped")
+		}
+	}
 	if r.refused.Load() == 0 {
 		t.Error("no row was refused: the trigger was not tested")
 	}
 	for _, to := range readers {
 		r.judge(to)
 	}
-	parts.log()
+	parts.log(readers)
 }
 
 func (r *run) create() {
@@ -214,9 +239,17 @@ func (p *parts) run(ctx context.Context) {
 	}
 }
 
-func (p *parts) log() {
-	p.of.Logf("the view lags behind the clock by %s; when it moved by %s, of which the mark %s, transactions %s",
-		Percentiles(p.lag), Percentiles(p.age), Percentiles(p.mark), Percentiles(p.wait))
+func (p *parts) log(readers []*reader) {
+	var poll []time.Duration
+	for _, to := range readers {
+		poll = append(poll, to.poll...)
+	}
+	p.of.Logf("the view lags behind the clock by %s; when it moved by %s, of which the mark %s, transactions %s; "+
+		"readers saw that it had moved after %s",
+		Percentiles(p.lag), Percentiles(p.age), Percentiles(p.mark), Percentiles(p.wait), Percentiles(poll))
+	if len(poll) == 0 || len(p.wait) == 0 {
+		p.of.Error("the parts of the lag were not measured")
+	}
 }
 
 // Percentiles returns the median and the 99th percentile of times.

@@ -37,6 +37,7 @@ type reader struct {
 
 	got    []int64
 	behind []time.Duration // The IDs were so old when they were read.
+	poll   []time.Duration // Ends of the view were so old when a read first saw them.
 	past   atomic.Int64    // The next read begins after it.
 }
 
@@ -71,10 +72,15 @@ func (to *reader) read(ctx context.Context, conns map[int]*pgx.Conn) error {
 			continue
 		}
 		var end int64
-		if err := conns[i].QueryRow(ctx, "SELECT readable FROM "+to.table+"_fence").Scan(&end); err != nil {
+		var age *time.Duration // NULL: it was not moved yet
+		err := conns[i].QueryRow(ctx, "SELECT readable, clock_timestamp() - readable_at FROM "+to.table+"_fence").
+			Scan(&end, &age)
+		if err != nil {
 			return err
 		}
-		cut = min(cut, end)
+		if cut = min(cut, end); age != nil && len(to.of) == 1 && end > past+1 {
+			to.poll = append(to.poll, *age)
+		}
 	}
 	for _, i := range to.of {
 		rows, err := conns[i].Query(ctx, "SELECT id FROM "+to.view+" WHERE id > $1 AND id < $2 ORDER BY id", past, cut)

@@ -1,18 +1,96 @@
 package fence
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/fence"
 )
+
+// processes is how many processes of writers run at a time, and each how many writers.
+const (
+	processes = 4
+	each      = 4
+)
+
+// writersOf is the variable of the environment that makes a program a process of writers: the URLs of
+// the databases, and how late they may insert.
+const writersOf = "FENCE_WRITERS"
+
+// Writers reports whether this process was started as Config.Program. It then writes until it is
+// killed, or the test has ended, with IDs from next.
+func Writers(next func(context.Context) (flake.ID, error)) bool {
+	set := strings.Fields(os.Getenv(writersOf))
+	if len(set) != 3 {
+		return false
+	}
+	late, err := time.ParseDuration(set[2])
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	r := &run{Config: Config{Next: next, Late: late}, urls: [2]string(set[:2])}
+	var all sync.WaitGroup
+	for range each {
+		all.Go(func() {
+			for {
+				r.write(context.Background(), context.Background())
+			}
+		})
+	}
+	all.Wait()
+	return true
+}
+
+// process runs processes of writers one after the other. Each is stopped some times, and killed.
+func (r *run) process(writing context.Context) {
+	for writing.Err() == nil {
+		cmd := exec.Command(r.Program[0], r.Program[1:]...)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %v", writersOf, r.urls[0], r.urls[1], r.Late))
+		var log bytes.Buffer
+		cmd.Stderr = &log
+		stdin, err := cmd.StdinPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			r.Error(err)
+			return
+		}
+		for n := 1 + rand.IntN(4); n > 0 && writing.Err() == nil; n-- {
+			sleep(writing, 4*time.Second)
+			_ = cmd.Process.Signal(syscall.SIGSTOP)
+			sleep(writing, 2*time.Second)
+			_ = cmd.Process.Signal(syscall.SIGCONT)
+			r.stopped.Add(1)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = stdin.Close()
+		if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !s.Signaled() {
+			r.Errorf("a process of writers ended by itself: %v, %s", cmd.ProcessState, log.String())
+			return
+		}
+		r.killed.Add(1)
+	}
+}
 
 // write is a transaction, on a connection of its own. One that began goes on after writing
 // has ended.

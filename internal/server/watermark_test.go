@@ -2,9 +2,12 @@ package server_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +17,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -25,7 +29,7 @@ import (
 // mark has the node read a watermark.
 func mark(env *servertest.Env, at clock.Millis, change ...func(*lease.Mark)) {
 	env.Report(func(s *lease.Status) {
-		s.Mark = lease.Mark{At: at, Nonce: "n", Node: "node-b", Wall: at}
+		s.Mark = lease.Mark{Era: 1, At: at, Nonce: "n", Node: "node-b", Wall: at}
 		for _, f := range change {
 			f(&s.Mark)
 		}
@@ -166,6 +170,57 @@ func TestLongPoll(t *testing.T) {
 	for range 3 {
 		if at := <-answers; at != int64(servertest.Start+1) {
 			t.Errorf("answered at %d", at-int64(servertest.Start))
+		}
+	}
+	if env.Dir.Loads != 0 {
+		t.Errorf("etcd was read %d times", env.Dir.Loads)
+	}
+}
+
+// TestHTTPReaders: callers that wait over HTTP, each on a connection of its own, hold twice as much of a
+// node as calls of gRPC. limit.connections has to allow for so many.
+func TestHTTPReaders(t *testing.T) {
+	tier.Check(t, "4,000 connections")
+	const readers = 4000
+	env := servertest.New(t)
+	mark(env, servertest.Start)
+	address := strings.TrimPrefix(serveHTTP(t, env.HTTP), "http://")
+	memory := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	request := fmt.Sprintf("GET /v1/watermark?wait=60s&after=%s HTTP/1.1\r\nHost: %s\r\n\r\n",
+		servertest.At(servertest.Start, 5), address)
+	conns := make([]net.Conn, readers)
+	before := memory()
+	for i := range conns {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = c
+	}
+	for deadline := time.Now().Add(time.Minute); env.Service.Marks().Waiting() < readers; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d wait", env.Service.Marks().Waiting())
+		}
+	}
+	each := (memory() - before) / readers
+	t.Logf("a reader holds %.1f kB", float64(each)/1e3)
+	if each > 35_000 && !raced {
+		t.Errorf("a reader holds %d bytes", each)
+	}
+	mark(env, servertest.Start+1)
+	for i, c := range conns {
+		head := make([]byte, len("HTTP/1.1 200"))
+		if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.1 200" {
+			t.Fatalf("reader %d: %q, %v", i, head, err)
 		}
 	}
 	if env.Dir.Loads != 0 {

@@ -193,12 +193,19 @@ func (c *cluster) faults() []fault {
 	return all
 }
 
-// inject injects faults in turn into random nodes until ctx ends, and heals each. The next
-// follows when the watermark has passed the time of the one before.
-func (c *cluster) inject(ctx context.Context) {
+// inject injects faults into random nodes until ctx ends, each once in a round, in an order that is
+// drawn for each, and heals them. The next follows when the watermark has passed the time of the one
+// before. round is called at the end of each round.
+func (c *cluster) inject(ctx context.Context, round func()) {
 	all := c.faults()
 	heal := context.WithoutCancel(ctx)
 	for turn := 0; ctx.Err() == nil; turn++ {
+		if turn%len(all) == 0 {
+			if turn > 0 {
+				round()
+			}
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		}
 		f, n := all[turn%len(all)], c.Nodes[rand.IntN(len(c.Nodes))]
 		began := time.Now()
 		var took time.Duration

@@ -2,6 +2,7 @@ package fence
 
 import (
 	"context"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ func TestReaders(t *testing.T) {
 		timing.Watermark = time.Second
 	}
 	c := start(t, timing)
+	t.Setenv(nodesOfWriters, strings.Join(c.addresses(), ","))
 	ctx, stop := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -40,7 +42,8 @@ func TestReaders(t *testing.T) {
 		},
 		Mover:   []string{c.Allocator, "fence", "run", "--addr", strings.Join(c.addresses(), ",")},
 		Faults:  c.inject,
-		Writers: 64,
+		Writers: 48, // and 16 in processes
+		Program: []string{os.Args[0]},
 		For:     time.Duration(seconds) * time.Second,
 		Late:    late,
 		Settle:  3 * time.Minute,

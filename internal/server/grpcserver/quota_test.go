@@ -449,7 +449,7 @@ func TestIDStreamsOfAConnection(t *testing.T) {
 // made a valid call.
 func TestEveryMethodProvesItsConnection(t *testing.T) {
 	b := newBounded(t, 0, true)
-	b.Report(func(s *lease.Status) { s.Mark = lease.Mark{At: servertest.Start, Nonce: "n"} })
+	b.Report(func(s *lease.Status) { s.Mark = lease.Mark{Era: 1, At: servertest.Start, Nonce: "n"} })
 	id := "0000000000001"
 	watch, ids, symbols := &pb.WatchEventsRequest{}, &pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}},
 		&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
@@ -530,7 +530,7 @@ func TestTenThousandReaders(t *testing.T) {
 	const conns, calls = 100, 100
 	b := newBounded(t, 0, false)
 	set := func(at clock.Millis) {
-		b.Report(func(s *lease.Status) { s.Mark = lease.Mark{At: at, Nonce: "n"} })
+		b.Report(func(s *lease.Status) { s.Mark = lease.Mark{Era: 1, At: at, Nonce: "n"} })
 	}
 	set(servertest.Start)
 	memory := func() uint64 {
@@ -593,7 +593,7 @@ func TestWaitingCallsAreNotStalled(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go func() { _ = b.quota.Run(ctx) }()
-	b.Report(func(s *lease.Status) { s.Mark = lease.Mark{At: servertest.Start, Nonce: "n"} })
+	b.Report(func(s *lease.Status) { s.Mark = lease.Mark{Era: 1, At: servertest.Start, Nonce: "n"} })
 	conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
