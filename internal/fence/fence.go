@@ -206,8 +206,8 @@ func (t *Table) readColumns(ctx context.Context) error {
 		return err
 	}
 	var name, typ, makes string
-	var notNull, found bool
-	_, err = pgx.ForEachRow(rows, []any{&name, &typ, &notNull, &makes}, func() error {
+	var notNull, indexed, found bool
+	_, err = pgx.ForEachRow(rows, []any{&name, &typ, &notNull, &makes, &indexed}, func() error {
 		t.columns = append(t.columns, name)
 		if name != t.column {
 			return nil
@@ -223,6 +223,9 @@ func (t *Table) readColumns(ctx context.Context) error {
 		case makes != "":
 			return setup("column %s of %s has numbers of a sequence, and the fence would refuse all of them: "+
 				"let programs draw IDs first, as in docs/how-to/move-from-bigserial.md", name, t)
+		case !indexed:
+			return setup("no index of %s begins with column %s, so each read of the view would read the whole table: "+
+				"CREATE UNIQUE INDEX ON %s (%s)", t, name, t.ident(""), pgx.Identifier{name}.Sanitize())
 		}
 		return nil
 	})

@@ -657,6 +657,7 @@ func wrongTables(t *testing.T, e env) {
 CREATE TABLE ints (id int PRIMARY KEY);
 CREATE TABLE texts (key text PRIMARY KEY);
 CREATE TABLE nulls (id bigint);
+CREATE TABLE keyless (id bigint NOT NULL, k int PRIMARY KEY); CREATE INDEX ON keyless (k, id);
 CREATE TABLE serial (id bigserial PRIMARY KEY);
 CREATE TABLE identity (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE TABLE secured (id bigint PRIMARY KEY); ALTER TABLE secured ENABLE ROW LEVEL SECURITY;
@@ -667,12 +668,12 @@ CREATE FUNCTION called_fence_refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
 CREATE TABLE a234567890123456789012345678901234567890123456789_ (id bigint PRIMARY KEY);
 CREATE TABLE "Größe ""x""" ("Ü" bigint PRIMARY KEY);
 CREATE FOREIGN DATA WRAPPER elsewhere; CREATE SERVER elsewhere FOREIGN DATA WRAPPER elsewhere;
-CREATE TABLE spread (id bigint NOT NULL) PARTITION BY RANGE (id);
+CREATE TABLE spread (id bigint NOT NULL) PARTITION BY RANGE (id); CREATE INDEX ON ONLY spread (id);
 CREATE FOREIGN TABLE far PARTITION OF spread FOR VALUES FROM (0) TO (10) SERVER elsewhere;
 `)
 	for name, want := range map[string]string{
 		"nothing": "no table", "x.y.z.w": "", `"`: "no name of a table", "ints": "is integer", "texts": `one of key`,
-		"nulls": "SET NOT NULL", "serial": "sequence", "identity": "sequence", "secured": "row security", "view": "is no table",
+		"nulls": "SET NOT NULL", "keyless": "CREATE UNIQUE INDEX", "serial": "sequence", "identity": "sequence", "secured": "row security", "view": "is no table",
 		"taken": "taken_fence", "called": "called_fence_refuse", "a234567890123456789012345678901234567890123456789_": "",
 		"spread": "another database",
 	} {

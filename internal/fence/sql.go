@@ -17,7 +17,8 @@ WHERE c.oid = to_regclass($1)`
 const columnsSQL = `
 SELECT a.attname, format_type(a.atttypid, -1), a.attnotnull,
        CASE WHEN a.attidentity <> '' THEN 'identity'
-            WHEN pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%' THEN 'sequence' ELSE '' END
+            WHEN pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%' THEN 'sequence' ELSE '' END,
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisvalid AND i.indkey[0] = a.attnum)
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum`
 

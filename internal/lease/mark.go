@@ -56,6 +56,8 @@ type BlockWhy string
 const (
 	// BlockedSilent: the holder is there, and has not extended its window.
 	BlockedSilent BlockWhy = "silent"
+	// BlockedWorker: the holder is a worker, and its next extension is not overdue.
+	BlockedWorker BlockWhy = "worker"
 	// BlockedVanished: the holder is gone and gave nothing back. Its ceiling has to pass.
 	BlockedVanished BlockWhy = "vanished"
 	// BlockedReplaced: the sid was acquired again before the ceiling of a vanished holder passed.
@@ -85,11 +87,9 @@ func (h Blocker) String() string {
 	}
 	who := fmt.Sprintf("%s %s (sid %d)", kind, Printable(h.Node), h.SID)
 	switch h.Why {
+	case BlockedWorker:
+		return who + " tells a floor at each extension, a third of worker.window apart, and the next one is to come"
 	case BlockedSilent:
-		if h.Worker {
-			return who + " tells a floor at each extension, a third of worker.window apart: " +
-				"after longer it is paused, cut off, or its clock is wrong"
-		}
 		return who + " holds its sid and does not extend its window: it is paused, cut off, or its clock is wrong"
 	case BlockedVanished:
 		return who + " vanished: its window ends at " + h.Ceil.Time().UTC().Format(time.RFC3339)
@@ -219,6 +219,9 @@ func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
 			waits = append(waits, h)
 		case held:
 			h.Why = BlockedSilent
+			if w.Worker && now < w.Wall+(w.Ceil-w.Wall)/2 { // It extends after a third of its window.
+				h.Why = BlockedWorker
+			}
 			waits = append(waits, h)
 		default:
 			h.Why = BlockedVanished

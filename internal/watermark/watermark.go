@@ -74,8 +74,8 @@ const (
 
 // Whys are all causes.
 var Whys = []lease.BlockWhy{
-	EtcdAway, NotRaised, lease.BlockedSilent, lease.BlockedVanished, lease.BlockedReplaced, lease.BlockedUnreadable,
-	lease.BlockedUnknown, lease.BlockedDowntime,
+	EtcdAway, NotRaised, lease.BlockedSilent, lease.BlockedWorker, lease.BlockedVanished, lease.BlockedReplaced,
+	lease.BlockedUnreadable, lease.BlockedUnknown, lease.BlockedDowntime,
 }
 
 // Config is what is known of how the watermark is raised.

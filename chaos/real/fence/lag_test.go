@@ -80,7 +80,9 @@ func TestLag(t *testing.T) {
 			lags := c.lags(ctx, 30*time.Second)
 			text, p99 := prove.Percentiles(lags), lags[len(lags)*99/100]
 			t.Logf("%d answers, lag %s; the goal for p99 is %v", len(lags), text, tc.goal)
-			if p99 > tc.bound {
+			// A night's machine does nothing else.
+			bound := tier.Of(t, "ms of lag at p99", 0, int(tc.bound.Milliseconds()), int(tc.goal.Milliseconds()))
+			if p99.Milliseconds() > int64(bound) {
 				t.Errorf("the watermark lags by %s", text)
 			}
 			n := c.Nodes[2]
