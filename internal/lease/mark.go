@@ -229,7 +229,13 @@ func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
 		}
 		p := w.Prior
 		wait(Blocker{SID: sid, Node: text.Cut(p.Node, maxName), Why: BlockedReplaced, Floor: p.Floor, Ceil: p.Ceil})
-		before := Blocker{SID: sid, Node: text.Cut(p.Worker, maxName), Why: BlockedReplaced, Ceil: p.Uncovered, Worker: true}
+		before := Blocker{
+			SID:    sid,
+			Node:   text.Cut(p.Worker, maxName),
+			Why:    BlockedReplaced,
+			Ceil:   p.Uncovered,
+			Worker: true,
+		}
 		if !gone(before) {
 			uncovered.Add(sid)
 		}

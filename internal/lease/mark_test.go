@@ -94,7 +94,7 @@ func TestNextMark(t *testing.T) {
 		"such a one that was passed, no clock now": {last: lease.Mark{Era: 2, At: last.At, Rests: lease.Blocker{SID: 1, Node: "w", Why: lease.BlockedReplaced, Ceil: passed}}, unconfirmed: true,
 			windows: []lease.Window{self, of("b", floor, markNow+9, after(lease.Prior{Uncovered: passed, Worker: "w"}))}, at: floor, rests: "1 w replaced"},
 		"a worker that tells floors":               {windows: []lease.Window{self, of("w", old, markNow+9, tells)}, at: old, blocked: "1 w silent"},
-		"such a one, whose extension is to come":   {windows: []lease.Window{self, of("w", old, markNow+31, tells, func(w *lease.Window) { w.Wall = markNow - 30 })}, at: old, blocked: "1 w worker"},
+		"such a one, whose extension is to come":   {windows: []lease.Window{self, of("w", old, markNow+33, tells, func(w *lease.Window) { w.Wall = markNow - 30 })}, at: old, blocked: "1 w worker"},
 		"such a one, whose extension is overdue":   {windows: []lease.Window{self, of("w", old, markNow+30, tells, func(w *lease.Window) { w.Wall = markNow - 30 })}, at: old, blocked: "1 w silent"},
 		"a worker that is not behind":              {windows: []lease.Window{self, of("w", floor-9, markNow+9, tells)}, at: floor - 9},
 		"a worker that told floors, vanished":      {windows: []lease.Window{self, of("w", old, until, tells, gone)}, at: old, blocked: "1 w vanished"},

@@ -107,7 +107,7 @@ func (r *Reader) Check(after flake.ID, wait time.Duration) *node.Refusal {
 		st, _ := r.node.Lease()
 		return &node.Refusal{
 			Reason: node.InvalidID,
-			Message: fmt.Sprintf("after has sid %d, and this space has sids %v: ask a node of the space that the ID is of",
+			Message: fmt.Sprintf("after has sid %d, and this space has sids %v: ask a node of the ID's space",
 				r.format.SID(after), st.Space.SIDs().Of(st.Space.Layout)),
 			Metadata: map[string]string{"class": "out_of_range"},
 		}
