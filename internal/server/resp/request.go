@@ -31,8 +31,10 @@ var errTooLong = ProtocolError(fmt.Sprintf("request above %d bytes", MaxRequest)
 // Reader reads requests. The zero value is ready.
 type Reader struct {
 	// Args are the arguments of the request that Next has read, the command first. They
-	// are parts of the buffer given to Next, and valid until it changes.
+	// are valid until the buffer given to Next changes, and until the next call.
 	Args [][]byte
+
+	line []byte // A line with quotes is unquoted here, and not in the buffer.
 }
 
 // Next reads one request from the start of b into r.Args and returns its length; 0
@@ -40,8 +42,8 @@ type Reader struct {
 // reply.
 //
 // A request is an array of bulk strings, or a line of words as people type them. Next
-// removes the quotes of a line in place, in b. The error is a ProtocolError: b does not
-// begin with a request, whatever follows.
+// changes nothing in b: the same bytes give the same request when they are read again.
+// The error is a ProtocolError: b does not begin with a request, whatever follows.
 //
 // Source: the Redis serialization protocol specification, "Sending commands to a
 // Redis server" and "Inline commands".
@@ -152,6 +154,10 @@ func (r *Reader) inline(b []byte) (int, error) {
 		return 0, nil
 	}
 	line := b[:end] // a carriage return at its end is a space
+	if bytes.IndexByte(line, '"') >= 0 || bytes.IndexByte(line, '\'') >= 0 {
+		r.line = append(r.line[:0], line...)
+		line = r.line
+	}
 	for at := 0; ; {
 		for at < len(line) && space(line[at]) {
 			at++

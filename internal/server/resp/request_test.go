@@ -170,7 +170,11 @@ func readAll(in []byte, size int) (out [][]string, err error) {
 		n := min(size, len(in))
 		have, in = append(have, in[:n]...), in[n:]
 		for {
+			before := string(have)
 			n, err := r.Next(have)
+			if string(have) != before { // it may have to be read again
+				panic(fmt.Sprintf("%q was changed to %q", before, have))
+			}
 			if err != nil {
 				return out, err
 			}
