@@ -105,6 +105,18 @@ func (n *Node) Next(ctx context.Context, count int, after flake.ID) (gen.Block, 
 	return n.wait(ctx, now.Mono, count, after, err)
 }
 
+// NextNow is Next for callers that must not wait. If waits is true then Next would wait,
+// nothing was decided and nothing is counted.
+func (n *Node) NextNow(count int, after flake.ID) (b gen.Block, waits bool, err error) {
+	if b, err = n.Try(n.clock.Now(), count, after); err == nil {
+		return b, false, nil
+	}
+	if lead, ok := errors.AsType[*waitable](err); ok && lead.excess <= n.cfg.MaxWait {
+		return gen.Block{}, true, nil
+	}
+	return gen.Block{}, false, n.count(err)
+}
+
 // wait tries again whenever the lead that refused has had time to shrink.
 func (n *Node) wait(ctx context.Context, since clock.Mono, count int, after flake.ID, err error) (gen.Block, error) {
 	until := since.Add(n.cfg.MaxWait)

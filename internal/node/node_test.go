@@ -355,6 +355,24 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestNextNow: what Next would wait for is said and not counted, a refusal is, and neither waits.
+func TestNextNow(t *testing.T) {
+	for maxWait, waits := range map[time.Duration]bool{100 * time.Millisecond: true, 5 * time.Millisecond: true,
+		4 * time.Millisecond: false, 0: false} {
+		synctest.Test(t, func(t *testing.T) {
+			n := waitNode(t, maxWait)
+			_, got, err := n.NextNow(1, 0)
+			if refused := n.Stats().Refused[NoSID]; got != waits || (err == nil) != waits || (refused == 0) != waits {
+				t.Errorf("max wait %v: waits %v, %v, %d refusals", maxWait, got, err, refused)
+			}
+			time.Sleep(5 * time.Millisecond)
+			if b, got, err := n.NextNow(1, 0); got || err != nil || b.Count != 1 {
+				t.Errorf("after the wait: %v, %v, %v", b, got, err)
+			}
+		})
+	}
+}
+
 // TestWaitEnds: a request that waits for lead is refused as soon as the reason changes.
 func TestWaitEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -221,48 +221,74 @@ func (c *Conn) Pay() {
 	}
 }
 
-// wait pays for the connection, and takes the tokens that are missing from the source, as
-// soon as it has them. It returns early if the connection is closed or gets a new
-// deadline, which the read then reports; the next one waits again.
+// wait waits until the connection has tokens. It returns early if the connection is closed or
+// gets a new deadline, which the read then reports; the next one waits again.
 func (c *Conn) wait() {
-	now := c.listener.quota.cfg.Now
 	c.wake.Store(false)
-	var timer *time.Timer
-	for pause := firstPoll; ; {
-		if !c.paid.Load() {
-			unknown := !c.source.proven.Load()
-			if c.listener.quota.open(c.source, unknown, now()) && !c.paid.Swap(true) {
-				c.unknown.Store(unknown)
-				c.tokens.Add(1 + firstTokens)
-			}
-		}
-		for missing := -c.tokens.Load(); missing > 0 && c.paid.Load(); missing = -c.tokens.Load() {
-			part := min(missing, partTokens)
-			if !c.source.pay(part, now()) {
-				break
-			}
-			c.tokens.Add(part)
-		}
-		if c.tokens.Load() >= 0 {
-			return
-		}
-		if timer == nil {
-			c.listener.slowed.Add(1)
-			timer = time.NewTimer(pause)
-			defer timer.Stop()
-		} else {
-			timer.Reset(pause)
-		}
-		pause = min(2*pause, lastPoll)
+	pause := c.PayNow(0)
+	if pause == 0 {
+		return
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
 		select {
 		case <-timer.C:
-			if c.wake.Load() {
+			if pause = c.PayNow(pause); pause == 0 || c.wake.Load() {
 				return
 			}
+			timer.Reset(pause)
 		case <-c.done:
 			return
 		}
 	}
+}
+
+// PayNow is Pay for owners that must not wait: it pays for the connection, and takes the
+// tokens that are missing from the source, as far as that has them. 0 says that the
+// connection has tokens and may be read; else it is to be asked again after a pause, with
+// this pause, which is 0 at first.
+func (c *Conn) PayNow(paused time.Duration) (pause time.Duration) {
+	if c == nil || c.tokens.Load() >= 0 {
+		return 0
+	}
+	now := c.listener.quota.cfg.Now
+	if !c.paid.Load() {
+		unknown := !c.source.proven.Load()
+		if c.listener.quota.open(c.source, unknown, now()) && !c.paid.Swap(true) {
+			c.unknown.Store(unknown)
+			c.tokens.Add(1 + firstTokens)
+		}
+	}
+	for missing := -c.tokens.Load(); missing > 0 && c.paid.Load(); missing = -c.tokens.Load() {
+		part := min(missing, partTokens)
+		if !c.source.pay(part, now()) {
+			break
+		}
+		c.tokens.Add(part)
+	}
+	switch {
+	case c.tokens.Load() >= 0:
+		return 0
+	case paused == 0:
+		c.listener.slowed.Add(1)
+		return firstPoll
+	default:
+		return min(2*paused, lastPoll)
+	}
+}
+
+// Replace puts nc in the place of the connection that c was made of, which the caller then
+// closes, for an owner that reads and writes the socket by itself. It reports false, and
+// does nothing, if c is closed. It is called before anything is read.
+func (c *Conn) Replace(nc net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.Conn = nc
+	return true
 }
 
 // SetDeadline ends a wait too.
@@ -288,7 +314,7 @@ func (c *Conn) endWait() {
 // Close closes the connection and makes room for another.
 func (c *Conn) Close() error {
 	c.mu.Lock()
-	first, held := !c.closed, c.held.Load()
+	first, held, nc := !c.closed, c.held.Load(), c.Conn
 	c.closed = true
 	c.mu.Unlock()
 	if first {
@@ -299,7 +325,7 @@ func (c *Conn) Close() error {
 		q.leave(c)
 		q.mu.Unlock()
 	}
-	return c.Conn.Close()
+	return nc.Close()
 }
 
 // makeRoom ends the connection, since another one needs its place. A client whose protocol
@@ -323,7 +349,10 @@ func (c *Conn) end(cause Cause) {
 	if cause == Memory || cause == Stalled {
 		c.source.allow(-costShed)
 	}
-	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+	c.mu.Lock()
+	tcp, ok := c.Conn.(interface{ SetLinger(seconds int) error })
+	c.mu.Unlock()
+	if ok {
 		_ = tcp.SetLinger(0) // what it has not read is of no use, and must not stay in the kernel
 	}
 	_ = c.Close()

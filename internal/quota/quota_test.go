@@ -729,3 +729,51 @@ func BenchmarkFrames(b *testing.B) {
 		})
 	}
 }
+
+// TestPayNow: a connection whose source has no tokens is told when to ask again, less and less
+// often, and counts as slowed once.
+func TestPayNow(t *testing.T) {
+	r := newRig(Config{})
+	l := r.Listen(nil, ListenerConfig{})
+	c := dial(l, "10.0.0.1")
+	if pause := c.PayNow(0); pause != 0 { // it pays for the connection
+		t.Fatalf("a new connection has to wait %v", pause)
+	}
+	c.Charge(firstTokens + sourceBurst + 100)
+	var pauses []time.Duration
+	for pause := c.PayNow(0); len(pauses) < 7; pause = c.PayNow(pause) {
+		pauses = append(pauses, pause)
+	}
+	if want := []time.Duration{10e6, 20e6, 40e6, 80e6, 160e6, 320e6, 320e6}; !slices.Equal(pauses, want) {
+		t.Errorf("pauses %v, want %v", pauses, want)
+	}
+	r.now += clock.Mono(time.Second)
+	if pause := c.PayNow(320e6); pause != 0 {
+		t.Errorf("with tokens: %v", pause)
+	}
+	if n := l.Stats().Slowed; n != 1 {
+		t.Errorf("slowed %d times", n)
+	}
+	if pause := (*Conn)(nil).PayNow(0); pause != 0 {
+		t.Errorf("without a quota: %v", pause)
+	}
+}
+
+// TestReplace: what takes the place of a connection is closed instead of it, and a connection that
+// was closed takes none.
+func TestReplace(t *testing.T) {
+	r := newRig(Config{})
+	l := r.Listen(nil, ListenerConfig{})
+	c, taken := dial(l, "10.0.0.1"), &socket{from: "10.0.0.1"}
+	first := c.Conn.(*socket)
+	if !c.Replace(taken) {
+		t.Error("an open connection was not replaced")
+	}
+	c.end(Memory)
+	if first.closed.Load() || !taken.closed.Load() || l.Stats().Open != 0 {
+		t.Errorf("the first is closed: %v, the second: %v; %+v", first.closed.Load(), taken.closed.Load(), l.Stats())
+	}
+	if late := (&socket{from: "10.0.0.1"}); c.Replace(late) || c.Conn == net.Conn(late) {
+		t.Error("a closed connection was replaced")
+	}
+}
