@@ -25,7 +25,10 @@ type command struct {
 	reads    bool // requires the scope read
 	keyed    bool // its first argument looks like a key
 	run      func(c *conn, args [][]byte)
-	use      string // one line
+	// issues is run for commands that issue IDs. It returns false if it has done nothing
+	// yet, since something else has to be done first, which c.need says.
+	issues func(c *conn, args [][]byte) bool
+	use    string // one line
 }
 
 // accepts reports whether the command may have n arguments, the name included.
@@ -38,14 +41,14 @@ var listed []*command
 
 func init() {
 	listed = []*command{
-		{name: "ID.NEXT", min: 1, max: 7, surface: server.RESPIDs, run: (*conn).next, use: nextUse},
+		{name: "ID.NEXT", min: 1, max: 7, surface: server.RESPIDs, issues: (*conn).next, use: nextUse},
 		{
 			name:    "HGET",
 			min:     3,
 			max:     3,
 			surface: server.RESPIDs,
 			keyed:   true,
-			run:     (*conn).hget,
+			issues:  (*conn).hget,
 			use:     "HGET id next|flake|int|ulid|uuid",
 		},
 		{
@@ -321,7 +324,7 @@ func (c *conn) client(args [][]byte) {
 		}
 	case "INFO", "LIST": // this connection only: the others are not shown to clients
 		c.out = resp.AppendBulk(c.out, fmt.Sprintf("id=%d addr=%s laddr=%s name=%s db=0 resp=%d\n",
-			c.id, c.nc.RemoteAddr(), c.nc.LocalAddr(), c.name, c.proto))
+			c.id, c.remote, c.local, c.name, c.proto))
 	case "NO-EVICT", "NO-TOUCH":
 		if hasArgs(1) {
 			c.ok()

@@ -2,7 +2,6 @@ package respserver
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
@@ -18,8 +19,7 @@ import (
 
 // Sizes of a connection's buffers, in bytes.
 const (
-	// minIn has room for a pipeline of 240 requests for one ID. The buffer grows for a
-	// longer request, and shrinks after it.
+	// minIn has room for a pipeline of 240 requests for one ID, and for a token.
 	minIn = 4 << 10
 	// maxOut bounds one write, and so what the node holds for a client that does not
 	// read: 819 IDs.
@@ -27,22 +27,20 @@ const (
 	minOut = 1 << 10
 )
 
-// conn is one connection. One goroutine owns it, except for the fields that name
-// another owner.
+// conn is one connection without its I/O: bytes of requests go into advance, and the
+// answers are in out. It reads and writes nothing and never waits. A shell owns it, which
+// is a goroutine or a loop, except for the fields that name another owner.
 type conn struct {
-	s     *Server
-	nc    net.Conn
-	quota *quota.Conn // nil: none
-	id    int64
-	ctx   context.Context // ends when the connection must end at once
+	s             *Server
+	id            int64
+	local, remote net.Addr
+	quota         *quota.Conn // nil: none
+	shell         shell
+	kit           *kit
 
-	in    []byte // in[from:to] was read and is not answered yet
-	from  int
-	to    int
 	out   []byte // answers that are not written yet
-	dead  bool   // a write has failed
+	need  need   // what advance will return
 	quit  bool   // close after out is written
-	req   resp.Reader
 	proto int    // version of the protocol: 2 or 3
 	name  string // from CLIENT SETNAME or HELLO
 
@@ -50,11 +48,15 @@ type conn struct {
 	caller          access.Caller      // valid if unauthenticated is nil
 	unauthenticated *node.Refusal      // why the caller is not identified
 
-	pending     int         // requests for one ID that are not answered yet
-	pendingForm server.Form // All pending requests ask for this form.
-	refused     bool        // the node refused a request of this pipeline: the rest does not wait
-	random      [512]byte   // for wide IDs; random[:unused] is not used yet
-	unused      int
+	pending     int           // requests for one ID that are not answered yet
+	pendingForm server.Form   // All pending requests ask for this form.
+	single      bool          // the pending requests cannot share a block: each is answered by itself
+	began       clock.Mono    // when the first of them was asked for
+	late        *node.Refusal // answer to the request after the pending ones; nil: none
+	rest        gen.Block     // IDs of an answer that are not in out yet
+	restForm    server.Form
+	job         job  // valid if need is needJob
+	refused     bool // the node refused a request of this pipeline: the rest does not wait
 
 	// progress is odd while out is being written, else even. It grows with each write,
 	// so it changes when the client sends a request or reads an answer. Server.sweep
@@ -64,9 +66,42 @@ type conn struct {
 	idle     int    // sweeps since progress changed; guarded by Server.mu
 }
 
-func (s *Server) newConn(nc net.Conn, id int64) *conn {
-	c := &conn{s: s, nc: nc, quota: quota.Of(nc), id: id, in: make([]byte, minIn), out: make([]byte, 0, minOut)}
-	c.reset()
+// kit is what a conn uses while it advances and holds nothing in between: one for all
+// connections of a loop.
+type kit struct {
+	req    resp.Reader
+	random [512]byte // for wide IDs; random[:unused] is not used yet
+	unused int
+}
+
+// shell does the I/O of a conn. Both methods are safe for concurrent use and do not wait.
+type shell interface {
+	abort() // closes the connection without a reply
+	drain() // ends the connection as soon as all that was read is answered
+}
+
+// need is what a conn needs before it can go on.
+type need uint8
+
+const (
+	needInput need = iota // out has to be written, and then more bytes read
+	needRoom              // out has to be written
+	needJob               // out has to be written, and then the job done
+	needEnd               // out has to be written, and the connection closed
+)
+
+// job is a part of a request that may wait. run is called once and touches nothing of the
+// conn. Then the owner of the conn calls done.
+type job struct {
+	run  func(context.Context)
+	done func()
+}
+
+func (s *Server) newConn(id int64, local, remote net.Addr, q *quota.Conn, k *kit) *conn {
+	c := &conn{s: s, id: id, local: local, remote: remote, quota: q, kit: k}
+	if from, err := netip.ParseAddrPort(remote.String()); err == nil {
+		c.creds.Address = from.Addr()
+	}
 	return c
 }
 
@@ -76,154 +111,103 @@ func (c *conn) reset() {
 	c.caller, c.unauthenticated = c.s.identify(c.creds)
 }
 
-// serve answers requests until the client leaves, violates the protocol or exceeds a
-// timeout, or until the server ends the connection.
-func (c *conn) serve() {
-	if !c.handshake() {
-		return
-	}
-	for {
-		err := c.answer()
-		if err != nil {
-			c.out = resp.AppendError(c.out, "ERR", err.Error())
-		}
-		if !c.flush() || c.quit || err != nil {
-			return
-		}
-		if !c.read() {
-			return
-		}
-	}
-}
+// pipelineEnded says that all that had arrived was read.
+func (c *conn) pipelineEnded() { c.refused = false }
 
-// handshake does the TLS handshake and identifies the caller.
-func (c *conn) handshake() bool {
-	if addr, err := netip.ParseAddrPort(c.nc.RemoteAddr().String()); err == nil {
-		c.creds.Address = addr.Addr()
-	}
-	if t, ok := c.nc.(*tls.Conn); ok {
-		ctx, cancel := context.WithTimeout(c.ctx, handshakeTimeout)
-		defer cancel()
-		if err := t.HandshakeContext(ctx); err != nil {
-			return false
-		}
-		state := t.ConnectionState()
-		c.creds = server.CredentialsOf(&state, c.creds.Address)
-	}
-	c.reset()
-	return true
-}
-
-// answer answers the complete requests in the buffer. The error ends the
-// connection.
-func (c *conn) answer() error {
+// advance answers the complete requests at the start of in. It returns the length of those
+// it has done with, and what it needs to go on: it is then called again with the bytes after
+// them, and more where it needs input. If it needs anything else, the next request is
+// untouched.
+func (c *conn) advance(in []byte) (n int, _ need) {
 	const plain = "*1\r\n$7\r\nID.NEXT\r\n"
-	for !c.dead && !c.quit && c.from < c.to {
+	c.need = needInput
+	if !c.finish() {
+		return 0, c.need
+	}
+	for n < len(in) && !c.quit {
 		// The form of nearly all requests.
-		if b := c.in[c.from:c.to]; len(b) >= len(plain) && string(b[:len(plain)]) == plain && c.unauthenticated == nil {
-			c.from += len(plain)
-			c.enqueue(server.Flake)
-			continue
-		}
-		n, err := c.req.Next(c.in[c.from:c.to])
-		if err != nil {
-			c.settle()
-			return err
-		}
-		if n == 0 {
-			if c.unauthenticated != nil && c.to-c.from >= minIn {
-				c.settle()
-				return errUnauthenticated
+		if b := in[n:]; len(b) >= len(plain) && string(b[:len(plain)]) == plain && c.unauthenticated == nil {
+			if c.enqueue(server.Flake) {
+				n += len(plain)
 			}
-			break
+		} else {
+			k, err := c.kit.req.Next(b)
+			if c.unauthenticated != nil && err == nil && (k == 0 && len(b) >= minIn || k > minIn) {
+				err = errUnauthenticated
+			}
+			if err != nil {
+				if c.ready() {
+					c.out = resp.AppendError(c.out, "ERR", err.Error())
+					c.need = needEnd
+				}
+				return n, c.need
+			}
+			if k == 0 {
+				break
+			}
+			if len(c.kit.req.Args) == 0 || c.do(c.kit.req.Args) {
+				n += k
+			}
 		}
-		c.from += n
-		if len(c.req.Args) > 0 {
-			c.do(c.req.Args)
+		if c.need != needInput {
+			return n, c.need
 		}
 	}
-	c.settle()
-	return nil
+	if c.settle() && c.quit {
+		c.need = needEnd
+	}
+	return n, c.need
 }
 
 // errUnauthenticated bounds the memory of an unauthenticated connection. There is room
 // for a token.
 var errUnauthenticated = resp.ProtocolError(fmt.Sprintf("request above %d bytes without a token", minIn))
 
-// read reads the next bytes of the client, after the part of a request that is already
-// in the buffer. It returns false at the end of the connection.
-func (c *conn) read() bool {
-	if c.to < len(c.in) { // all that had arrived fitted into the buffer: the pipeline has ended
-		c.refused = false
-	}
-	copy(c.in, c.in[c.from:c.to])
-	c.from, c.to = 0, c.to-c.from
-	switch {
-	case c.to == len(c.in):
-		// At most MaxRequest: a longer request is an error.
-		in := make([]byte, min(2*len(c.in), resp.MaxRequest))
-		copy(in, c.in)
-		c.in = in
-	case c.to == 0 && len(c.in) > minIn:
-		c.in = make([]byte, minIn)
-	}
-	n, err := c.nc.Read(c.in[c.to:])
-	c.to += n
-	return n > 0 || err == nil
+// finish goes on with what an earlier call has begun, and reports whether all of it is
+// answered.
+func (c *conn) finish() bool {
+	return c.appendRest() && c.settle() && c.refuseLate()
 }
 
-// flush writes out, and returns false if the connection has failed.
-func (c *conn) flush() bool {
-	if c.dead {
-		return false
-	}
-	if len(c.out) == 0 {
-		return true
-	}
-	c.progress.Add(1)
-	_, err := c.nc.Write(c.out)
-	c.progress.Add(1)
-	if c.out = c.out[:0]; cap(c.out) > 2*maxOut { // after a long ECHO
-		c.out = make([]byte, 0, minOut)
-	}
-	c.dead = err != nil
-	return !c.dead
+// wants makes advance return, and returns false: with it those end that cannot go on.
+func (c *conn) wants(n need) bool {
+	c.need = n
+	return false
 }
 
-// room makes room in out for n bytes, at most maxOut, by writing if necessary. It
-// returns false if the connection has failed: then nothing must be issued for it.
+// room reports whether out has room for n bytes, at most maxOut. If not, nothing must be
+// issued for them until out is written.
 func (c *conn) room(n int) bool {
-	if len(c.out)+n > maxOut {
-		return c.flush()
-	}
-	return !c.dead
+	return len(c.out)+n <= maxOut || c.wants(needRoom)
 }
 
-// do answers one request.
-func (c *conn) do(args [][]byte) {
+// ready reports whether a request can be answered now: all before it are answered, and
+// there is room for an error.
+func (c *conn) ready() bool { return c.settle() && c.room(resp.MaxError+2) }
+
+// do answers one request. It returns false if it has done nothing with it yet.
+func (c *conn) do(args [][]byte) bool {
 	cmd := lookup(args[0])
 	if cmd == nil && fromBrowser(args[0]) {
-		c.settle()
+		if !c.settle() {
+			return false
+		}
 		c.s.logHTTP.Do(func() {
 			c.s.log.Warn("RESP connection closed: it sent an HTTP request, possibly a web page's",
-				"source", c.nc.RemoteAddr().String())
+				"source", c.remote.String())
 		})
 		c.s.service.NotFound(server.RESPOther, c.s.service.Begin())
 		c.quit = true
-		return
+		return true
 	}
-	if cmd != nil && cmd.surface == server.RESPIDs && c.unauthenticated == nil {
+	if cmd != nil && cmd.issues != nil && c.unauthenticated == nil {
 		if !cmd.accepts(len(args)) {
-			c.settle()
-			c.fail(server.RESPIDs, c.s.malformed("%s has %d arguments: %s", cmd.name, len(args)-1, cmd.use))
-			return
+			return c.malformed("%s has %d arguments: %s", cmd.name, len(args)-1, cmd.use)
 		}
-		cmd.run(c, args) // settles the pending requests, or adds one to them
-		return
+		return cmd.issues(c, args)
 	}
-	c.settle()
-	if !c.room(resp.MaxError + 2) {
-		return
+	if !c.ready() {
+		return false
 	}
 	began, before := c.s.service.Begin(), len(c.out)
 	// The answer pays too. A refused command costs once more.
@@ -249,6 +233,7 @@ func (c *conn) do(args [][]byte) {
 			c.s.service.Done(server.RESPOther, nil, began)
 		}
 	}
+	return true
 }
 
 // fromBrowser reports whether name begins a line of an HTTP request. A web page can have a
@@ -279,13 +264,11 @@ func (c *conn) allowed(cmd *command) bool {
 	return r == nil
 }
 
-// fail answers with a refusal, and counts it for its surface.
+// fail answers with a refusal, for which there is room, and counts it for its surface.
 func (c *conn) fail(on server.Surface, err error) {
 	c.quota.Charge(quota.CostFrame)
 	c.s.service.Done(on, err, c.s.service.Begin())
-	if c.room(resp.MaxError + 2) {
-		c.refuse(err)
-	}
+	c.refuse(err)
 }
 
 // refuse appends a refusal. Any other error means that the request ended early.

@@ -97,14 +97,38 @@ func (x *fixture) listen(sc server.Config, change ...func(*respserver.Config)) *
 	return x
 }
 
+// goroutines makes the connections of a fixture's own port have a goroutine each.
+var goroutines bool
+
+// hidden is a listener whose connections are no sockets for a loop.
+type hidden struct{ net.Listener }
+
+func (h hidden) Accept() (net.Conn, error) {
+	c, err := h.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return struct{ net.Conn }{c}, nil
+}
+
+// listen opens a port of loopback.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if goroutines {
+		return hidden{l}
+	}
+	return l
+}
+
 // serve answers on l, or on a port of loopback, until the test ends.
 func (x *fixture) serve(l net.Listener) *fixture {
 	x.t.Helper()
 	if l == nil {
-		var err error
-		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			x.t.Fatal(err)
-		}
+		l = listen(x.t)
 	}
 	x.addr = l.Addr().String()
 	go func() { x.ended <- x.listener.Serve(l) }()
@@ -131,7 +155,11 @@ type client struct {
 
 func (x *fixture) dial() *client {
 	x.t.Helper()
-	c, err := net.Dial("tcp", x.addr)
+	network := "tcp"
+	if strings.HasPrefix(x.addr, "/") {
+		network = "unix"
+	}
+	c, err := net.Dial(network, x.addr)
 	if err != nil {
 		x.t.Fatal(err)
 	}

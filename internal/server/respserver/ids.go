@@ -11,11 +11,13 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/resp"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // expired has a deadline in the past: with it the node does not wait.
@@ -28,68 +30,121 @@ var expired = func() context.Context {
 // bulkLen returns the maximum length of an ID in a reply, in bytes.
 func bulkLen(as server.Form) int { return as.Len() + len("$26\r\n\r\n") }
 
-// enqueue adds a request for one ID to the pending ones.
-func (c *conn) enqueue(as server.Form) {
-	if r := c.s.allow(c.caller, access.Issue); r != nil {
-		c.settle()
-		c.fail(server.RESPIDs, r)
-		return
-	}
+// enqueue adds a request for one ID to the pending ones. It returns false if it has not.
+func (c *conn) enqueue(as server.Form) bool {
 	if c.pending > 0 && (c.pendingForm != as || c.pending >= c.s.maxBlock ||
 		len(c.out)+(c.pending+1)*bulkLen(as) > maxOut) {
-		c.settle()
+		if !c.settle() {
+			return false
+		}
+	}
+	if r := c.s.allow(c.caller, access.Issue); r != nil {
+		c.late = r
+		c.finish()
+		return true
 	}
 	c.pending, c.pendingForm = c.pending+1, as
+	return true
+}
+
+// refuseLate answers with the refusal of the request after the pending ones.
+func (c *conn) refuseLate() bool {
+	if c.late == nil {
+		return true
+	}
+	if !c.room(resp.MaxError + 2) {
+		return false
+	}
+	c.fail(server.RESPIDs, c.late)
+	c.late = nil
+	return true
 }
 
 // settle answers the pending requests: from one block, or if the block is refused, each
-// by itself, since the node may have enough for the first ones.
-func (c *conn) settle() {
+// by itself, since the node may have enough for the first ones. It reports whether all
+// are answered.
+func (c *conn) settle() bool {
 	n, as := c.pending, c.pendingForm
 	if n == 0 {
-		return
+		c.single = false
+		return true
 	}
-	c.pending = 0
-	if !c.room(n * bulkLen(as)) {
-		return
-	}
-	began := c.s.service.Begin()
-	if n > 1 {
-		if b, err := c.s.node.Try(c.s.node.Clock().Now(), n, 0); err == nil {
-			c.appendIDs(b, as)
-			c.quota.Valid()
-			c.s.service.DoneAll(server.RESPIDs, n, nil, began)
-			return
+	if !c.single {
+		if !c.room(n * bulkLen(as)) {
+			return false
 		}
+		c.began = c.s.service.Begin()
+		if n > 1 {
+			if b, err := c.s.node.Try(c.s.node.Clock().Now(), n, 0); err == nil {
+				c.appendIDs(b, as)
+				c.quota.Valid()
+				c.s.service.DoneAll(server.RESPIDs, n, nil, c.began)
+				c.pending = 0
+				return true
+			}
+		}
+		c.single = true
 	}
-	for range n {
+	for c.pending > 0 {
 		if !c.room(max(bulkLen(as), resp.MaxError+2)) {
-			return
+			return false
 		}
-		b, err := c.block(1, 0)
-		c.s.service.Done(server.RESPIDs, err, began)
-		if server.Valid(err) {
-			c.quota.Valid()
+		b, waits, err := c.block(1, 0)
+		if waits {
+			return c.waitFor(1, 0, c.settleOne)
 		}
-		if err != nil {
-			c.refuse(err)
-			continue
-		}
-		c.appendIDs(b, as)
+		c.settleOne(b, err)
+	}
+	c.single = false
+	return true
+}
+
+// settleOne answers the first pending request.
+func (c *conn) settleOne(b gen.Block, err error) {
+	c.pending--
+	if c.answered(err, c.began) {
+		c.appendIDs(b, c.pendingForm)
 	}
 }
 
-// block returns a block of the node, which may wait for it. After a refusal no later
+// block returns a block of the node, unless the node waits for it. After a refusal no later
 // request of the same pipeline waits: with a wait for each, a long pipeline would take
 // minutes to be refused.
-func (c *conn) block(count int, after flake.ID) (gen.Block, error) {
-	ctx := c.ctx
+func (c *conn) block(count int, after flake.ID) (b gen.Block, waits bool, err error) {
 	if c.refused {
-		ctx = expired
+		b, err = c.s.node.Next(expired, count, after)
+	} else {
+		b, waits, err = c.s.node.NextNow(count, after)
 	}
-	b, err := c.s.node.Next(ctx, count, after)
 	c.refused = c.refused || err != nil
-	return b, err
+	return b, waits, err
+}
+
+// waitFor makes a job of a block for which the node waits, and returns false.
+func (c *conn) waitFor(count int, after flake.ID, answer func(gen.Block, error)) bool {
+	var b gen.Block
+	var err error
+	c.job = job{
+		run: func(ctx context.Context) { b, err = c.s.node.Next(ctx, count, after) },
+		done: func() {
+			c.refused = c.refused || err != nil
+			answer(b, err)
+		},
+	}
+	return c.wants(needJob)
+}
+
+// answered counts a request for IDs that ended with err, and reports whether it was served.
+// A refusal is the answer.
+func (c *conn) answered(err error, began clock.Mono) bool {
+	c.s.service.Done(server.RESPIDs, err, began)
+	if server.Valid(err) {
+		c.quota.Valid()
+	}
+	if err != nil {
+		c.refuse(err)
+	}
+	return err == nil
 }
 
 // appendIDs appends each ID of a block as a reply. There must be room for them.
@@ -109,16 +164,17 @@ func (c *conn) appendID(id flake.ID, as server.Form) {
 		c.out = append(c.out, "$13\r\n"...)
 		c.out = as.Append(c.out, id, space, 0)
 	case as.Wide():
-		if c.unused == 0 {
-			_, _ = rand.Read(c.random[:]) // never fails: on an error it ends the process
-			c.unused = len(c.random)
+		k := c.kit
+		if k.unused == 0 {
+			_, _ = rand.Read(k.random[:]) // never fails: on an error it ends the process
+			k.unused = len(k.random)
 		}
-		c.unused -= 8
+		k.unused -= 8
 		c.out = append(c.out, '$')
 		c.out = strconv.AppendUint(c.out, uint64(as.Len()), 10)
 		c.out = append(c.out, "\r\n"...)
-		c.out = as.Append(c.out, id, space, binary.NativeEndian.Uint64(c.random[c.unused:]))
-		clear(c.random[c.unused : c.unused+8])
+		c.out = as.Append(c.out, id, space, binary.NativeEndian.Uint64(k.random[k.unused:]))
+		clear(k.random[k.unused : k.unused+8])
 	default: // decimal, of variable length
 		var digits [24]byte
 		c.out = resp.AppendBulk(c.out, as.Append(digits[:0], id, space, 0))
@@ -130,7 +186,7 @@ func (c *conn) appendID(id flake.ID, as server.Form) {
 const nextUse = "ID.NEXT [COUNT n] [FORMAT flake|int|ulid|uuid] [AFTER id]"
 
 // next answers ID.NEXT: with one ID, or with an array of IDs if COUNT is given.
-func (c *conn) next(args [][]byte) {
+func (c *conn) next(args [][]byte) bool {
 	var count, as, after []byte
 	for i := 1; i < len(args); i += 2 {
 		var to *[]byte
@@ -142,16 +198,13 @@ func (c *conn) next(args [][]byte) {
 		case resp.EqualFold(args[i], "AFTER"):
 			to = &after
 		default:
-			c.malformed("unknown option %.40q: %s", args[i], nextUse)
-			return
+			return c.malformed("unknown option %.40q: %s", args[i], nextUse)
 		}
 		if *to != nil {
-			c.malformed("%s is given twice: %s", args[i], nextUse)
-			return
+			return c.malformed("%s is given twice: %s", args[i], nextUse)
 		}
 		if i+1 == len(args) {
-			c.malformed("%s has no value: %s", args[i], nextUse)
-			return
+			return c.malformed("%s has no value: %s", args[i], nextUse)
 		}
 		*to = args[i+1]
 	}
@@ -160,22 +213,26 @@ func (c *conn) next(args [][]byte) {
 		var bad *node.Refusal
 		if o, bad = server.ParseOrder(server.Fields{Count: field(count), As: field(as), After: field(after)},
 			c.s.limits); bad != nil {
-			c.settle()
-			c.fail(server.RESPIDs, c.s.node.Refused(bad))
-			return
+			return c.refuseOrder(bad)
 		}
 	}
 	if count == nil && o.After == 0 {
-		c.enqueue(o.As)
-		return
+		return c.enqueue(o.As)
 	}
-	c.settle()
-	c.issue(o, count != nil)
+	return c.settle() && c.issue(o, count != nil)
 }
 
-func (c *conn) malformed(format string, args ...any) {
-	c.settle()
-	c.fail(server.RESPIDs, c.s.malformed(format, args...))
+// refuseOrder answers a request for IDs that is wrong. It returns false if it has not.
+func (c *conn) refuseOrder(r *node.Refusal) bool {
+	if !c.ready() {
+		return false
+	}
+	c.fail(server.RESPIDs, c.s.node.Refused(r))
+	return true
+}
+
+func (c *conn) malformed(format string, args ...any) bool {
+	return c.refuseOrder(server.Malformed(format, args...))
 }
 
 // field is the field of a request with a value; nil: not given.
@@ -211,60 +268,67 @@ func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
 	return o, true
 }
 
-// issue answers a request that gets a block of its own.
+// issue answers a request that gets a block of its own. It returns false if it has not.
 //
 // An answer that exceeds the buffer is written in parts. Nothing is issued for it until
 // the earlier answers are written.
-func (c *conn) issue(o server.Order, list bool) {
+func (c *conn) issue(o server.Order, list bool) bool {
+	if !c.room(min(max(o.Count*bulkLen(o.As)+16, resp.MaxError+2), maxOut)) {
+		return false
+	}
 	if r := c.s.allow(c.caller, access.Issue); r != nil {
 		c.fail(server.RESPIDs, r)
-		return
-	}
-	if !c.room(min(max(o.Count*bulkLen(o.As)+16, resp.MaxError+2), maxOut)) {
-		return
+		return true
 	}
 	began := c.s.service.Begin()
-	b, err := c.block(o.Count, o.After)
-	c.s.service.Done(server.RESPIDs, err, began)
-	if server.Valid(err) {
-		c.quota.Valid()
+	b, waits, err := c.block(o.Count, o.After)
+	if waits {
+		c.waitFor(o.Count, o.After, func(b gen.Block, err error) { c.issued(o, list, began, b, err) })
+		return true
 	}
-	if err != nil {
-		c.refuse(err)
+	c.issued(o, list, began, b, err)
+	return true
+}
+
+// issued answers a request for a block.
+func (c *conn) issued(o server.Order, list bool, began clock.Mono, b gen.Block, err error) {
+	if !c.answered(err, began) {
 		return
 	}
 	if list {
 		c.out = resp.AppendArray(c.out, b.Count)
 	}
-	id := b.First
-	for range b.Count {
-		if !c.room(bulkLen(o.As)) {
-			return
+	c.rest, c.restForm = b, o.As
+	c.appendRest()
+}
+
+// appendRest appends the IDs that an answer lacks, and reports whether all had room.
+func (c *conn) appendRest() bool {
+	for ; c.rest.Count > 0; c.rest.Count-- {
+		if !c.room(bulkLen(c.restForm)) {
+			return false
 		}
-		c.appendID(id, o.As)
-		id += flake.ID(b.Stride)
+		c.appendID(c.rest.First, c.restForm)
+		c.rest.First += flake.ID(c.rest.Stride)
 	}
+	return true
 }
 
 // hget answers HGET id next and HGET id FORMAT: ID.NEXT for clients that can send only
 // the commands of Redis.
-func (c *conn) hget(args [][]byte) {
+func (c *conn) hget(args [][]byte) bool {
 	if string(args[1]) != "id" {
-		c.malformed("unknown key %.40q: HGET id next", args[1])
-		return
+		return c.malformed("unknown key %.40q: HGET id next", args[1])
 	}
 	if string(args[2]) == "next" {
-		c.enqueue(server.Flake)
-		return
+		return c.enqueue(server.Flake)
 	}
 	o, ok := c.s.order(nil, args[2], nil)
 	if !ok {
 		_, bad := server.ParseOrder(server.Fields{As: field(args[2])}, c.s.limits)
-		c.settle()
-		c.fail(server.RESPIDs, c.s.node.Refused(bad))
-		return
+		return c.refuseOrder(bad)
 	}
-	c.enqueue(o.As)
+	return c.enqueue(o.As)
 }
 
 // decode answers ID.DECODE id [KIND kind] with the JSON of GET /v1/ids/{id}.
@@ -277,14 +341,22 @@ func (c *conn) decode(args [][]byte) {
 		c.fail(server.RESPDecode, c.s.malformed("ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"))
 		return
 	}
-	d, err := c.s.reader.Describe(c.ctx, string(args[1]), kind)
-	c.s.service.Done(server.RESPDecode, err, began)
-	if err != nil {
-		c.refuse(err)
-		return
+	var d status.Decoded
+	var err error
+	id := string(args[1])
+	c.job = job{
+		run: func(ctx context.Context) { d, err = c.s.reader.Describe(ctx, id, kind) },
+		done: func() {
+			c.s.service.Done(server.RESPDecode, err, began)
+			if err != nil {
+				c.refuse(err)
+				return
+			}
+			c.quota.Valid()
+			c.appendJSON(d)
+		},
 	}
-	c.quota.Valid()
-	c.appendJSON(d)
+	c.need = needJob
 }
 
 // status answers ID.STATUS with the member "self" of GET /v1/cluster.
@@ -295,7 +367,7 @@ func (c *conn) status([][]byte) {
 
 // watermark answers ID.WATERMARK with the JSON of GET /v1/watermark. It does not wait.
 func (c *conn) watermark([][]byte) {
-	a, err := c.s.service.Watermark(c.ctx, 0, 0, c.quota.Valid)
+	a, err := c.s.service.Watermark(c.s.ctx, 0, 0, c.quota.Valid)
 	if err != nil {
 		c.refuse(err)
 		return

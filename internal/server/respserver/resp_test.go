@@ -744,10 +744,7 @@ func TestRate(t *testing.T) {
 // what is being answered is answered in full.
 func TestDrain(t *testing.T) {
 	w := newFixture(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	w.addr = l.Addr().String()
 	go func() { w.ended <- w.listener.Serve(l) }()
 	idle, busy := w.dial(), w.dial()
@@ -794,10 +791,7 @@ func TestDrain(t *testing.T) {
 // TestCutOff: a client that does not read holds nobody up for longer than allowed.
 func TestCutOff(t *testing.T) {
 	w := newFixture(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	w.addr = l.Addr().String()
 	go func() { w.ended <- w.listener.Serve(l) }()
 	c := w.dial()
@@ -835,10 +829,7 @@ func TestEveryCommandCosts(t *testing.T) {
 		"COMMAND COUNT": 1,
 	} {
 		x := newGuardedFixture(t, access.New(access.Config{Tokens: tokens}))
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := listen(t)
 		q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }}) // Nobody gets new tokens.
 		x.serve(q.Listen(l, quota.ListenerConfig{}))
 		replies := func(command string, lines int, patience time.Duration) int {

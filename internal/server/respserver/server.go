@@ -2,7 +2,6 @@ package respserver
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -68,7 +67,8 @@ type Server struct {
 	mu       sync.Mutex // guards all below; never held across I/O that can block
 	listener net.Listener
 	conns    map[*conn]struct{}
-	closing  bool // no further connection is served
+	loops    []*loop // They are started for the first connection that a loop can serve.
+	closing  bool    // no further connection is served
 	all      sync.WaitGroup
 }
 
@@ -151,29 +151,45 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// start serves a connection.
+// start serves a connection: by a loop, or else by a goroutine of its own.
 func (s *Server) start(nc net.Conn) {
-	c := s.newConn(nc, s.accepted.Add(1))
-	s.mu.Lock()
-	if s.closing {
-		s.mu.Unlock()
+	id := s.accepted.Add(1)
+	if s.adopt(nc, id) {
+		return
+	}
+	r := s.newRoutine(nc, id)
+	if !s.add(r.conn) {
 		_ = nc.Close()
 		return
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	c.ctx = ctx
-	s.conns[c] = struct{}{}
-	s.all.Add(1)
-	s.mu.Unlock()
+	r.ctx = ctx
 	go func() {
-		defer s.all.Done()
+		defer s.remove(r.conn)
 		defer cancel()
-		c.serve()
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
+		r.serve()
 		_ = nc.Close()
 	}()
+}
+
+// add counts a connection, unless the server is closing. remove must follow.
+func (s *Server) add(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	s.all.Add(1)
+	return true
+}
+
+// remove says that a connection has ended.
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	s.all.Done()
 }
 
 // TooMany is what Redis writes to a connection above its limit, which clients know.
@@ -212,19 +228,9 @@ func (s *Server) closeStalled() {
 			limit = s.cfg.WriteTimeout
 		}
 		if time.Duration(c.idle)*s.every > limit {
-			c.abort()
+			c.shell.abort()
 		}
 	}
-}
-
-// abort closes a connection from another goroutine, without a reply and without
-// waiting.
-func (c *conn) abort() {
-	if t, ok := c.nc.(*tls.Conn); ok {
-		_ = t.NetConn().Close()
-		return
-	}
-	_ = c.nc.Close()
 }
 
 // Shutdown stops accepting, answers the requests that have arrived, and ends the
@@ -241,7 +247,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = l.Close()
 	}
 	finished := make(chan struct{})
-	go func() { s.all.Wait(); close(finished) }()
+	go func() { s.all.Wait(); s.stopLoops(); close(finished) }()
 	select {
 	case <-time.After(drainLinger):
 	case <-finished:
@@ -249,8 +255,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	for c := range s.conns {
-		// Reads end at once and writes go on, so requests already read are answered.
-		_ = c.nc.SetReadDeadline(time.Unix(0, 1))
+		c.shell.drain()
 	}
 	s.mu.Unlock()
 	select {
@@ -262,7 +267,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop() // ends waiting requests
 	s.mu.Lock()
 	for c := range s.conns {
-		c.abort()
+		c.shell.abort()
 	}
 	s.mu.Unlock()
 	<-finished

@@ -1,0 +1,433 @@
+package respserver_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/respserver"
+)
+
+// bothShells runs a test with connections of a loop, where there is one, and with a
+// goroutine for each connection.
+func bothShells(t *testing.T, test func(t *testing.T)) {
+	t.Run("loop", test)
+	t.Run("goroutines", func(t *testing.T) {
+		goroutines = true
+		defer func() { goroutines = false }()
+		test(t)
+	})
+}
+
+// TestGoroutines runs with a goroutine for each connection what other tests run with a loop.
+func TestGoroutines(t *testing.T) {
+	goroutines = true
+	defer func() { goroutines = false }()
+	for name, test := range map[string]func(*testing.T){
+		"replies": TestReplies, "IDs": TestIDs, "pipeline": TestPipeline, "forms": TestPipelineOfForms,
+		"refused": TestPipelineRefused, "wrong tokens": TestWrongTokensEndTheConnection, "HTTP": TestHTTPRequestsAreNotObeyed,
+		"errors": TestProtocolErrors, "long": TestLongRequests, "full": TestRequestThatFillsTheBuffer, "auth": TestAuth,
+		"revoked": TestRevokedToken, "unauthenticated": TestUnauthenticatedClientsHoldLittle, "rate": TestRate,
+		"drain": TestDrain, "cut off": TestCutOff, "idle": TestIdle, "costs": TestEveryCommandCosts,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "costs" || name == "idle" {
+				tier.Check(t, "it waits for seconds")
+			}
+			test(t)
+		})
+	}
+}
+
+// listenUnix opens a socket whose path is short enough on any machine.
+func listenUnix(t *testing.T) net.Listener {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "resp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if goroutines {
+		return hidden{l}
+	}
+	return l
+}
+
+// session sends a stream cut into parts, and returns the replies with IDs as <id>.
+func session(t *testing.T, in []byte, cuts []int, guard *access.Guard) (replies []string, issued int64) {
+	t.Helper()
+	w := newGuardedFixture(t, guard)
+	c := w.serve(listenUnix(t)).dial()
+	go func() {
+		for _, n := range cuts {
+			n = min(n, len(in))
+			if _, err := c.Write(in[:n]); err != nil {
+				return // the server has closed the connection
+			}
+			in = in[n:]
+			runtime.Gosched()
+		}
+		_, _ = c.Write(in)
+		_ = c.Conn.(*net.UnixConn).CloseWrite()
+	}()
+	var last flake.ID
+	for {
+		reply, err := c.read()
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the answer ends in %v", err)
+			}
+			return replies, w.node.Stats().Issued
+		}
+		words := strings.Split(strings.ReplaceAll(reply, w.addr, "<path>"), " ")
+		for i, word := range words {
+			text := strings.Trim(word, "*[]")
+			if id, err := flake.Parse(text); err == nil {
+				if id <= last {
+					t.Errorf("%v after %v", id, last)
+				}
+				last = id
+			}
+			if n := len(text); n == 13 || n == 17 || n == 26 || n == 36 {
+				words[i] = strings.Replace(word, text, "<id>", 1)
+			}
+		}
+		replies = append(replies, strings.Join(words, " "))
+	}
+}
+
+// agree sends a stream through both shells, cut in two ways, and returns how many replies it has.
+func agree(t *testing.T, in []byte, cuts, otherCuts []int, guard func() *access.Guard) int {
+	t.Helper()
+	loop, issued := session(t, in, cuts, guard())
+	goroutines = true
+	defer func() { goroutines = false }()
+	routine, alsoIssued := session(t, in, otherCuts, guard())
+	for i := range max(len(loop), len(routine)) {
+		if i >= len(loop) || i >= len(routine) || loop[i] != routine[i] {
+			t.Errorf("reply %d of %d and %d differs:\n%.200q\n%.200q", i, len(loop), len(routine),
+				append(loop, "", "")[min(i, len(loop))], append(routine, "", "")[min(i, len(routine))])
+			break
+		}
+	}
+	if issued != alsoIssued {
+		t.Errorf("%d and %d IDs were issued", issued, alsoIssued)
+	}
+	return len(loop)
+}
+
+// FuzzShells: whatever is sent, a loop and a goroutine give the same answers.
+func FuzzShells(f *testing.F) {
+	f.Add([]byte("*1\r\n$7\r\nID.NEXT\r\nPING\r\nID.NEXT COUNT 3 FORMAT uuid\r\nID.NEXT 'x"), 7)
+	f.Add([]byte("ID.NEXT COUNT 1000\r\nHELLO 3\r\nECHO \"a b\"\r\nQUIT\r\nPING\r\n"), 30)
+	f.Fuzz(func(t *testing.T, in []byte, cut int) {
+		agree(t, in, []int{max(cut, 1)}, nil, func() *access.Guard { return nil })
+	})
+}
+
+// TestShellsAgree: whatever is sent, and however it is cut, a loop and a goroutine give the
+// same answers.
+func TestShellsAgree(t *testing.T) {
+	issue, line, err := access.NewToken("issuer", "issue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := access.ParseTokens([]byte(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := []string{
+		"*1\r\n$7\r\nID.NEXT\r\n", "*1\r\n$7\r\nID.NEXT\r\n", "ID.NEXT\r\n", "HGET id uuid\r\n", "ID.NEXT FORMAT int\r\n",
+		"ID.NEXT COUNT 3\r\n", "ID.NEXT COUNT 2000 FORMAT uuid\r\n", "ID.NEXT COUNT 0\r\n", "ID.NEXT 'FORMAT' \"ulid\"\r\n",
+		"PING\r\n", "ECHO \"a \\x00 'b'\"\r\n", "*2\r\n$4\r\nECHO\r\n$4096\r\n" + strings.Repeat("e", 4096) + "\r\n",
+		"\r\n", "*0\r\n", "COMMAND DOCS\r\n", "CLIENT INFO\r\n", "HELLO 3\r\n", "RESET\r\n", "ID.DECODE 5 KIND int\r\n",
+		"NOTHING x y\r\n", "AUTH wrong\r\n", "AUTH " + issue + "\r\n", "AUTH " + issue + "\r\n", "AUTH " + issue + "\r\n",
+	}
+	ends := []string{"", "", "QUIT\r\nPING\r\n", "*1\r\n:5\r\n", "POST / HTTP/1.1\r\n", "*2\r\n$4\r\nEC", strings.Repeat("x", 9000)}
+	served, most := 0, 0
+	for seed := range uint64(25) {
+		rnd := rand.New(rand.NewPCG(seed, 27))
+		var in []byte
+		for range rnd.IntN(60) {
+			in = append(in, strings.Repeat(requests[rnd.IntN(len(requests))], 1+rnd.IntN(1+rnd.IntN(30)))...)
+		}
+		in = append(in, ends[rnd.IntN(len(ends))]...)
+		cuts := func() (cuts []int) {
+			for range rnd.IntN(40) {
+				cuts = append(cuts, 1+rnd.IntN(1+rnd.IntN(20_000)))
+			}
+			return cuts
+		}
+		guard := func() *access.Guard {
+			if seed%2 == 0 {
+				return nil
+			}
+			return access.New(access.Config{Tokens: list, Now: func() clock.Mono { return 0 }})
+		}
+		replies := agree(t, in, cuts(), cuts(), guard)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+		served, most = served+replies, max(most, len(in))
+	}
+	if served < 500 || most < 100_000 {
+		t.Errorf("%d replies, streams of up to %d bytes: too few", served, most)
+	}
+}
+
+// TestWaitDelaysNobody: while a request waits for the clock, other connections are answered,
+// and the answers to what came after it are in order.
+func TestWaitDelaysNobody(t *testing.T) {
+	bothShells(t, func(t *testing.T) {
+		w := newFixture(t)
+		w.node = node.New(node.Config{Name: "node-a", Gen: w.node.Config().Gen, MaxWait: time.Minute}, w.clock, zeros{})
+		w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
+		for range 251 { // the entropy of the lead
+			if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.listen(server.Config{}).serve(nil)
+		waiting, other := w.dial(), w.dial()
+		waiting.send("PING\r\n" + strings.Repeat("*1\r\n$7\r\nID.NEXT\r\n", 3) + "ECHO x\r\nID.NEXT COUNT 2\r\n")
+		if got := waiting.reply(); got != "+PONG" { // what came before it does not wait
+			t.Fatal(got)
+		}
+		for range 100 {
+			if got := other.ask("PING"); got != "+PONG" {
+				t.Fatal(got)
+			}
+		}
+		if n := w.node.Stats().Issued; n != 251<<15 {
+			t.Fatalf("%d IDs were issued", n)
+		}
+		w.clock.Advance(10 * time.Millisecond)
+		var last flake.ID
+		for range 3 {
+			id := waiting.parse(waiting.reply())
+			if id <= last {
+				t.Errorf("%v after %v", id, last)
+			}
+			last = id
+		}
+		if got := waiting.reply(); got != "x" {
+			t.Error(got)
+		}
+		if got := strings.Fields(strings.Trim(waiting.reply(), "*[]")); len(got) != 2 || waiting.parse(got[0]) <= last {
+			t.Errorf("%q after %v", got, last)
+		}
+	})
+}
+
+// TestClientLeavesWhileItWaits: the connection of a client that has left ends, also while a
+// request of it waits, and nothing is issued for it.
+func TestClientLeavesWhileItWaits(t *testing.T) {
+	w := newFixture(t)
+	w.node = node.New(node.Config{Name: "node-a", Gen: w.node.Config().Gen, MaxWait: time.Minute}, w.clock, zeros{})
+	w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
+	for range 251 {
+		if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.listen(server.Config{}).serve(listenUnix(t))
+	c := w.dial()
+	c.send("PING\r\nID.NEXT\r\n")
+	c.reply()
+	_ = c.Close()
+	if runtime.GOOS != "linux" {
+		return // A goroutine notices when it writes.
+	}
+	for w.listener.Connections() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	w.clock.Advance(10 * time.Millisecond)
+	if n := w.node.Stats().Issued; n != 251<<15 {
+		t.Errorf("%d IDs were issued", n)
+	}
+}
+
+// TestSlowReader: a client that asks for much and reads nothing gets no more than the sockets
+// hold, delays nobody, gets all of it once it reads, and is cut off when it never does.
+func TestSlowReader(t *testing.T) {
+	bothShells(t, func(t *testing.T) {
+		const times = 300_000
+		w := newFixture(t).serve(nil)
+		slow, other := w.dial(), w.dial()
+		ask := "*3\r\n$7\r\nID.NEXT\r\n$6\r\nFORMAT\r\n$4\r\nuuid\r\n"
+		go func() { _, _ = io.WriteString(slow.Conn, strings.Repeat(ask, times)) }()
+		var n, own int64
+		for before := int64(-1); n != before; { // until nothing more fits
+			before = n
+			for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); own++ {
+				other.parse(other.ask("ID.NEXT"))
+			}
+			n = w.node.Stats().Issued - own
+		}
+		if n >= times {
+			t.Fatalf("%d IDs were issued to a client that reads nothing", n)
+		}
+		for range times {
+			if got := slow.reply(); len(got) != 36 {
+				t.Fatalf("%q", got)
+			}
+		}
+
+		w = newFixture(t, func(c *respserver.Config) { c.WriteTimeout = 100 * time.Millisecond }).serve(nil)
+		slow, other = w.dial(), w.dial()
+		other.ask("PING")
+		go func() { _, _ = io.WriteString(slow.Conn, strings.Repeat(ask, times)) }()
+		for w.listener.Connections() != 1 {
+			other.parse(other.ask("ID.NEXT"))
+		}
+	})
+}
+
+// TestIdleConnectionsHoldLittle: an idle connection of a loop has no goroutine and no buffer.
+func TestIdleConnectionsHoldLittle(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("not run: only Linux has a loop")
+	}
+	const number, most = 400, 4 << 10
+	var conns [number]*client
+	w := newFixture(t).serve(nil)
+	usage := func() (goroutines int, bytes uint64) {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return runtime.NumGoroutine(), m.HeapAlloc + m.StackInuse
+	}
+	w.dial().ask("PING")
+	for i := range conns { // the clients are not what is measured
+		c, err := net.Dial("tcp", w.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		conns[i] = newClient(t, c)
+		if i == 0 {
+			conns[i].ask("ID.NEXT")
+		}
+	}
+	for w.listener.Connections() != number+1 {
+		time.Sleep(time.Millisecond)
+	}
+	before, used := usage()
+	for _, c := range conns { // all of them have been used, with half a request at the end
+		c.ask("ID.NEXT FORMAT uuid")
+		c.send(strings.Repeat("PING\r\n", 600) + "ID.NE")
+		for range 600 {
+			c.reply()
+		}
+	}
+	after, now := usage()
+	if after > before {
+		t.Errorf("%d goroutines, and %d after use", before, after)
+	}
+	if each := int64(now-used) / number; int64(now) > int64(used) && each > most {
+		t.Errorf("an idle connection holds %d bytes", each)
+	}
+}
+
+// TestRoomIsMade: a connection that makes room for another ends, and its place is free.
+func TestRoomIsMade(t *testing.T) {
+	bothShells(t, func(t *testing.T) {
+		w := newFixture(t)
+		q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }})
+		l := q.Listen(listen(t), quota.ListenerConfig{Connections: 8, Refusal: respserver.TooMany})
+		w.serve(l)
+		var all []*client
+		for i := range 7 { // one in eight is kept for those with a valid call
+			c := w.dial()
+			if got := c.ask("PING"); got != "+PONG" {
+				t.Fatalf("connection %d: %s", i, got)
+			}
+			all = append(all, c)
+		}
+		late := w.dial()
+		late.parse(late.ask("ID.NEXT"))
+		all[0].closed()
+		all[1].parse(all[1].ask("ID.NEXT"))
+		if st := l.Stats(); st.Open != 7 || st.Closed["room"] != 1 {
+			t.Errorf("%+v", st)
+		}
+		for _, c := range all {
+			_ = c.Close()
+		}
+		for l.Stats().Open != 1 {
+			time.Sleep(time.Millisecond)
+		}
+	})
+}
+
+// TestFairness: a client that takes long answers as fast as it can delays others by one turn.
+func TestFairness(t *testing.T) {
+	w := newFixture(t).serve(nil)
+	greedy, other := w.dial(), w.dial()
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(greedy.Conn, strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40))
+		if err == nil {
+			_, err = io.CopyN(io.Discard, greedy.r, 40*10_000*43)
+		}
+		done <- err
+	}()
+	turns := 0
+	for {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			if turns < 20 {
+				t.Errorf("another connection was answered %d times meanwhile", turns)
+			}
+			return
+		default:
+			other.parse(other.ask("ID.NEXT"))
+			turns++
+		}
+	}
+}
+
+// TestShutdownWhileConnecting: connections that are opened while the server stops end, however
+// far they are.
+func TestShutdownWhileConnecting(t *testing.T) {
+	for i := range 20 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			w := newFixture(t).serve(nil)
+			go func() {
+				for {
+					c, err := net.Dial("tcp", w.addr)
+					if err != nil {
+						return
+					}
+					_, _ = io.WriteString(c, "PING\r\n")
+					defer c.Close()
+				}
+			}()
+			time.Sleep(time.Duration(i) * time.Millisecond)
+		})
+	}
+}

@@ -1,0 +1,151 @@
+package respserver
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/flakelease/allocator/internal/quota"
+)
+
+// adopt gives a connection to a loop. It returns false for those that need a goroutine, since
+// their bytes are not those of a socket: with TLS, or in memory.
+func (s *Server) adopt(nc net.Conn, id int64) bool {
+	q, bounded := nc.(*quota.Conn)
+	raw := nc
+	if bounded {
+		raw = q.Conn
+	}
+	socket, ok := raw.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	l := s.loopFor(id)
+	if l == nil {
+		return false
+	}
+	fd, err := duplicate(socket)
+	if err != nil { // no more are left, or the connection was closed to make room
+		return false
+	}
+	k := &sock{fd: fd, loop: l, nc: nc}
+	k.conn = s.newConn(id, raw.LocalAddr(), raw.RemoteAddr(), quota.Of(nc), &l.kit)
+	k.shell = k
+	if !bounded {
+		k.nc = k
+	}
+	if bounded && !q.Replace(k) || !s.add(k.conn) {
+		k.release()
+		_ = raw.Close()
+		_ = nc.Close()
+		return true
+	}
+	// The runtime waits for all sockets that package net has. Each byte would wake its
+	// thread, too.
+	_ = raw.Close()
+	l.post(func() { l.add(k) })
+	return true
+}
+
+// duplicate returns another file descriptor of a socket.
+func duplicate(c syscall.Conn) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if controlErr := raw.Control(func(of uintptr) {
+		fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0)
+	}); controlErr != nil {
+		return 0, controlErr
+	}
+	return fd, err
+}
+
+// sock is a connection of a loop, whose thread owns all but the fields of mu.
+type sock struct {
+	*conn
+	loop *loop
+	nc   net.Conn // what is closed with it: the quota's connection, or the sock itself
+
+	served   bool               // add was called
+	armed    uint32             // events that epoll reports, besides the end
+	draining bool               // nothing more is read
+	pause    time.Duration      // for which it is not read, since its source has no tokens; 0: none
+	held     []byte             // was read and is not answered yet
+	unsent   []byte             // was not written yet
+	cancel   context.CancelFunc // ends the job under way; nil: there is none
+
+	closing atomic.Bool // Close was called
+	mu      sync.Mutex
+	fd      int
+	gone    bool // fd is closed
+}
+
+// sock is a net.Conn for package quota, which closes it and asks for its addresses.
+var _ net.Conn = (*sock)(nil)
+
+// Close makes the loop close the connection soon, and does not wait for it.
+func (k *sock) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.gone {
+		k.closing.Store(true)
+		_ = unix.Shutdown(k.fd, unix.SHUT_RDWR) // Epoll reports that.
+	}
+	return nil
+}
+
+// release closes the descriptor.
+func (k *sock) release() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.gone = true
+	_ = unix.Close(k.fd)
+}
+
+// SetLinger is that of a net.TCPConn.
+func (k *sock) SetLinger(seconds int) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.gone {
+		return net.ErrClosed
+	}
+	return unix.SetsockoptLinger(k.fd, unix.SOL_SOCKET, unix.SO_LINGER,
+		&unix.Linger{Onoff: 1, Linger: int32(seconds)})
+}
+
+// LocalAddr returns the address of this end.
+func (k *sock) LocalAddr() net.Addr { return k.local }
+
+// RemoteAddr returns the address of the client.
+func (k *sock) RemoteAddr() net.Addr { return k.remote }
+
+// Only the loop reads and writes, and deadlines are the server's.
+func (k *sock) Read([]byte) (int, error)         { return 0, net.ErrClosed }
+func (k *sock) Write([]byte) (int, error)        { return 0, net.ErrClosed }
+func (k *sock) SetDeadline(time.Time) error      { return net.ErrClosed }
+func (k *sock) SetReadDeadline(time.Time) error  { return net.ErrClosed }
+func (k *sock) SetWriteDeadline(time.Time) error { return net.ErrClosed }
+
+func (k *sock) abort() { _ = k.nc.Close() }
+
+func (k *sock) drain() { k.loop.post(func() { k.loop.drain(k) }) }
+
+// rawRead and rawWrite never block, so the scheduler need not know of them.
+func rawRead(fd int, b []byte) (int, syscall.Errno) {
+	n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+		uintptr(len(b)))
+	return int(n), errno
+}
+
+func rawWrite(fd int, b []byte) (int, syscall.Errno) {
+	n, _, errno := syscall.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+		uintptr(len(b)))
+	return int(n), errno
+}
