@@ -47,7 +47,7 @@ echo; echo "make $@: $$result in $$(( $$(date +%s) - began )) s"; [ "$$result" =
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help check abuse-test fence-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
+.PHONY: help check abuse-test fence-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-redis bench-programs bench-peers bench-go gen fuzz clean tools \
         check-format check-vet check-static check-commits check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
 
 help: ## show this list
@@ -208,9 +208,16 @@ mutation: ## change one operator or statement at a time and run the package's te
 	done; exit $$failed
 
 bench: ## measure everything, peers beside us, and write bin/benchmarks.md: some minutes; BENCH_ROUNDS=9 for more
+	$(MAKE) --no-print-directory bench-programs
+	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -o $(BIN)/benchmarks.md
+
+bench-redis: ## the Redis protocol beside Redis by redis-benchmark, on TCP and Unix sockets, and write bin/redis.md: 4 minutes
+	$(MAKE) --no-print-directory bench-programs
+	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -only redis-benchmark -o $(BIN)/redis.md
+
+bench-programs:
 	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
 	cd bench && CGO_ENABLED=0 $(GO) build -trimpath -o ../$(BIN)/bench-run ./run
-	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -o $(BIN)/benchmarks.md
 
 bench-peers: ## our codecs and generators beside other libraries alone, in one run; fails where a goal is missed
 	cd bench && $(GO) run ./ratios

@@ -2,7 +2,6 @@ package services
 
 import (
 	"fmt"
-	"net"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -11,7 +10,7 @@ import (
 // echoEpoll is echo on one thread that waits by epoll for connections to read from,
 // as Redis does: the minimum that a server can do, without the Go runtime's
 // scheduler.
-func echoEpoll(l *net.TCPListener) error {
+func echoEpoll(l filer) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	f, err := l.File()

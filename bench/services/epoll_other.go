@@ -2,9 +2,6 @@
 
 package services
 
-import (
-	"errors"
-	"net"
-)
+import "errors"
 
-func echoEpoll(*net.TCPListener) error { return errors.ErrUnsupported }
+func echoEpoll(filer) error { return errors.ErrUnsupported }

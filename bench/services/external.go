@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,8 @@ import (
 const (
 	RedisBenchmark          = "one ID a request by redis-benchmark, 64 connections"
 	RedisBenchmarkPipelined = "16 requests at once by redis-benchmark, 64 connections"
+	RedisSocket             = "one ID a request by redis-benchmark on a Unix socket, 64 connections"
+	RedisSocketPipelined    = "16 requests at once by redis-benchmark on a Unix socket, 64 connections"
 	Wrk                     = "one ID a request by wrk, 64 connections"
 )
 
@@ -63,36 +66,54 @@ func externalCases() (list []Case) {
 			return servers(e)
 		}
 	}
-	nodeRESP := func(e *Env) string { return e.Node[0].RESP }
 	for _, c := range []struct {
 		group, mode string
 		depth       int
-	}{{RedisBenchmark, draw, 1}, {RedisBenchmarkPipelined, sustained, pipe}} {
-		// The echo of a command is a valid answer: an array of its words.
-		list = append(list,
-			Case{
-				Group:   c.group,
-				Name:    "an echo by epoll, one thread (floor)",
-				Callers: conns,
-				PerOp:   c.depth,
-				Servers: with("redis-benchmark", epoll),
-				Load:    redisBenchmark(func(e *Env) string { return e.Peer["epoll"] }, conns, c.depth, "ID.NEXT"),
-			},
-			Case{
+		on          func(*Env) Redis
+	}{
+		{RedisBenchmark, draw, 1, func(e *Env) Redis { return e.TCP }},
+		{RedisBenchmarkPipelined, sustained, pipe, func(e *Env) Redis { return e.TCP }},
+		{RedisSocket, draw, 1, func(e *Env) Redis { return e.Socket }},
+		{RedisSocketPipelined, sustained, pipe, func(e *Env) Redis { return e.Socket }},
+	} {
+		// servers are none where there is no address, and else those of another address that is known.
+		servers := func(addr, known func(*Env) string) func(*Env) []string {
+			return with("redis-benchmark", func(e *Env) []string {
+				if addr(e) == "" {
+					return nil
+				}
+				return []string{known(e)}
+			})
+		}
+		echo := func(e *Env) string { return c.on(e).Epoll }
+		list = append(list, Case{
+			// The echo of a command is a valid answer: an array of its words.
+			Group:   c.group,
+			Name:    "an echo by epoll, one thread (floor)",
+			Callers: conns,
+			PerOp:   c.depth,
+			Servers: servers(echo, echo),
+			Load:    redisBenchmark(echo, conns, c.depth, "ID.NEXT"),
+		})
+		if c.group == RedisBenchmark || c.group == RedisBenchmarkPipelined {
+			list = append(list, Case{
 				Group:   c.group,
 				Name:    "an echo over TCP, Go (floor)",
 				Callers: conns,
 				PerOp:   c.depth,
 				Servers: with("redis-benchmark", peer("tcp")),
 				Load:    redisBenchmark(func(e *Env) string { return e.Peer["tcp"] }, conns, c.depth, "ID.NEXT"),
-			},
+			})
+		}
+		theirs, ours := func(e *Env) string { return c.on(e).Server }, func(e *Env) string { return c.on(e).Node }
+		list = append(list,
 			Case{
 				Group:   c.group,
 				Name:    "Redis INCR",
 				Callers: conns,
 				PerOp:   c.depth,
-				Servers: with("redis-benchmark", redis),
-				Load:    redisBenchmark(func(e *Env) string { return e.Redis }, conns, c.depth, "INCR", "id"),
+				Servers: servers(theirs, func(e *Env) string { return e.Redis }),
+				Load:    redisBenchmark(theirs, conns, c.depth, "INCR", "id"),
 			},
 			Case{
 				Group:   c.group,
@@ -101,8 +122,8 @@ func externalCases() (list []Case) {
 				Mode:    c.mode,
 				Callers: conns,
 				PerOp:   c.depth,
-				Servers: with("redis-benchmark", respNode),
-				Load:    redisBenchmark(nodeRESP, conns, c.depth, "ID.NEXT"),
+				Servers: servers(ours, func(e *Env) string { return c.on(e).GRPC }),
+				Load:    redisBenchmark(ours, conns, c.depth, "ID.NEXT"),
 			})
 	}
 	return append(list,
@@ -143,8 +164,12 @@ func (e *Env) findTools() {
 func redisBenchmark(addr func(*Env) string, conns, depth int, command ...string) Load {
 	once := func(ctx context.Context, e *Env, requests int) (external, error) {
 		host, port, _ := net.SplitHostPort(addr(e))
-		args := append([]string{"-h", host, "-p", port, "-c", strconv.Itoa(conns), "-P", strconv.Itoa(depth),
-			"-n", strconv.Itoa(requests), "--csv"}, command...)
+		server := []string{"-h", host, "-p", port}
+		if path, ok := strings.CutPrefix(addr(e), unixPrefix); ok {
+			server = []string{"-s", path}
+		}
+		args := slices.Concat(server, []string{"-c", strconv.Itoa(conns), "-P", strconv.Itoa(depth),
+			"-n", strconv.Itoa(requests), "--csv"}, command)
 		out, err := exec.CommandContext(ctx, e.Tool["redis-benchmark"], args...).Output()
 		if err != nil {
 			return external{}, fmt.Errorf("redis-benchmark: %w: %s", err, stderrOf(err))

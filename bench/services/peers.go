@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"google.golang.org/grpc"
@@ -26,7 +27,11 @@ func Serve(kind, addr string) error {
 	if kind == "etcd" {
 		return serveEtcd(ctx, addr)
 	}
-	l, err := net.Listen("tcp", addr)
+	network, addr := "tcp", addr
+	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {
+		network, addr = "unix", path
+	}
+	l, err := net.Listen(network, addr)
 	if err != nil {
 		return err
 	}
@@ -40,7 +45,7 @@ func Serve(kind, addr string) error {
 	case "tcp":
 		err = echo(l)
 	case "epoll":
-		err = echoEpoll(l.(*net.TCPListener))
+		err = echoEpoll(l.(filer))
 	case "http":
 		err = (&http.Server{Handler: http.HandlerFunc(nothing)}).Serve(l)
 	case "http-limits":
@@ -57,6 +62,9 @@ func Serve(kind, addr string) error {
 	}
 	return err
 }
+
+// filer is a listener of a socket.
+type filer interface{ File() (*os.File, error) }
 
 func serveEtcd(ctx context.Context, addr string) error {
 	_, port, err := net.SplitHostPort(addr)

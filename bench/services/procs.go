@@ -29,6 +29,8 @@ type Env struct {
 	Postgres string // address; "": not installed
 	Etcd     string // address of the one member that our nodes use, too
 	Peer     map[string]string
+	TCP      Redis
+	Socket   Redis
 	Versions map[string]string // programs that no go.mod has, to their versions
 	Tool     map[string]string // paths of other people's clients that are installed
 	Missing  []string          // cases that are not measured, each with the reason
@@ -40,6 +42,25 @@ type Env struct {
 // Node is where one of our nodes answers.
 type Node struct {
 	GRPC, HTTP, RESP string // RESP "": no such listener
+}
+
+// Redis holds what answers the Redis protocol on one kind of socket, by address; "": nothing does.
+type Redis struct {
+	Epoll  string // the minimum that a server can do
+	Server string // Redis
+	Node   string // ours, whose gRPC address is the next one
+	GRPC   string
+}
+
+// unixPrefix begins the address of a Unix socket.
+const unixPrefix = "unix:"
+
+// connect connects to a server.
+func connect(addr string) (net.Conn, error) {
+	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {
+		return net.Dial("unix", path)
+	}
+	return net.Dial("tcp", addr)
 }
 
 type proc struct {
@@ -66,17 +87,22 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 	if err := os.Chmod(e.dir, 0o755); err != nil { // PostgreSQL runs as another user
 		return e, err
 	}
-	kinds := []string{"tcp", "http", "http-limits", "grpc"}
+	peers := map[string]string{"tcp": "", "http": "", "http-limits": "", "grpc": ""}
 	if runtime.GOOS == "linux" {
-		kinds = append(kinds, "epoll")
+		e.Socket.Epoll = unixPrefix + filepath.Join(e.dir, "epoll.sock")
+		peers["epoll"], peers["epoll-unix"] = "", e.Socket.Epoll
 	}
-	for _, kind := range kinds {
-		addr := freeAddr()
+	for name, addr := range peers {
+		if addr == "" {
+			addr = freeAddr()
+		}
+		kind := strings.TrimSuffix(name, "-unix")
 		if err := e.start(ctx, addr, nil, self, "-serve", kind, "-addr", addr); err != nil {
 			return e, err
 		}
-		e.Peer[kind] = addr
+		e.Peer[name] = addr
 	}
+	e.TCP.Epoll = e.Peer["epoll"]
 	if err := e.startNodes(ctx, binary, self); err != nil {
 		return e, err
 	}
@@ -104,6 +130,10 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 	if !resp {
 		e.Missing = append(e.Missing, "this, RESP: this version has no Redis protocol listener")
 	}
+	sockets := bytes.Contains(help, []byte(unixPrefix+"/"))
+	if !sockets {
+		e.Missing = append(e.Missing, "this, RESP, on a Unix socket: this version listens on none")
+	}
 	for i := range e.Node {
 		n := Node{GRPC: freeAddr(), HTTP: freeAddr()}
 		admin, gossip := freeAddr(), freeAddr()
@@ -114,6 +144,10 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 		}
 		if resp {
 			n.RESP = freeAddr()
+			if i == Nodes-1 && sockets {
+				n.RESP = unixPrefix + filepath.Join(e.dir, "node.sock")
+				e.Socket.Node, e.Socket.GRPC = n.RESP, n.GRPC
+			}
 			args = append(args, "--listen.resp", n.RESP)
 		}
 		if err := e.start(ctx, n.GRPC, nil, binary, args...); err != nil {
@@ -124,6 +158,7 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 		}
 		e.Node[i] = n
 	}
+	e.TCP.Node, e.TCP.GRPC = e.Node[0].RESP, e.Node[0].GRPC
 	return nil
 }
 
@@ -153,14 +188,15 @@ func (e *Env) startRedis(ctx context.Context) {
 		e.Missing = append(e.Missing, "Redis: redis-server is not installed (Debian: apt-get install redis-server)")
 		return
 	}
-	addr := freeAddr()
+	addr, socket := freeAddr(), filepath.Join(e.dir, "redis.sock")
 	_, port, _ := net.SplitHostPort(addr)
-	err = e.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no",
-		"--dir", e.dir)
+	err = e.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--unixsocket", socket, "--save", "",
+		"--appendonly", "no", "--dir", e.dir)
 	if err != nil {
 		e.Missing = append(e.Missing, fmt.Sprintf("Redis: %v", err))
 		return
 	}
+	e.TCP.Server, e.Socket.Server = addr, unixPrefix+socket
 	e.Redis, e.Versions["Redis"] = addr, versionOf(ctx, path, "v=")
 }
 
@@ -271,7 +307,7 @@ func (e *Env) start(ctx context.Context, addr string, as *syscall.SysProcAttr, p
 	go func() { _ = p.cmd.Wait(); close(p.done) }()
 	e.procs[addr] = p
 	for end := time.Now().Add(startTimeout); ; {
-		if c, err := net.Dial("tcp", addr); err == nil {
+		if c, err := connect(addr); err == nil {
 			return c.Close()
 		}
 		select {

@@ -9,7 +9,9 @@ import (
 
 // Tables writes the results as Markdown, a table a group.
 func Tables(w io.Writer, results []Result) {
-	for _, group := range []string{Single, Pipelined, RedisBenchmark, RedisBenchmarkPipelined, Wrk, SDK, Blocks} {
+	for _, group := range []string{
+		Single, Pipelined, RedisBenchmark, RedisBenchmarkPipelined, RedisSocket, RedisSocketPipelined, Wrk, SDK, Blocks,
+	} {
 		var first *Result
 		for i := range results {
 			r := &results[i]
