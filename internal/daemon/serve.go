@@ -17,13 +17,13 @@ import (
 
 // servers returns the servers of the gRPC, HTTP and admin listeners.
 func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
-	g := d.grpc.GRPC(d.security.grpcOptions()...)
+	g := d.grpc.GRPC(d.security.grpcOptions(d.cfg.Listen.GRPC)...)
 	h := httpserver.NewServer(d.http, d.log)
 	admin := httpserver.NewServer(d.hosts(d.cfg.CheckAdminHost()).Handler(d.AdminHandler()), d.log)
-	h.TLSConfig = d.security.config("http/1.1")
+	h.TLSConfig = d.security.config(d.cfg.Listen.HTTP, "http/1.1")
 	h.WriteTimeout += d.cfg.Issue.MaxWait
 	if d.cfg.TLS.Admin {
-		admin.TLSConfig = d.security.config("http/1.1")
+		admin.TLSConfig = d.security.config(d.cfg.Listen.Admin, "http/1.1")
 	}
 	if d.cfg.PProf {
 		admin.WriteTimeout = 0 // a profile takes as long as the request asks for
@@ -56,7 +56,7 @@ func serveHTTP(s *http.Server) func(net.Listener) error {
 }
 
 func (d *Daemon) serveRESP(l net.Listener) error {
-	if c := d.security.config(); c != nil {
+	if c := d.security.config(d.cfg.Listen.RESP); c != nil {
 		l = tls.NewListener(l, c)
 	}
 	return d.resp.Serve(l)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -284,11 +282,7 @@ func credentialsOf(ctx context.Context) access.Credentials {
 	if t, ok := info.(credentials.TLSInfo); ok {
 		state = &t.State
 	}
-	var from netip.Addr
-	if a, ok := p.Addr.(*net.TCPAddr); ok {
-		from = a.AddrPort().Addr()
-	}
-	return server.CredentialsOf(state, from)
+	return server.CredentialsOf(state, p.Addr.String())
 }
 
 // authorize is admit, and logs calls with scope Admin.

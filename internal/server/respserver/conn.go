@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"sync/atomic"
 
 	"github.com/flakelease/allocator/internal/access"
@@ -98,9 +97,8 @@ func (c *conn) serve() {
 
 // handshake does the TLS handshake and identifies the caller.
 func (c *conn) handshake() bool {
-	if addr, err := netip.ParseAddrPort(c.nc.RemoteAddr().String()); err == nil {
-		c.creds.Address = addr.Addr()
-	}
+	from := c.nc.RemoteAddr().String()
+	c.creds = server.CredentialsOf(nil, from)
 	if t, ok := c.nc.(*tls.Conn); ok {
 		ctx, cancel := context.WithTimeout(c.ctx, handshakeTimeout)
 		defer cancel()
@@ -108,7 +106,7 @@ func (c *conn) handshake() bool {
 			return false
 		}
 		state := t.ConnectionState()
-		c.creds = server.CredentialsOf(&state, c.creds.Address)
+		c.creds = server.CredentialsOf(&state, from)
 	}
 	c.reset()
 	return true
