@@ -59,7 +59,7 @@ func (s *Service) Reject(err error, caller access.Caller, n Need, began clock.Mo
 	if err == nil {
 		return nil
 	}
-	r := s.node.Refused(AccessRefusal(err, caller, n.Scope))
+	r := s.issuer.Refused(AccessRefusal(err, caller, n.Scope))
 	s.Done(n.Surface, r, began)
 	return r
 }

@@ -231,7 +231,7 @@ func (c *conn) do(args [][]byte) {
 	}
 	switch {
 	case c.unauthenticated != nil && (cmd == nil || !cmd.open):
-		c.s.service.Done(server.RESPOther, c.s.node.Refused(c.unauthenticated), began)
+		c.s.service.Done(server.RESPOther, c.s.issuer.Refused(c.unauthenticated), began)
 		c.out = appendRefusal(c.out, "NOAUTH", c.unauthenticated)
 	case cmd == nil:
 		c.s.service.NotFound(server.RESPOther, began)

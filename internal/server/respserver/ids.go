@@ -55,7 +55,7 @@ func (c *conn) settle() {
 	}
 	began := c.s.service.Begin()
 	if n > 1 {
-		if b, err := c.s.node.Try(c.s.node.Clock().Now(), n, 0); err == nil {
+		if b, err := c.s.issuer.Try(c.s.issuer.Clock().Now(), n, 0); err == nil {
 			c.appendIDs(b, as)
 			c.quota.Valid()
 			c.s.service.DoneAll(server.RESPIDs, n, nil, began)
@@ -87,7 +87,7 @@ func (c *conn) block(count int, after flake.ID) (gen.Block, error) {
 	if c.refused {
 		ctx = expired
 	}
-	b, err := c.s.node.Next(ctx, count, after)
+	b, err := c.s.issuer.Next(ctx, count, after)
 	c.refused = c.refused || err != nil
 	return b, err
 }
@@ -161,7 +161,7 @@ func (c *conn) next(args [][]byte) {
 		if o, bad = server.ParseOrder(server.Fields{Count: field(count), As: field(as), After: field(after)},
 			c.s.limits); bad != nil {
 			c.settle()
-			c.fail(server.RESPIDs, c.s.node.Refused(bad))
+			c.fail(server.RESPIDs, c.s.issuer.Refused(bad))
 			return
 		}
 	}
@@ -261,7 +261,7 @@ func (c *conn) hget(args [][]byte) {
 	if !ok {
 		_, bad := server.ParseOrder(server.Fields{As: field(args[2])}, c.s.limits)
 		c.settle()
-		c.fail(server.RESPIDs, c.s.node.Refused(bad))
+		c.fail(server.RESPIDs, c.s.issuer.Refused(bad))
 		return
 	}
 	c.enqueue(o.As)
@@ -277,7 +277,7 @@ func (c *conn) decode(args [][]byte) {
 		c.fail(server.RESPDecode, c.s.malformed("ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"))
 		return
 	}
-	d, err := c.s.reader.Describe(c.ctx, string(args[1]), kind)
+	d, err := c.s.describe(c.ctx, string(args[1]), kind)
 	c.s.service.Done(server.RESPDecode, err, began)
 	if err != nil {
 		c.refuse(err)
@@ -289,18 +289,33 @@ func (c *conn) decode(args [][]byte) {
 
 // status answers ID.STATUS with the member "self" of GET /v1/cluster.
 func (c *conn) status([][]byte) {
+	if c.elsewhere("ID.STATUS") {
+		return
+	}
 	c.quota.Valid()
 	c.appendJSON(c.s.reader.Self())
 }
 
 // watermark answers ID.WATERMARK with the JSON of GET /v1/watermark. It does not wait.
 func (c *conn) watermark([][]byte) {
+	if c.elsewhere("ID.WATERMARK") {
+		return
+	}
 	a, err := c.s.service.Watermark(c.ctx, 0, 0, c.quota.Valid)
 	if err != nil {
 		c.refuse(err)
 		return
 	}
 	c.appendJSON(a)
+}
+
+// elsewhere answers a command that an agent leaves to nodes, and reports whether it is one.
+func (c *conn) elsewhere(command string) bool {
+	err := c.s.service.Elsewhere(command)
+	if err != nil {
+		c.out = resp.AppendError(c.out, "ERR", err.Error())
+	}
+	return err != nil
 }
 
 func (c *conn) appendJSON(v any) {
