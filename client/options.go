@@ -88,6 +88,10 @@ type Options struct {
 	// MaxAge is how old an ID of Prefetch may be when it is given; 0 means
 	// DefaultMaxAge. Older ones are dropped and counted.
 	MaxAge time.Duration
+	// RenewEarly has Prefetch request the next block when the present one has reached half of MaxAge,
+	// so that calls which come seldom find IDs too. It costs a request each half of MaxAge while
+	// there are calls, and IDs that nobody takes.
+	RenewEarly bool
 	// MaxPrefetch is the largest block of Prefetch; 0 means 1,000,000, the maximum
 	// that a node grants. Blocks are as small as demand allows.
 	MaxPrefetch int
