@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -475,9 +476,14 @@ func Options() []Option {
 }
 
 // AddFlags adds a flag for each option to fs. Load takes those that were set.
-func AddFlags(fs *pflag.FlagSet) {
+//
+// With keys, only these have one.
+func AddFlags(fs *pflag.FlagSet, keys ...string) {
 	scratch := Default()
 	for _, o := range scratch.options() {
+		if len(keys) > 0 && !slices.Contains(keys, o.Key) {
+			continue
+		}
 		def := ""
 		if o.Key == "node.name" {
 			def = "host name" // so that help and references are the same everywhere

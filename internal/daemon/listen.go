@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
@@ -74,7 +75,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		if p.addr == "" {
 			continue
 		}
-		l, err := d.open(ctx, p.addr)
+		l, err := open(ctx, d.host.Listen, p.addr, d.cfg.Listen.Socket)
 		if err != nil {
 			d.listeners.close()
 			return &PortError{Key: p.key, Addr: p.addr, Err: err}
@@ -95,12 +96,13 @@ func (d *Daemon) listen(ctx context.Context) error {
 	return nil
 }
 
-// open listens on a port or a Unix socket.
-func (d *Daemon) open(ctx context.Context, addr string) (net.Listener, error) {
-	if s := d.cfg.Listen.Socket; unixsocket.Is(addr) {
+// open listens on a port, by listen, or on a Unix socket.
+func open(ctx context.Context, listen func(context.Context, string, string) (net.Listener, error), addr string,
+	s config.Socket) (net.Listener, error) {
+	if unixsocket.Is(addr) {
 		return unixsocket.Listen(ctx, unixsocket.Config{Addr: addr, Mode: s.Mode, Owner: s.Owner, Group: s.Group})
 	}
-	return d.host.Listen(ctx, "tcp", addr)
+	return listen(ctx, "tcp", addr)
 }
 
 // advertised returns the address for other nodes and clients: the configured one, else

@@ -31,8 +31,8 @@ func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
 	return g, h, admin
 }
 
-// serve starts to serve on a port; nil: it is not configured.
-func (d *Daemon) serve(l *lifecycle, name string, port net.Listener, serve func(net.Listener) error) {
+// serveOn starts to serve on a port; nil: it is not configured.
+func serveOn(l *lifecycle, name string, port net.Listener, serve func(net.Listener) error) {
 	if port == nil {
 		return
 	}
@@ -72,7 +72,7 @@ func (d *Daemon) endReadiness() {
 
 // finishRequests closes the listeners of clients and waits until the requests in flight
 // are answered. When ctx ends it aborts those that are left.
-func (d *Daemon) finishRequests(ctx context.Context, g *grpc.Server, h *http.Server) error {
+func finishRequests(ctx context.Context, g *grpc.Server, h *http.Server, r *respserver.Server) error {
 	var all errgroup.Group
 	all.Go(func() error {
 		err := h.Shutdown(ctx)
@@ -93,8 +93,8 @@ func (d *Daemon) finishRequests(ctx context.Context, g *grpc.Server, h *http.Ser
 			return ctx.Err()
 		}
 	})
-	if d.resp != nil {
-		all.Go(func() error { return d.resp.Shutdown(ctx) })
+	if r != nil {
+		all.Go(func() error { return r.Shutdown(ctx) })
 	}
 	return all.Wait()
 }
