@@ -33,8 +33,8 @@ type AgentConfig struct {
 	// tokens have no effect.
 	Settings config.Config
 	Client   client.Options // how nodes are reached; the mode and what belongs to it are set by New
-	MaxAge   time.Duration  // of an ID when it is issued
-	MaxWait  time.Duration  // for a node, of a request
+	MaxAge   time.Duration  // An ID may be this old when it is issued.
+	MaxWait  time.Duration  // A request may wait this long for a node.
 	Version  string
 	Logger   *slog.Logger
 }

@@ -63,7 +63,7 @@ func (n *Node) Config() Config { return n.cfg }
 // About is what requests for IDs are checked against, and who answers them.
 type About struct {
 	Name     string
-	Format   flake.Format // of all IDs
+	Format   flake.Format // All IDs have it.
 	MaxBlock int          // the largest count of a request
 }
 

@@ -46,7 +46,8 @@ func (w *Workers) Extend(ctx context.Context, c access.Caller, id, handle string
 	case err != nil:
 		return worker.Worker{}, err
 	case req.NotAfter < 0:
-		return worker.Worker{}, w.issuer.Refused(Malformed("not_after_unix_ms is negative: send Unix milliseconds, or 0"))
+		return worker.Worker{},
+			w.issuer.Refused(Malformed("not_after_unix_ms is negative: send Unix milliseconds, or 0"))
 	case req.Floor < 0:
 		return worker.Worker{}, w.issuer.Refused(Malformed("floor_unix_ms is negative: send Unix milliseconds, or 0"))
 	}

@@ -16,7 +16,8 @@ func acquire(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%w: %w: use a directory that this process may write, such as /run/allocator", ErrOwner, err)
+		return nil, fmt.Errorf("%w: %w: use a directory that this process may write, such as /run/allocator", ErrOwner,
+			err)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%w: create the directory first", err)
 	case err != nil:

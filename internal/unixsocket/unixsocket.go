@@ -121,8 +121,8 @@ func bind(ctx context.Context, path string, mode fs.FileMode, uid, gid int) (*Li
 	l := &Listener{UnixListener: u, path: path}
 	if l.made, err = os.Lstat(path); err == nil && (uid >= 0 || gid >= 0) {
 		if err = os.Lchown(path, uid, gid); errors.Is(err, fs.ErrPermission) {
-			err = fmt.Errorf("%w: this process may not give it away: run it as that user, or with a group that it is in",
-				err)
+			err = fmt.Errorf("%w: this process may not give the socket away: run it as that user, or name a group "+
+				"that it is in", err)
 		}
 	}
 	if err == nil {
@@ -249,7 +249,7 @@ func (p Peer) String() string {
 
 const userPrefix = "uid:"
 
-// User returns the user in the text of a Peer, such as "uid:1000", by which callers are told apart;
+// User returns the user in the text of a Peer, such as "uid:1000", by which callers are distinguished;
 // "unix" if it is not known; "" of any other address.
 func User(addr string) string {
 	if addr == (Peer{}).String() {

@@ -49,10 +49,10 @@ It listens once a node has answered. SIGINT and SIGTERM stop it in order.`,
 		Args: cobra.NoArgs,
 	}
 	options := remote.ClientFlags(a, cmd)
-	maxAge := cmd.Flags().Duration("max-age", client.DefaultMaxAge, "how old an ID may be when it is given; older ones "+
-		"are dropped")
-	maxWait := cmd.Flags().Duration("max-wait", defaultWait, "how long a request may wait for a node, where no ID is "+
-		"there")
+	maxAge := cmd.Flags().Duration("max-age", client.DefaultMaxAge,
+		"how old an ID may be when it is given; older ones are dropped")
+	maxWait := cmd.Flags().Duration("max-wait", defaultWait,
+		"how long a request may wait for a node, where no ID is there")
 	load := a.SettingsOf(cmd, base(), settings...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o, err := options()
