@@ -339,9 +339,12 @@ func TestPage(t *testing.T) {
 	}
 	nodes, _ := cluster(t)
 	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, ".curlrc"), []byte("silent\nshow-error\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	sh := pages.NewShell(t, pages.Config{
 		Dir: dir,
-		Env: []string{"PATH=" + built + ":" + filepath.Dir(debianPython) + ":" + os.Getenv("PATH")},
+		Env: []string{"FAKETTY=1", "CURL_HOME=" + dir, "PATH=" + built + ":" + filepath.Dir(debianPython) + ":" + os.Getenv("PATH")},
 		Here: strings.NewReplacer("/run/allocator/", dir+"/", "/run/allocator", dir,
 			"node1:9000,node2:9000,node3:9000", nodes.Nodes[0].GRPC+","+nodes.Nodes[1].GRPC+","+nodes.Nodes[2].GRPC),
 	})
