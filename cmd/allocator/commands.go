@@ -70,7 +70,8 @@ func groups(a *cli.App) []group {
 		}},
 		{"IDs from a cluster", []*cobra.Command{
 			dev.Command(a), agent.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a),
-			cluster.WatermarkCommand(a), cluster.EventsCommand(a), top.Command(a), worker.Command(a), fence.Command(a), bench.Command(a),
+			cluster.WatermarkCommand(a), cluster.EventsCommand(a), top.Command(a), worker.Command(a), fence.Command(a),
+			bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a),

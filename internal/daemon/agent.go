@@ -32,7 +32,7 @@ type AgentConfig struct {
 	// Settings say where the agent listens and whom it limits; those of etcd, leases, clocks, TLS and
 	// tokens have no effect.
 	Settings config.Config
-	Client   client.Options // how nodes are reached; the mode and what belongs to it are set by New
+	Client   client.Options // NewAgent sets the mode, and what belongs to it.
 	MaxAge   time.Duration  // An ID may be this old when it is issued.
 	MaxWait  time.Duration  // A request may wait this long for a node.
 	Version  string

@@ -41,7 +41,10 @@ It answers as a node does, with the refusals of its nodes. It decodes IDs, but d
 holders. Status, the watermark, workers, events and admin calls are answered by nodes alone: the
 error of such a call names those in --addr.
 
-It listens once a node has answered. SIGINT and SIGTERM stop it in order.`,
+It listens once a node has answered. SIGINT and SIGTERM stop it in order.
+
+Of the settings of serve it has node.name, listen.grpc, listen.http, listen.resp, listen.admin
+(none unless set), listen.socket-*, listen.insecure, http.hosts, limit.*, log.* and drain.timeout.`,
 		Example: `  allocator agent --addr node1:9000,node2:9000 --listen.resp unix:/run/allocator/agent.sock
   redis-cli -s /run/allocator/agent.sock ID.NEXT
   allocator agent --addr node1:9000 --ca ca.pem --token-file token --listen.http unix:/run/allocator/http.sock
