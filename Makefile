@@ -48,7 +48,7 @@ echo; echo "make $@: $$result in $$(( $$(date +%s) - began )) s"; [ "$$result" =
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help check abuse-test agent-test fence-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
+.PHONY: help check abuse-test agent-test bench-agent fence-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-peers bench-go gen fuzz clean tools \
         check-format check-vet check-static check-commits check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
 
 help: ## show this list
@@ -173,6 +173,9 @@ fence-test: ## readers of fenced tables beside readers that lose rows, on real n
 
 agent-test: ## PHP-FPM, gunicorn and redis-cli at an agent that is killed, with nodes that fail: 1 minute; AGENT_TIER=nightly for 5
 	TIER=$(AGENT_TIER) $(GO) -C chaos/real test -count=1 -timeout 30m -v ./agent
+
+bench-agent: ## an agent on a Unix socket beside Redis on one and a node over TCP, by redis-benchmark: a minute
+	GO="$(GO)" bench/agent.sh
 
 console-test: ## the pages for operators in Chromium, with 10 minutes of 1,024 sids: 12 minutes; bin/console has screenshots
 	cd chaos/real && $(GO) test -count 1 -timeout 60m -v ./console -long -shots $(CURDIR)/$(BIN)/console
