@@ -110,7 +110,7 @@ func runAgent(t *testing.T, dir string, change func(*daemon.AgentConfig), target
 	c := onSockets(config.Default(), dir)
 	c.Listen.Admin, c.Node.Name = "", "moody"
 	cfg := daemon.AgentConfig{
-		Settings: c, Client: client.Options{Targets: targets}, MaxAge: time.Second, MaxWait: 300 * time.Millisecond,
+		Settings: c, Client: client.Options{Targets: targets}, MaxAge: time.Second, MaxWait: 2 * time.Second,
 		Version: "test", Logger: slog.New(slog.NewTextHandler(out, nil)),
 	}
 	if change != nil {
@@ -390,7 +390,11 @@ func TestAgentOrder(t *testing.T) {
 		if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		head, _ := in.ReadString('\n')
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		head, err := in.ReadString('\n')
+		if err != nil || head != "$13\r\n" {
+			t.Fatalf("%s: %q, %v", command, head, err)
+		}
 		text, err := in.ReadString('\n')
 		if err == nil {
 			id, err = flake.Parse(strings.TrimSpace(text))
