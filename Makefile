@@ -16,6 +16,7 @@ E2E_IDS ?= 10000000# of the end-to-end run by itself
 MUTATED ?= gen lease lease/repair lease/keeper clock agreement node worker worker/broker quota feed adopt operate server/resp server/respserver wire client embed# packages of `make mutation` without PKG
 AT_ONCE ?= 2# steps of `make check` beside each other
 FENCE_TIER ?= check# of `make fence-test`: check or nightly
+AGENT_TIER ?= check# of `make agent-test`: check or nightly
 LIMIT   ?= 0# mutants of each package, drawn by MUTATION_SEED; 0: all
 MUTATION_SEED ?= 1
 COUNT   ?= 1# runs of each Go benchmark
@@ -47,7 +48,7 @@ echo; echo "make $@: $$result in $$(( $$(date +%s) - began )) s"; [ "$$result" =
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help check abuse-test fence-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-redis bench-programs bench-peers bench-go gen fuzz clean tools \
+.PHONY: help check abuse-test agent-test bench-agent fence-test build image image-twice compose-test test race lint model sim scale e2e chaos chaos-soak chaos-workers chaos-bugs mutation bench bench-redis bench-programs bench-peers bench-go gen fuzz clean tools \
         check-format check-vet check-static check-commits check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
 
 help: ## show this list
@@ -170,6 +171,12 @@ abuse-test: ## attack a node in 256 MiB while honest callers use it, and write b
 fence-test: ## readers of fenced tables beside readers that lose rows, on real nodes and PostgreSQL: 3 minutes; FENCE_TIER=nightly for 20
 	TIER=$(FENCE_TIER) $(GO) -C chaos/real test -count=1 -v ./fence
 	TIER=$(FENCE_TIER) $(GO) -C chaos/fence/collector test -count=1 -v .
+
+agent-test: ## PHP-FPM, gunicorn and redis-cli at an agent that is killed, with nodes that fail: 1 minute; AGENT_TIER=nightly for 5
+	TIER=$(AGENT_TIER) $(GO) -C chaos/real test -count=1 -timeout 30m -v ./agent
+
+bench-agent: ## an agent on a Unix socket beside Redis on one and a node over TCP, by redis-benchmark: a minute
+	GO="$(GO)" bench/agent.sh
 
 console-test: ## the pages for operators in Chromium, with 10 minutes of 1,024 sids: 12 minutes; bin/console has screenshots
 	cd chaos/real && $(GO) test -count 1 -timeout 60m -v ./console -long -shots $(CURDIR)/$(BIN)/console

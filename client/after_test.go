@@ -144,3 +144,94 @@ func TestNextAfterWaits(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 }
+
+// TestBlockAfter: a block exceeds after as an ID of NextAfter does, also where after lies in a block
+// that was prefetched, and later IDs exceed the block.
+func TestBlockAfter(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			f := newFake(t, 1)
+			c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, MaxAge: time.Hour})
+			var last flake.ID
+			for i := range 200 {
+				after := last
+				switch i % 4 {
+				case 1:
+					after = last + (c.Last()-last)/2
+				case 2:
+					after = flake.ID(wordOf(time.Now().Add(20*time.Millisecond)) << 5)
+				}
+				b, err := c.BlockAfter(t.Context(), 1+i%7, after)
+				if err != nil || b.Count != 1+i%7 || b.First <= after || b.First <= last {
+					t.Fatalf("%v after %v and %v: %v", b, after, last, err)
+				}
+				last = b.Last()
+			}
+			for _, n := range []int{0, -1, 1_000_001} {
+				if _, err := c.BlockAfter(t.Context(), n, 0); !errors.Is(err, &client.Refusal{Reason: client.InvalidCount}) {
+					t.Errorf("%d IDs: %v", n, err)
+				}
+			}
+		})
+	}
+}
+
+// TestPrefetched: it gives what is there and never waits.
+func TestPrefetched(t *testing.T) {
+	f := newFake(t, 1)
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour, MaxPrefetch: 64})
+	if b, ok := c.Prefetched(1); ok {
+		t.Fatalf("%v before any request", b)
+	}
+	last, err := c.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := 1
+	for {
+		b, ok := c.Prefetched(9)
+		if !ok {
+			break
+		}
+		if b.Count != 9 || b.First <= last {
+			t.Fatalf("%v after %v", b, last)
+		}
+		last, got = b.Last(), got+9
+	}
+	if got != 64 { // 1 and 7 times 9
+		t.Errorf("%d of 64 IDs were given", got)
+	}
+	for _, mode := range []client.Mode{client.Direct, client.Coalesce} {
+		other := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
+		if b, ok := other.Prefetched(1); ok {
+			t.Errorf("%v in mode %v", b, mode)
+		}
+	}
+}
+
+// TestRenewEarly: calls that come seldom wait for no node, where without the option they do.
+func TestRenewEarly(t *testing.T) {
+	const maxAge, slow = 400 * time.Millisecond, 60 * time.Millisecond
+	for _, early := range []bool{false, true} {
+		f := newFake(t, 1)
+		f.act(func(context.Context, int64, *pb.AllocateRequest) act {
+			time.Sleep(slow)
+			return act{}
+		})
+		c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: maxAge, RenewEarly: early})
+		waited := -1 // The first call has to.
+		for range 8 {
+			began := time.Now()
+			if _, err := c.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if time.Since(began) > slow/2 {
+				waited++
+			}
+			time.Sleep(maxAge * 3 / 4)
+		}
+		if early && waited > 1 || !early && waited < 3 { // Once the test itself may have been late.
+			t.Errorf("early %v: %d of 7 calls waited", early, waited)
+		}
+	}
+}

@@ -87,32 +87,66 @@ func (c *Client) Next(ctx context.Context) (flake.ID, error) {
 func (c *Client) NextAfter(ctx context.Context, after flake.ID) (flake.ID, error) {
 	order := c.order.Load()
 	if after <= c.after() {
-		if c.prefetch != nil { // a block was received as a whole, and its first IDs may be below after
-			c.prefetch.raiseFloor(int64(after), order)
-		}
+		c.passOver(after, order)
 		return c.Next(ctx)
 	}
+	b, err := c.above(ctx, 1, after, order)
+	return b.First, err
+}
+
+// BlockAfter is Block with IDs that are greater than after too, as those of NextAfter are.
+func (c *Client) BlockAfter(ctx context.Context, n int, after flake.ID) (Block, error) {
+	if err := checkCount(n); err != nil {
+		return Block{}, err
+	}
+	order := c.order.Load()
+	if after <= c.after() {
+		c.passOver(after, order)
+		return c.take(ctx, n)
+	}
+	return c.above(ctx, n, after, order)
+}
+
+// Prefetched is Block without a wait: it returns false where the client does not hold n IDs that are
+// next to each other, and in the other modes always.
+func (c *Client) Prefetched(n int) (Block, bool) {
+	if c.prefetch == nil || n < 1 {
+		return Block{}, false
+	}
+	return c.prefetch.takeFrom(c.prefetch.cur.Load(), n)
+}
+
+// passOver drops prefetched IDs that are not above after: a block was received as a whole, and its
+// first IDs may be below an ID that the client was given.
+func (c *Client) passOver(after flake.ID, order int64) {
+	if c.prefetch != nil && !c.prefetch.isAbove(int64(after)) {
+		c.prefetch.raiseFloor(int64(after), order)
+	}
+}
+
+// above requests n IDs above after, which is above all that the client has received.
+func (c *Client) above(ctx context.Context, n int, after flake.ID, order int64) (Block, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return Block{}, err
 	}
 	if !c.enter() {
-		return 0, ErrClosed
+		return Block{}, ErrClosed
 	}
 	defer c.calls.Done()
 	var b Block
 	err := c.ask(ctx, false, nil, func(e *endpoint) (err error) {
-		b, err = e.allocate(ctx, false, 1, after)
+		b, err = e.allocate(ctx, false, n, after)
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return Block{}, err
 	}
-	c.raise(b.First, order)
+	c.raise(b.Last(), order)
 	if c.prefetch != nil {
-		c.prefetch.raiseFloor(int64(b.First), order)
+		c.prefetch.raiseFloor(int64(b.Last()), order)
 	}
-	c.stats.ids.Add(1)
-	return b.First, nil
+	c.stats.ids.Add(int64(n))
+	return b, nil
 }
 
 // NextN fills dst with IDs in rising order. Up to 1,000,000, or what the cluster
@@ -133,13 +167,18 @@ func (c *Client) NextN(ctx context.Context, dst []flake.ID) error {
 // up to 1,000,000 at a time, or less where its layout or settings allow less; above
 // that, and below 1, the error is a *Refusal with InvalidCount.
 func (c *Client) Block(ctx context.Context, n int) (Block, error) {
-	if n < 1 || n > maxBlock {
-		return Block{}, &Refusal{
-			Reason:  InvalidCount,
-			Message: fmt.Sprintf("count is %d: ask for 1 to %d", n, maxBlock),
-		}
+	if err := checkCount(n); err != nil {
+		return Block{}, err
 	}
 	return c.take(ctx, n)
+}
+
+// checkCount returns the refusal of a count that no node grants, or nil.
+func checkCount(n int) error {
+	if n >= 1 && n <= maxBlock {
+		return nil
+	}
+	return &Refusal{Reason: InvalidCount, Message: fmt.Sprintf("count is %d: ask for 1 to %d", n, maxBlock)}
 }
 
 // NextULID returns one ID in its wide form: a ULID that is a UUIDv7 as well, made

@@ -75,8 +75,8 @@ func (e *endpoint) open() error {
 
 func (e *endpoint) dial() (*grpc.ClientConn, error) {
 	o := e.pool.o
-	creds := insecure.NewCredentials()
-	if o.TLS != nil {
+	creds, socket := insecure.NewCredentials(), isSocket(e.target)
+	if o.TLS != nil && !socket {
 		creds = credentials.NewTLS(o.TLS)
 	}
 	opts := []grpc.DialOption{
@@ -95,14 +95,20 @@ func (e *endpoint) dial() (*grpc.ClientConn, error) {
 			},
 		}),
 	}
-	if o.TLS == nil || o.TLS.ServerName == "" { // a certificate is for the name, not the address
+	if !socket && (o.TLS == nil || o.TLS.ServerName == "") { // a certificate is for the name, not the address
 		opts = append(opts, grpc.WithAuthority(e.target))
 	}
 	switch {
 	case o.Token != nil:
-		opts = append(opts, grpc.WithPerRPCCredentials(bearer{o.Token, o.PlaintextToken}))
+		opts = append(opts, grpc.WithPerRPCCredentials(bearer{o.Token, o.PlaintextToken || socket}))
 	case o.TokenFile != "":
-		opts = append(opts, grpc.WithPerRPCCredentials(bearer{(&tokenFile{path: o.TokenFile}).get, o.PlaintextToken}))
+		opts = append(opts, grpc.WithPerRPCCredentials(bearer{(&tokenFile{path: o.TokenFile}).get,
+			o.PlaintextToken || socket}))
+	}
+	if socket {
+		opts = append(opts, o.DialOptions...)
+		// DialOptions may have credentials for the nodes that are reached by the network.
+		return grpc.NewClient("unix://"+socketPath(e.addr), append(opts, grpc.WithTransportCredentials(creds))...)
 	}
 	return grpc.NewClient("passthrough:///"+strings.ReplaceAll(e.addr, "%", "%25"), append(opts, o.DialOptions...)...)
 }

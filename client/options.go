@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -61,8 +62,8 @@ type Resolver interface {
 // Options configure a client. Targets is required; every other field may be
 // left at zero.
 type Options struct {
-	// Targets are gRPC addresses of nodes, each host:port. A name stands for all
-	// of its addresses. At most 16 are connected to at a time; others replace those
+	// Targets are gRPC addresses of nodes, each host:port, or unix:/path of a Unix socket. A name
+	// stands for all of its addresses. At most 16 are connected to at a time; others replace those
 	// that are unreachable.
 	Targets []string
 	// Mode is how calls become requests.
@@ -87,12 +88,16 @@ type Options struct {
 	// MaxAge is how old an ID of Prefetch may be when it is given; 0 means
 	// DefaultMaxAge. Older ones are dropped and counted.
 	MaxAge time.Duration
+	// RenewEarly has Prefetch request the next block when the present one has reached half of MaxAge,
+	// so that calls which come seldom find IDs too. It costs a request each half of MaxAge while
+	// there are calls, and IDs that nobody takes.
+	RenewEarly bool
 	// MaxPrefetch is the largest block of Prefetch; 0 means 1,000,000, the maximum
 	// that a node grants. Blocks are as small as demand allows.
 	MaxPrefetch int
 
 	// TLS verifies nodes, and has the client's certificate if nodes require one; nil
-	// is plaintext.
+	// is plaintext. Unix sockets have none: the kernel carries their bytes.
 	TLS *tls.Config
 	// Token, if set, returns the bearer token of a request. It is called for every
 	// request or stream, and must be safe for concurrent use.
@@ -121,7 +126,16 @@ func (o Options) withDefaults() (Options, error) {
 			"localhost:9000")
 	}
 	o.Targets = slices.Clone(o.Targets)
+	sockets := 0
 	for _, t := range o.Targets {
+		if isSocket(t) {
+			if path := socketPath(t); !strings.HasPrefix(path, "/") || len(path) > maxSocketPath {
+				return o, fmt.Errorf("client: option Targets: %.120q is no path of a Unix socket: write unix:/path, "+
+					"with an absolute path of at most %d bytes", t, maxSocketPath)
+			}
+			sockets++
+			continue
+		}
 		host, port, _ := net.SplitHostPort(t) // Both are empty after an error.
 		if host == "" || port == "" {
 			return o, fmt.Errorf("client: option Targets: %.80q is not host:port", t)
@@ -145,7 +159,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("client: option ResolveEvery: %v is negative", o.ResolveEvery)
 	case o.Token != nil && o.TokenFile != "":
 		return o, errors.New("client: options Token and TokenFile: set one of them")
-	case (o.Token != nil || o.TokenFile != "") && o.TLS == nil && !o.PlaintextToken:
+	case (o.Token != nil || o.TokenFile != "") && o.TLS == nil && !o.PlaintextToken && sockets < len(o.Targets):
 		return o, errors.New("client: option TLS: is required with a token, since others could read it in " +
 			"plaintext; set PlaintextToken if the network encrypts")
 	}
@@ -163,6 +177,21 @@ func (o Options) withDefaults() (Options, error) {
 		o.Resolver = net.DefaultResolver
 	}
 	return o, nil
+}
+
+// maxSocketPath is how many bytes the path of a Unix socket may have.
+const maxSocketPath = 107
+
+// isSocket reports whether a target is a Unix socket.
+func isSocket(target string) bool { return strings.HasPrefix(target, "unix:") }
+
+// socketPath returns the path of a Unix socket, which may have been written as unix:///path too.
+func socketPath(target string) string {
+	path := strings.TrimPrefix(target, "unix:")
+	if absolute, ok := strings.CutPrefix(path, "//"); ok {
+		return absolute
+	}
+	return path
 }
 
 func setDefault[T comparable](field *T, value T) {

@@ -62,7 +62,7 @@ func (p *pool) start() error {
 	var known []address
 	for _, t := range p.o.Targets {
 		host, _, _ := net.SplitHostPort(t)
-		if net.ParseIP(host) == nil {
+		if !isSocket(t) && net.ParseIP(host) == nil {
 			names = true
 			continue
 		}
@@ -135,7 +135,7 @@ func (p *pool) lookup() (found []address, failed map[string]error) {
 	var all sync.WaitGroup
 	for _, t := range p.o.Targets {
 		host, port, _ := net.SplitHostPort(t)
-		if net.ParseIP(host) != nil {
+		if isSocket(t) || net.ParseIP(host) != nil {
 			mu.Lock()
 			found = append(found, address{t, t})
 			mu.Unlock()

@@ -29,6 +29,9 @@ type segment struct {
 	fresh time.Duration // until when its IDs may be given, by Client.uptime
 	used  time.Duration // since when it is used, by the same
 	half  int64         // the next block is fetched when this many are taken
+	renew time.Duration // or when a call comes after this, by the same; 0: however old it is
+
+	renewed atomic.Bool // a call came after renew
 
 	_      [64]byte // a cache line of its own for the cursor
 	cursor atomic.Int64
@@ -107,14 +110,28 @@ func (p *prefetcher) takeOne() (flake.ID, bool) {
 	if i >= int64(s.block.Count) {
 		return 0, false
 	}
-	if p.c.uptime.now() >= s.fresh {
+	now := p.c.uptime.now()
+	if now >= s.fresh {
 		p.c.stats.stale.Add(1)
 		return 0, false
 	}
-	if i == s.half {
+	if i == s.half || s.old(now) {
 		p.fetchNext(s)
 	}
 	return s.block.First + flake.ID(i*s.block.Stride), true
+}
+
+// old reports whether the block is to be renewed now, once.
+func (s *segment) old(now time.Duration) bool {
+	return s.renew > 0 && now >= s.renew && !s.renewed.Load() && s.renewed.CompareAndSwap(false, true)
+}
+
+// isAbove reports whether all IDs that will be given are greater than id, as far as is known
+// without a lock: those of cur that are left, and with them all later ones.
+func (p *prefetcher) isAbove(id int64) bool {
+	s := p.cur.Load()
+	i := s.cursor.Load()
+	return i < int64(s.block.Count) && int64(s.block.First)+i*s.block.Stride > id
 }
 
 // take returns n IDs that are next to each other.
@@ -136,11 +153,12 @@ func (p *prefetcher) takeFrom(s *segment, n int) (Block, bool) {
 		if !s.cursor.CompareAndSwap(i, end) {
 			continue
 		}
-		if p.c.uptime.now() >= s.fresh {
+		now := p.c.uptime.now()
+		if now >= s.fresh {
 			p.c.stats.stale.Add(int64(n))
 			return Block{}, false
 		}
-		if i <= s.half && s.half < end {
+		if i <= s.half && s.half < end || s.old(now) {
 			p.fetchNext(s)
 		}
 		return s.block.part(int(i), n), true
@@ -234,7 +252,7 @@ func (p *prefetcher) next(n int) (Block, bool) {
 			if !s.cursor.CompareAndSwap(i, i+int64(n)) {
 				continue
 			}
-			if i <= s.half && s.half < i+int64(n) && p.spare == nil && !p.closed {
+			if (i <= s.half && s.half < i+int64(n) || s.old(now)) && p.spare == nil && !p.closed {
 				p.fetch()
 			}
 			return s.block.part(int(i), n), true
@@ -311,6 +329,9 @@ func (p *prefetcher) fetch() {
 			p.c.stats.dropped.Add(int64(b.Count))
 		case err == nil:
 			p.spare = &segment{block: b, fresh: sent + p.c.o.MaxAge, half: int64(b.Count) / 2}
+			if p.c.o.RenewEarly {
+				p.spare.renew = sent + p.c.o.MaxAge/2
+			}
 		case errors.As(err, &r) && r.Reason == InvalidCount && limitOf(r) > 0 && limitOf(r) < size:
 			p.limit = limitOf(r)
 		default:

@@ -52,6 +52,9 @@ const (
 	// etcd did not confirm in time what was asked of it. The same call, to any node,
 	// finds what became of it.
 	EtcdUnavailable Reason = "ETCD_UNAVAILABLE"
+	// An agent has no IDs: none of its nodes answered, or one refused for a reason that
+	// the agent does not know. A retry can succeed.
+	NoNode Reason = "NO_NODE"
 )
 
 // reasons are the reasons by their numbers on the wire.
@@ -78,4 +81,5 @@ var reasons = [...]Reason{
 	20: WorkerQuota,
 	21: CallerClock,
 	22: EtcdUnavailable,
+	23: NoNode,
 }

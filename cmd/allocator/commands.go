@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/admin"
+	"github.com/flakelease/allocator/cmd/allocator/internal/agent"
 	"github.com/flakelease/allocator/cmd/allocator/internal/bench"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cluster"
@@ -68,8 +69,9 @@ func groups(a *cli.App) []group {
 			ids.AuditCommand(a), ids.AdoptCommand(a),
 		}},
 		{"IDs from a cluster", []*cobra.Command{
-			dev.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a), cluster.WatermarkCommand(a),
-			cluster.EventsCommand(a), top.Command(a), worker.Command(a), fence.Command(a), bench.Command(a),
+			dev.Command(a), agent.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a),
+			cluster.WatermarkCommand(a), cluster.EventsCommand(a), top.Command(a), worker.Command(a), fence.Command(a),
+			bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a),

@@ -106,6 +106,33 @@ func TestDoctorUnit(t *testing.T) {
 	}
 }
 
+// TestAgentUnit: the unit runs a command that there is, at a socket in the directory that it makes,
+// and ends it later than the agent ends by itself.
+func TestAgentUnit(t *testing.T) {
+	unit := readFile(t, "../../deploy/systemd/allocator-agent.service")
+	start := field(unit, "ExecStart")
+	if len(start) != 1 {
+		t.Fatalf("ExecStart: %q", start)
+	}
+	if err := understood(strings.Fields(start[0])[1:]); err != nil {
+		t.Errorf("ExecStart=%s: %v", start[0], err)
+	}
+	if dir := field(unit, "RuntimeDirectory"); len(dir) != 1 || !strings.Contains(start[0], "unix:/run/"+dir[0]+"/") {
+		t.Errorf("RuntimeDirectory=%v, and %s", dir, start[0])
+	}
+	stop, err := time.ParseDuration(strings.Join(field(unit, "TimeoutStopSec"), " "))
+	if drain := config.Default().Drain.Timeout; err != nil || stop <= drain {
+		t.Errorf("TimeoutStopSec is %v, %v: the agent may take %v", stop, err, drain)
+	}
+	if got := field(unit, "RestartPreventExitStatus"); !slices.Equal(got, []string{fmt.Sprint(cli.ExitUsage)}) {
+		t.Errorf("RestartPreventExitStatus=%v: a wrong command line ends with %d", got, cli.ExitUsage)
+	}
+	if families := strings.Join(field(unit, "RestrictAddressFamilies"), " "); !strings.Contains(families, "AF_UNIX") {
+		t.Errorf("RestrictAddressFamilies=%s: there would be no socket", families)
+	}
+	analyzed(t, "allocator-agent.service", unit)
+}
+
 func TestSystemdUnit(t *testing.T) {
 	const path = "../../deploy/systemd/allocator.service"
 	unit := readFile(t, path)
@@ -129,6 +156,12 @@ func TestSystemdUnit(t *testing.T) {
 		t.Errorf("User=%v is not the one that allocator.sysusers makes", user)
 	}
 
+	analyzed(t, "allocator.service", unit)
+}
+
+// analyzed has systemd look at a unit.
+func analyzed(t *testing.T, name, unit string) {
+	t.Helper()
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("not run: systemd-analyze is not installed (Debian: apt-get install systemd)")
 	}
@@ -136,7 +169,7 @@ func TestSystemdUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	installed := filepath.Join(t.TempDir(), "allocator.service")
+	installed := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(installed, []byte(strings.ReplaceAll(unit, "/usr/local/bin/allocator", self)), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +194,7 @@ var substituted = regexp.MustCompile(`\$\{[A-Z_0-9]+:?-([^}]*)\}`)
 
 func TestComposeFiles(t *testing.T) {
 	for name, want := range map[string]struct{ nodes, ports int }{
-		"deploy/compose.yaml":           {4, 9},
+		"deploy/compose.yaml":           {5, 9},
 		"examples/compose/compose.yaml": {4, 5},
 	} {
 		t.Run(name, func(t *testing.T) { composeFile(t, "../../"+name, want.nodes, want.ports) })

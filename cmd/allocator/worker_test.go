@@ -124,20 +124,20 @@ func (g *granter) ReleaseWorker(_ context.Context, req *pb.ReleaseWorkerRequest)
 	return &pb.ReleaseWorkerResponse{ReusableFromUnixMs: req.GetUsedUntilUnixMs()}, nil
 }
 
-// agent is an `allocator worker run` in progress.
-type agent struct {
+// runner is an `allocator worker run` in progress.
+type runner struct {
 	cmd      *exec.Cmd
 	out, err bytes.Buffer // to be read after wait
 }
 
-// runAgent starts one, in a directory of its own.
-func runAgent(t *testing.T, g *granter, args ...string) *agent {
+// startRunner starts one, in a directory of its own.
+func startRunner(t *testing.T, g *granter, args ...string) *runner {
 	t.Helper()
-	token, _, err := access.NewToken("agent", "worker")
+	token, _, err := access.NewToken("runner", "worker")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{cmd: exec.Command("allocator", append([]string{"worker", "run", "--addr", g.addr, "--margin", "500ms", "--grace", "500ms"}, args...)...)}
+	a := &runner{cmd: exec.Command("allocator", append([]string{"worker", "run", "--addr", g.addr, "--margin", "500ms", "--grace", "500ms"}, args...)...)}
 	a.cmd.Dir = t.TempDir()
 	a.cmd.Env = append(os.Environ(), "ALLOCATOR_TOKEN="+token, "ALLOCATOR_WORKER=1", "ALLOCATOR_WORKER_ID=1")
 	a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.err
@@ -150,7 +150,7 @@ func runAgent(t *testing.T, g *granter, args ...string) *agent {
 }
 
 // wait waits for its end and expects an exit code.
-func (a *agent) wait(t *testing.T, code int) {
+func (a *runner) wait(t *testing.T, code int) {
 	t.Helper()
 	err := a.cmd.Wait()
 	var exit *exec.ExitError
@@ -160,7 +160,7 @@ func (a *agent) wait(t *testing.T, code int) {
 }
 
 // content waits until a file in its directory has some, and returns it.
-func (a *agent) content(t *testing.T, name string) string {
+func (a *runner) content(t *testing.T, name string) string {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Millisecond) {
 		if b, err := os.ReadFile(filepath.Join(a.cmd.Dir, name)); err == nil && strings.HasSuffix(string(b), "\n") {
@@ -171,7 +171,7 @@ func (a *agent) content(t *testing.T, name string) string {
 	return ""
 }
 
-func (a *agent) pid(t *testing.T, name string) int {
+func (a *runner) pid(t *testing.T, name string) int {
 	t.Helper()
 	pid, err := strconv.Atoi(a.content(t, name))
 	if err != nil {
@@ -195,7 +195,7 @@ func gone(t *testing.T, pid int) {
 func TestWorkerRun(t *testing.T) {
 	t.Parallel()
 	g := newGranter(t, time.Minute)
-	a := runAgent(t, g, "--name", "orders", "--", "sh", "-c",
+	a := startRunner(t, g, "--name", "orders", "--", "sh", "-c",
 		`echo "$ALLOCATOR_WORKER $ALLOCATOR_DATACENTER_ID $ALLOCATOR_WORKER_ID$ALLOCATOR_TOKEN"; od -An -t x1 -v "$ALLOCATOR_WORKER_FILE"; echo oops >&2; exit 7`)
 	a.wait(t, 7)
 	split, bytes, _ := strings.Cut(a.out.String(), "\n")
@@ -231,20 +231,20 @@ func TestWorkerRunExitCodes(t *testing.T) {
 		137: {"--", "sh", "-c", "kill -KILL $$"},
 		141: {"--", "sh", "-c", "kill -PIPE $$"}, // it is not ignored
 	} {
-		runAgent(t, g, args...).wait(t, code)
+		startRunner(t, g, args...).wait(t, code)
 	}
 	if g.state().name != "sh" && g.state().name != "true" {
 		t.Errorf("name %q", g.state().name)
 	}
 	acquired := g.state().acquired
-	a := runAgent(t, g, "--", "no-such-program")
+	a := startRunner(t, g, "--", "no-such-program")
 	a.wait(t, 127)
 	if !strings.Contains(a.err.String(), "no-such-program: cannot be started") {
 		t.Errorf("it says %q", &a.err)
 	}
-	runAgent(t, g, "--", "/etc/passwd").wait(t, 126)
-	runAgent(t, g, "--margin", "1ms", "--", "true").wait(t, 2)
-	a = runAgent(t, g)
+	startRunner(t, g, "--", "/etc/passwd").wait(t, 126)
+	startRunner(t, g, "--margin", "1ms", "--", "true").wait(t, 2)
+	a = startRunner(t, g)
 	a.wait(t, 2)
 	if !strings.Contains(a.err.String(), "no command was given") {
 		t.Errorf("without a command it says %q", &a.err)
@@ -252,7 +252,7 @@ func TestWorkerRunExitCodes(t *testing.T) {
 	if g.state().acquired != acquired {
 		t.Error("a worker was acquired for a command that cannot run")
 	}
-	a = runAgent(t, g, "--margin", "20s", "--grace", "10s", "--", "true")
+	a = startRunner(t, g, "--margin", "20s", "--grace", "10s", "--", "true")
 	a.wait(t, 2)
 	if !strings.Contains(a.err.String(), "raise worker.window") {
 		t.Errorf("it says %q", &a.err)
@@ -264,20 +264,20 @@ func TestWorkerRunExitCodes(t *testing.T) {
 	if err := os.WriteFile(broken, []byte("#!/no/such/interpreter\n"), 0o700); err != nil { //nolint:gosec // it is to be executable
 		t.Fatal(err)
 	}
-	runAgent(t, g, "--", broken).wait(t, 127)
+	startRunner(t, g, "--", broken).wait(t, 127)
 	if n := len(g.state().released); n != g.state().acquired {
 		t.Errorf("acquired %d workers, and released %d", g.state().acquired, n)
 	}
 
 	for reason, code := range map[client.Reason]int{client.WorkersOff: 1, client.NoWorker: 1, client.PermissionDenied: 1} {
 		g.with(func(g *granter) { g.refuse = reason })
-		a := runAgent(t, g, "--wait", "300ms", "--", "true")
+		a := startRunner(t, g, "--wait", "300ms", "--", "true")
 		a.wait(t, code)
 		if !strings.Contains(a.err.String(), string(reason)) {
 			t.Errorf("%s: it says %q", reason, &a.err)
 		}
 	}
-	a = runAgent(t, &granter{addr: "127.0.0.1:1"}, "--wait", "300ms", "--", "true")
+	a = startRunner(t, &granter{addr: "127.0.0.1:1"}, "--wait", "300ms", "--", "true")
 	a.wait(t, 3)
 	if !strings.Contains(a.err.String(), "no node answered") {
 		t.Errorf("nobody there: it says %q", &a.err)
@@ -286,7 +286,7 @@ func TestWorkerRunExitCodes(t *testing.T) {
 
 func TestWorkerRunForwardsSignals(t *testing.T) {
 	t.Parallel()
-	a := runAgent(t, newGranter(t, time.Minute), "--", "sh", "-c",
+	a := startRunner(t, newGranter(t, time.Minute), "--", "sh", "-c",
 		`trap 'echo usr1 > usr1' USR1; trap 'echo term; exit 5' TERM; echo $$ > pid; while :; do sleep 0.01; done`)
 	a.pid(t, "pid")
 	for s, see := range map[syscall.Signal]string{syscall.SIGTSTP: "", syscall.SIGUSR1: "usr1"} {
@@ -319,7 +319,7 @@ eval "$(echo "$forever" | sed 's/\$0/main/g')"`
 func TestWorkerRunKillsInTime(t *testing.T) {
 	t.Parallel()
 	g := newGranter(t, 6*time.Second)
-	a := runAgent(t, g, "--file", "interval", "--margin", "1500ms", "--", "sh", "-c", stubborn)
+	a := startRunner(t, g, "--file", "interval", "--margin", "1500ms", "--", "sh", "-c", stubborn)
 	pid := a.pid(t, "pid")
 	for _, name := range []string{"main", "child", "escaped"} {
 		a.content(t, name)
@@ -360,7 +360,7 @@ func TestWorkerRunKillsInTime(t *testing.T) {
 func TestWorkerRunIsLost(t *testing.T) {
 	t.Parallel()
 	g := newGranter(t, 3*time.Second)
-	a := runAgent(t, g, "--", "sh", "-c", `trap 'od -An -t d8 -j 32 -N 8 $ALLOCATOR_WORKER_FILE > at-term; exit 0' TERM; echo $$ > pid; while :; do sleep 0.01; done`)
+	a := startRunner(t, g, "--", "sh", "-c", `trap 'od -An -t d8 -j 32 -N 8 $ALLOCATOR_WORKER_FILE > at-term; exit 0' TERM; echo $$ > pid; while :; do sleep 0.01; done`)
 	a.pid(t, "pid")
 	g.with(func(g *granter) { g.refuse = client.UnknownWorker })
 	a.wait(t, 3)
@@ -442,10 +442,10 @@ func TestWorkerInstall(t *testing.T) {
 	}
 }
 
-// A command whose agent is killed does not live on.
+// A command whose runner is killed does not live on.
 func TestWorkerRunIsKilled(t *testing.T) {
 	t.Parallel()
-	a := runAgent(t, newGranter(t, time.Minute), "--", "sh", "-c", `trap '' TERM INT HUP; echo $$ > pid; while :; do sleep 0.01; done`)
+	a := startRunner(t, newGranter(t, time.Minute), "--", "sh", "-c", `trap '' TERM INT HUP; echo $$ > pid; while :; do sleep 0.01; done`)
 	pid := a.pid(t, "pid")
 	if err := a.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -458,7 +458,7 @@ func TestWorkerRunIsKilled(t *testing.T) {
 func TestWorkerRunLeavesNothing(t *testing.T) {
 	t.Parallel()
 	g := newGranter(t, time.Minute)
-	a := runAgent(t, g, "--", "sh", "-c", `setsid sh -c 'trap "" TERM; echo $$ > escaped; while :; do sleep 0.01; done' & while [ ! -s escaped ]; do sleep 0.01; done; exit 4`)
+	a := startRunner(t, g, "--", "sh", "-c", `setsid sh -c 'trap "" TERM; echo $$ > escaped; while :; do sleep 0.01; done' & while [ ! -s escaped ]; do sleep 0.01; done; exit 4`)
 	pid := a.pid(t, "escaped")
 	a.wait(t, 4)
 	gone(t, pid)
@@ -562,7 +562,7 @@ func TestWorkerServe(t *testing.T) {
 	}
 }
 
-// Workers of two agents have different numbers, outlive the node that granted them, and
+// Workers of two runners have different numbers, outlive the node that granted them, and
 // are listed by name.
 func TestWorkersOutliveANode(t *testing.T) {
 	t.Parallel()
@@ -571,15 +571,15 @@ func TestWorkersOutliveANode(t *testing.T) {
 	one, two := d.serve("one", workers...), d.serve("two", workers...)
 	d.eventually(cli.ExitOK, []string{"get", "--addr", two.grpc}, `^[0-9A-Z]{13}$`)
 	numbers := map[string]string{}
-	agents := map[string]*agent{}
+	runners := map[string]*runner{}
 	for _, name := range []string{"first", "second"} {
-		a := runAgent(t, &granter{addr: one.grpc + "," + two.grpc}, "--name", name, "--", "sh", "-c",
+		a := startRunner(t, &granter{addr: one.grpc + "," + two.grpc}, "--name", name, "--", "sh", "-c",
 			`echo $ALLOCATOR_WORKER > number; echo $$ > pid; while :; do sleep 0.05; done`)
 		number := a.content(t, "number")
 		if other := numbers[number]; other != "" {
 			t.Fatalf("%s and %s are both %s", name, other, number)
 		}
-		numbers[number], agents[name] = name, a
+		numbers[number], runners[name] = name, a
 	}
 	d.eventually(cli.ExitOK, []string{"status", "--addr", one.grpc}, `\bfirst\b`, `\bsecond\b`)
 	if err := one.Process.Kill(); err != nil {
@@ -587,7 +587,7 @@ func TestWorkersOutliveANode(t *testing.T) {
 	}
 	time.Sleep(6 * time.Second) // longer than the interval that they had
 	d.eventually(cli.ExitOK, []string{"status", "--addr", two.grpc}, `\bfirst\b`, `\bsecond\b`)
-	for name, a := range agents {
+	for name, a := range runners {
 		if err := syscall.Kill(a.pid(t, "pid"), 0); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, &a.err)
 		}

@@ -44,6 +44,7 @@ type Credentials struct {
 	Certificate string     // name in the verified client certificate; "": none
 	URIs        []*url.URL // That certificate has these URIs, which may contain scopes.
 	Address     netip.Addr // The connection comes from it; it may be invalid.
+	User        string     // It comes over a Unix socket from this user, such as uid:1000; "": it does not.
 }
 
 // Caller is an identified client. It stays valid for as long as the connection or
@@ -57,7 +58,7 @@ type Caller struct {
 }
 
 // Name returns the caller's name for a log: of the token, else of the
-// certificate, else the address. It is no secret.
+// certificate, else the address or the local user. It is no secret.
 func (c Caller) Name() string {
 	if c.client.name != "" || !c.client.addr.IsValid() {
 		return c.client.name
@@ -65,7 +66,7 @@ func (c Caller) Name() string {
 	return c.client.addr.String()
 }
 
-// Kind returns what identified the caller: token, certificate or address.
+// Kind returns what identified the caller: token, certificate, address or user.
 func (c Caller) Kind() string { return kindNames[c.client.kind] }
 
 // Program returns the caller that is the program around a node, by the node's name. It calls
@@ -73,8 +74,8 @@ func (c Caller) Kind() string { return kindNames[c.client.kind] }
 func Program(name string) Caller { return Caller{client: client{kind: byProgram, name: name}} }
 
 // Owner returns the caller as records name whoever acquired a worker: a token's name,
-// else "cert:", "ip:" or "embed:" and the name of the certificate, the address or the name of
-// the program's node. It has at most 64 bytes, and whole characters; certificates whose names
+// else "cert:", "ip:", "unix:" or "embed:" and the name of the certificate, the address, the user or
+// the name of the program's node. It has at most 64 bytes, and whole characters; certificates whose names
 // begin alike are then one owner.
 func (c Caller) Owner() string {
 	owner := c.client.name
@@ -83,6 +84,8 @@ func (c Caller) Owner() string {
 		owner = "cert:" + owner
 	case byAddress:
 		owner = "ip:" + c.client.addr.String()
+	case byUser:
+		owner = "unix:" + owner
 	case byProgram:
 		owner = "embed:" + owner
 	}
@@ -92,7 +95,7 @@ func (c Caller) Owner() string {
 // client is the key of a rate limit.
 type client struct {
 	kind kind
-	name string       // A token, a certificate or a program has this name; "" for an address.
+	name string       // A token, a certificate, a program or a local user has this name; "" for an address.
 	addr netip.Prefix // an IPv4 address, or the /64 of an IPv6 address
 }
 
@@ -103,9 +106,10 @@ const (
 	byCertificate
 	byToken
 	byProgram
+	byUser
 )
 
-var kindNames = [...]string{"address", "certificate", "token", "program"}
+var kindNames = [...]string{"address", "certificate", "token", "program", "user"}
 
 // maxOwner is lease.MaxOwner.
 const maxOwner = 64
@@ -198,7 +202,7 @@ func (g *Guard) Identify(c Credentials) (Caller, error) {
 			return Caller{}, ErrNoToken
 		}
 		if !wellFormed(c.Token) {
-			return Caller{}, g.failed(c.Address, ErrMalformed)
+			return Caller{}, g.failed(c, ErrMalformed)
 		}
 		var text [maxToken]byte // on the stack, where a conversion would allocate
 		sum := sha256.Sum256(text[:copy(text[:], c.Token)])
@@ -207,7 +211,7 @@ func (g *Guard) Identify(c Credentials) (Caller, error) {
 		case t.stale:
 			return Caller{}, ErrStale
 		case e == nil:
-			return Caller{}, g.failed(c.Address, ErrUnknownToken)
+			return Caller{}, g.failed(c, ErrUnknownToken)
 		}
 		return Caller{client: client{kind: byToken, name: e.name}, scopes: e.scopes, tokens: t, sum: sum}, nil
 	}
@@ -216,7 +220,7 @@ func (g *Guard) Identify(c Credentials) (Caller, error) {
 
 // open returns the caller with credentials c where no token is required.
 func open(c Credentials, admin OpenAdmin) Caller {
-	who := Caller{client: client{kind: byAddress, addr: Network(c.Address)}}
+	who := Caller{client: c.from()}
 	if c.Certificate != "" {
 		who.client = client{kind: byCertificate, name: c.Certificate}
 		if set, ok := certificateScopes(c.URIs); ok {
@@ -231,13 +235,21 @@ func open(c Credentials, admin OpenAdmin) Caller {
 	return who
 }
 
+// from returns the client that a connection alone shows.
+func (c Credentials) from() client {
+	if c.User != "" {
+		return client{kind: byUser, name: c.User}
+	}
+	return client{kind: byAddress, addr: Network(c.Address)}
+}
+
 // failed counts a token that was not accepted because of err, and returns the error for
 // the caller.
-func (g *Guard) failed(from netip.Addr, err error) error {
-	if g.failures == nil || !from.IsValid() {
+func (g *Guard) failed(c Credentials, err error) error {
+	if g.failures == nil || c.User == "" && !c.Address.IsValid() {
 		return err
 	}
-	if wait := g.failures.take(client{kind: byAddress, addr: Network(from)}); wait > 0 {
+	if wait := g.failures.take(c.from()); wait > 0 {
 		return &LimitedError{RetryAfter: wait, Failures: true}
 	}
 	return err

@@ -11,6 +11,7 @@
 package config
 
 import (
+	"io/fs"
 	"os"
 	"regexp"
 	"strings"
@@ -131,16 +132,23 @@ type Clock struct {
 }
 
 // Listen is where the node answers, as host:port; port 0 is any free one, and ""
-// is no such listener.
+// is no such listener. GRPC, HTTP and RESP may be Unix sockets, as unix:/path.
 type Listen struct {
 	GRPC, HTTP, Admin string
 	RESP              string // "" is none
+	Socket            Socket
 	Gossip            string // UDP and TCP, as ip:port; "" is no gossip
 	Insecure          bool   // listen beyond loopback without TLS and tokens
 }
 
+// Socket is who may connect to the Unix sockets.
+type Socket struct {
+	Mode         fs.FileMode // permissions
+	Owner, Group string      // names or numbers; "": those of the process
+}
+
 // Advertise is the addresses given to others, as host:port; "" is the address
-// listened on.
+// listened on, unless that is a Unix socket: others cannot reach it.
 type Advertise struct {
 	GRPC, HTTP, Gossip string
 	Console            string // host:port or URL of the pages for operators; "none": not given to others
@@ -245,6 +253,7 @@ func Default() Config {
 			HTTP:   "127.0.0.1:8080",
 			Admin:  "127.0.0.1:7947",
 			Gossip: "127.0.0.1:7946",
+			Socket: Socket{Mode: 0o660},
 		},
 		Auth:    Auth{StaleAfter: 5 * time.Minute, OpenAdmin: "loopback"},
 		Limit:   Limit{Connections: 4096, ConnectionsPerSource: 1024},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -240,21 +241,35 @@ func (c *Config) options() []Option {
 		{
 			Key:   "listen.grpc",
 			value: stringValue(&c.Listen.GRPC),
-			Usage: "host:port of the gRPC API; empty: none",
-			Why:   "Loopback. Before you open it with :9000, see tls.cert and auth.token-file.",
+			Usage: "host:port of the gRPC API, or a Unix socket as unix:/path; empty: none",
+			Why: "Loopback. Before you open it with :9000, see tls.cert and auth.token-file. A Unix socket is " +
+				"never encrypted: listen.socket-mode says who may connect.",
 		},
 		{
 			Key:   "listen.http",
 			value: stringValue(&c.Listen.HTTP),
-			Usage: "host:port of the HTTP API; empty: none",
+			Usage: "host:port of the HTTP API, or a Unix socket as unix:/path; empty: none",
 			Why:   "As listen.grpc.",
 		},
 		{
 			Key:   "listen.resp",
 			value: stringValue(&c.Listen.RESP),
-			Usage: "host:port for Redis clients, such as 127.0.0.1:6380; empty: none",
+			Usage: "host:port for Redis clients, such as 127.0.0.1:6380, or a Unix socket as unix:/path; empty: none",
 			Why:   "An unused port should not be open.",
 		},
+		{
+			Key:   "listen.socket-mode",
+			value: modeValue(&c.Listen.Socket.Mode),
+			Usage: "permissions of the Unix sockets, in octal",
+			Why: "The user and the group of the socket may connect. 0666 is for every program of the machine, and " +
+				"of the containers that the socket is mounted into.",
+		},
+		{Key: "listen.socket-owner", value: stringValue(&c.Listen.Socket.Owner),
+			Usage: "user that owns the Unix sockets, by name or number; empty: the user of the process",
+			Why:   "Only the root user may give a file away."},
+		{Key: "listen.socket-group", value: stringValue(&c.Listen.Socket.Group),
+			Usage: "group of the Unix sockets, by name or number; empty: the group of the process",
+			Why:   "Set it to a group that the programs are in, and the node too."},
 		{
 			Key:   "listen.admin",
 			value: stringValue(&c.Listen.Admin),
@@ -461,9 +476,14 @@ func Options() []Option {
 }
 
 // AddFlags adds a flag for each option to fs. Load takes those that were set.
-func AddFlags(fs *pflag.FlagSet) {
+//
+// With keys, only these have one.
+func AddFlags(fs *pflag.FlagSet, keys ...string) {
 	scratch := Default()
 	for _, o := range scratch.options() {
+		if len(keys) > 0 && !slices.Contains(keys, o.Key) {
+			continue
+		}
 		def := ""
 		if o.Key == "node.name" {
 			def = "host name" // so that help and references are the same everywhere

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 // RuleError is a setting that breaks a rule.
@@ -111,10 +113,19 @@ func (c Config) Validate() error {
 		if a.addr == "" {
 			continue
 		}
-		if err := checkAddress(a.addr, true); err != nil {
+		check := func() error { return checkAddress(a.addr, true) }
+		if socket := unixsocket.Is(a.addr); socket && oneOf(a.key, "listen.grpc", "listen.http", "listen.resp") {
+			check = func() error { return unixsocket.Check(a.addr) }
+		} else if socket {
+			check = func() error {
+				return fmt.Errorf("%q is a Unix socket, and others have to reach this port: write host:port", a.addr)
+			}
+		}
+		if err := check(); err != nil {
 			rule(false, a.key, "%v", err)
 		}
 	}
+	c.validateSockets(rule)
 	for _, a := range []struct{ key, addr string }{{"advertise.grpc", c.Advertise.GRPC},
 		{"advertise.http", c.Advertise.HTTP}} {
 		if err := checkAddress(a.addr, false); a.addr != "" && err != nil {
@@ -153,6 +164,22 @@ func (c Config) Validate() error {
 		rule(d.d >= 0 && d.d <= time.Hour, d.key, "%v is out of range: it must be 0 to 1h", d.d)
 	}
 	return errors.Join(errs...)
+}
+
+func (c Config) validateSockets(rule func(bool, string, string, ...any)) {
+	key := map[string]string{} // Each path has the setting that named it first.
+	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP},
+		{"listen.resp", c.Listen.RESP}} {
+		path, socket := unixsocket.Path(a.addr)
+		if !socket {
+			continue
+		}
+		path = filepath.Clean(path)
+		rule(key[path] == "", a.key, "%s is the socket of %s too: use another path", path, key[path])
+		key[path] = a.key
+	}
+	rule(len(key) == 0 || c.Listen.Socket.Mode&0o600 == 0o600, "listen.socket-mode",
+		"%04o shuts out the owner of the socket: write 0600, 0660 or 0666", c.Listen.Socket.Mode)
 }
 
 func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
@@ -231,7 +258,11 @@ var hostPattern = regexp.MustCompile(`^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)
 
 // CheckHost reports whether the Host header of requests to listen.http is checked: where it
 // is configured, and where nothing else keeps a web page from reading the answers.
-func (c Config) CheckHost() bool { return c.checkHost(c.TLS.Cert != "") }
+//
+// No web page reaches a Unix socket, and clients of one write any name there.
+func (c Config) CheckHost() bool {
+	return !unixsocket.Is(c.Listen.HTTP) && c.checkHost(c.TLS.Cert != "")
+}
 
 // CheckAdminHost reports the same of listen.admin, which has TLS only with tls.admin.
 func (c Config) CheckAdminHost() bool { return c.checkHost(c.TLS.Admin) }
@@ -294,6 +325,9 @@ func (c Config) beyondLoopback() (open []string) {
 
 // loopback reports whether an address to listen on is this machine's alone.
 func loopback(addr string) bool {
+	if unixsocket.Is(addr) {
+		return true
+	}
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return false

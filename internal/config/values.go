@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"io/fs"
 	"math"
 	"strconv"
 	"strings"
@@ -123,6 +124,17 @@ func sizeValue(p *int64) *Value {
 		}
 		return strconv.FormatInt(v, 10)
 	})
+}
+
+// modeValue reads permissions in octal, as chmod does.
+func modeValue(p *fs.FileMode) *Value {
+	return textValue(p, "mode", func(s string) (fs.FileMode, error) {
+		v, err := strconv.ParseUint(s, 8, 9)
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a mode: write permissions in octal, such as 0660", s)
+		}
+		return fs.FileMode(v), nil
+	}, func(m fs.FileMode) string { return fmt.Sprintf("%04o", m) })
 }
 
 func durationValue(p *time.Duration) *Value {

@@ -204,7 +204,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l := newLifecycle(ctx, d.log)
 	l.onStop("etcd client", stepTimeout, func(context.Context) error { d.etcd.disconnect(); return nil })
 	l.onStop("admin connections", adminTimeout, func(ctx context.Context) error { return stopAdmin(ctx, adminServer) })
-	d.serve(l, "admin listener", d.listeners.admin, serveHTTP(adminServer))
+	serveOn(l, "admin listener", d.listeners.admin, serveHTTP(adminServer))
 	l.start("etcd connection", stepTimeout, d.etcd.connect)
 	l.start("certificates and tokens", stepTimeout, d.security.run)
 	l.start("log of what the node waits for", stepTimeout, d.logWaiting)
@@ -221,10 +221,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("gossip", gossipTimeout, d.runGossip)
 	l.start("lease", d.cfg.Stop.Timeout+d.cfg.Lease.CallTimeout+stepTimeout, d.runLease) // seal, release, revoke
 	l.onStop("requests in flight", d.cfg.Drain.Timeout,
-		func(ctx context.Context) error { return d.finishRequests(ctx, grpcServer, httpServer) })
-	d.serve(l, "gRPC listener", d.listeners.grpc, grpcServer.Serve)
-	d.serve(l, "HTTP listener", d.listeners.http, serveHTTP(httpServer))
-	d.serve(l, "RESP listener", d.listeners.resp, d.serveRESP)
+		func(ctx context.Context) error { return finishRequests(ctx, grpcServer, httpServer, d.resp) })
+	serveOn(l, "gRPC listener", d.listeners.grpc, grpcServer.Serve)
+	serveOn(l, "HTTP listener", d.listeners.http, serveHTTP(httpServer))
+	serveOn(l, "RESP listener", d.listeners.resp, d.serveRESP)
 	l.onStop("new requests", stepTimeout, func(context.Context) error {
 		d.drainer.Stop()
 		d.feed.End()

@@ -8,9 +8,12 @@ import (
 	"os"
 	"strings"
 	"syscall"
+
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
-// Addresses are the addresses of a node, as host:port.
+// Addresses are the addresses of a node, as host:port or unix:/path.
 type Addresses struct {
 	GRPC, HTTP, RESP, Admin        string // listened on; "": no such listener
 	AdvertisedGRPC, AdvertisedHTTP string // for other nodes and clients; "": no such listener
@@ -44,7 +47,7 @@ func (e *PortError) Error() string {
 		return fmt.Sprintf("daemon: %s is in use by another process: stop it, or set %s to another address", e.Addr,
 			e.Key)
 	}
-	if _, ok := errors.AsType[*net.OpError](e.Err); ok {
+	if _, ok := errors.AsType[*net.OpError](e.Err); ok && !unixsocket.Is(e.Addr) {
 		return fmt.Sprintf("daemon: cannot listen on %s: %v; set %s to an address of this machine", e.Addr, e.Err,
 			e.Key)
 	}
@@ -72,7 +75,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		if p.addr == "" {
 			continue
 		}
-		l, err := d.host.Listen(ctx, "tcp", p.addr)
+		l, err := open(ctx, d.host.Listen, p.addr, d.cfg.Listen.Socket)
 		if err != nil {
 			d.listeners.close()
 			return &PortError{Key: p.key, Addr: p.addr, Err: err}
@@ -93,11 +96,23 @@ func (d *Daemon) listen(ctx context.Context) error {
 	return nil
 }
 
+// open listens on a port, by listen, or on a Unix socket.
+func open(ctx context.Context, listen func(context.Context, string, string) (net.Listener, error), addr string,
+	s config.Socket) (net.Listener, error) {
+	if unixsocket.Is(addr) {
+		return unixsocket.Listen(ctx, unixsocket.Config{Addr: addr, Mode: s.Mode, Owner: s.Owner, Group: s.Group})
+	}
+	return listen(ctx, "tcp", addr)
+}
+
 // advertised returns the address for other nodes and clients: the configured one, else
-// the bound one, with the host's name instead of "any address".
+// the bound one, with the host's name instead of "any address"; "" of a Unix socket.
 func advertised(configured string, bound net.Addr) string {
 	if configured != "" {
 		return configured
+	}
+	if unixsocket.Is(bound.String()) {
+		return ""
 	}
 	tcp, ok := bound.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {

@@ -23,6 +23,7 @@ import (
 	"github.com/flakelease/allocator/internal/reload"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/respserver"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 // security protects the listeners: TLS, tokens, and limits.
@@ -148,7 +149,7 @@ func (s *security) listen(name string, l net.Listener) net.Listener {
 	case "admin":
 		cfg = quota.ListenerConfig{Connections: adminConnections, PerSource: adminPerSource, Prompt: true}
 	case "resp":
-		if s.tls == nil {
+		if !s.encrypts(l.Addr().String()) {
 			cfg.Refusal = respserver.TooMany
 		}
 	}
@@ -157,18 +158,22 @@ func (s *security) listen(name string, l net.Listener) net.Listener {
 	return bounded
 }
 
-// grpcOptions returns the credentials of the gRPC listener.
-func (s *security) grpcOptions() []grpc.ServerOption {
+// grpcOptions returns the credentials of the gRPC listener at an address.
+func (s *security) grpcOptions(addr string) []grpc.ServerOption {
 	creds := insecure.NewCredentials()
-	if s.tls != nil {
+	if s.encrypts(addr) {
 		creds = credentials.NewTLS(s.tls.Config("h2"))
 	}
 	return []grpc.ServerOption{grpc.Creds(grpcserver.WithQuota(creds))}
 }
 
-// config returns the TLS configuration of a listener with these protocols; nil: no TLS.
-func (s *security) config(protocols ...string) *tls.Config {
-	if s.tls == nil {
+// encrypts reports whether a listener has TLS. A Unix socket has none: the kernel carries its bytes,
+// and says who connects.
+func (s *security) encrypts(addr string) bool { return s.tls != nil && !unixsocket.Is(addr) }
+
+// config returns the TLS configuration of a listener at an address with these protocols; nil: no TLS.
+func (s *security) config(addr string, protocols ...string) *tls.Config {
+	if !s.encrypts(addr) {
 		return nil
 	}
 	return s.tls.Config(protocols...)

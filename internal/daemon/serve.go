@@ -17,13 +17,13 @@ import (
 
 // servers returns the servers of the gRPC, HTTP and admin listeners.
 func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
-	g := d.grpc.GRPC(d.security.grpcOptions()...)
+	g := d.grpc.GRPC(d.security.grpcOptions(d.cfg.Listen.GRPC)...)
 	h := httpserver.NewServer(d.http, d.log)
 	admin := httpserver.NewServer(d.hosts(d.cfg.CheckAdminHost()).Handler(d.AdminHandler()), d.log)
-	h.TLSConfig = d.security.config("http/1.1")
+	h.TLSConfig = d.security.config(d.cfg.Listen.HTTP, "http/1.1")
 	h.WriteTimeout += d.cfg.Issue.MaxWait
 	if d.cfg.TLS.Admin {
-		admin.TLSConfig = d.security.config("http/1.1")
+		admin.TLSConfig = d.security.config(d.cfg.Listen.Admin, "http/1.1")
 	}
 	if d.cfg.PProf {
 		admin.WriteTimeout = 0 // a profile takes as long as the request asks for
@@ -31,8 +31,8 @@ func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
 	return g, h, admin
 }
 
-// serve starts to serve on a port; nil: it is not configured.
-func (d *Daemon) serve(l *lifecycle, name string, port net.Listener, serve func(net.Listener) error) {
+// serveOn starts to serve on a port; nil: it is not configured.
+func serveOn(l *lifecycle, name string, port net.Listener, serve func(net.Listener) error) {
 	if port == nil {
 		return
 	}
@@ -56,7 +56,7 @@ func serveHTTP(s *http.Server) func(net.Listener) error {
 }
 
 func (d *Daemon) serveRESP(l net.Listener) error {
-	if c := d.security.config(); c != nil {
+	if c := d.security.config(d.cfg.Listen.RESP); c != nil {
 		l = tls.NewListener(l, c)
 	}
 	return d.resp.Serve(l)
@@ -72,7 +72,7 @@ func (d *Daemon) endReadiness() {
 
 // finishRequests closes the listeners of clients and waits until the requests in flight
 // are answered. When ctx ends it aborts those that are left.
-func (d *Daemon) finishRequests(ctx context.Context, g *grpc.Server, h *http.Server) error {
+func finishRequests(ctx context.Context, g *grpc.Server, h *http.Server, r *respserver.Server) error {
 	var all errgroup.Group
 	all.Go(func() error {
 		err := h.Shutdown(ctx)
@@ -93,8 +93,8 @@ func (d *Daemon) finishRequests(ctx context.Context, g *grpc.Server, h *http.Ser
 			return ctx.Err()
 		}
 	})
-	if d.resp != nil {
-		all.Go(func() error { return d.resp.Shutdown(ctx) })
+	if r != nil {
+		all.Go(func() error { return r.Shutdown(ctx) })
 	}
 	return all.Wait()
 }

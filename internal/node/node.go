@@ -60,6 +60,40 @@ func New(cfg Config, src clock.Source, rnd rand.Source) *Node {
 // Config returns what the node was made with.
 func (n *Node) Config() Config { return n.cfg }
 
+// About is what requests for IDs are checked against, and who answers them.
+type About struct {
+	Name     string
+	Format   flake.Format // All IDs have it.
+	MaxBlock int          // the largest count of a request
+}
+
+// About returns what is the same for every request.
+func (n *Node) About() About {
+	g := n.cfg.Gen
+	return About{
+		Name:     n.cfg.Name,
+		Format:   flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
+		MaxBlock: g.MaxBlock(),
+	}
+}
+
+// Check returns the refusal of a request that has a wrong count or after, whoever is to answer it,
+// or nil. It is not counted.
+func (a About) Check(count int, after flake.ID) *Refusal {
+	if count < 1 || count > a.MaxBlock {
+		return refuse(InvalidCount, 0, "count is %d: ask for 1 to %d%s", count, a.MaxBlock,
+			WhyLimit(a.Format.Layout, a.MaxBlock)).
+			with("count", strconv.Itoa(count), "limit", strconv.Itoa(a.MaxBlock))
+	}
+	if after < 0 {
+		return refuse(InvalidID, 0, "after is %d: an ID is never negative; send the last ID that you got", after)
+	}
+	if err := a.Format.Holds(after); err != nil {
+		return refuse(InvalidID, 0, "after is no ID of this space: %v", err).with("class", "out_of_range")
+	}
+	return nil
+}
+
 // Clock returns the issuing clock.
 func (n *Node) Clock() clock.Source { return n.clock }
 
@@ -178,10 +212,7 @@ func (n *Node) Refused(r *Refusal) *Refusal {
 
 // refusal returns why a request is refused without a call of the generator.
 func (n *Node) refusal(s *state, count int, after flake.ID) error {
-	if limit := n.cfg.Gen.MaxBlock(); count < 1 || count > limit {
-		return n.badCount(count, limit)
-	}
-	if r := n.badAfter(after); r != nil {
+	if r := n.About().Check(count, after); r != nil {
 		return r
 	}
 	if r := n.closed(s); r != nil {
@@ -273,11 +304,6 @@ func skewMetadata(v clock.Verdict) []string {
 	return []string{"offset_ms", fmt.Sprint(int64(v.Offset)), "limit_ms", fmt.Sprint(int64(v.Limit))}
 }
 
-func (n *Node) badCount(count, limit int) *Refusal {
-	return refuse(InvalidCount, 0, "count is %d: ask for 1 to %d%s", count, limit, WhyLimit(n.cfg.Gen.Layout, limit)).
-		with("count", strconv.Itoa(count), "limit", strconv.Itoa(limit))
-}
-
 // WhyLimit returns what follows the largest count in a refusal: why it is that, where
 // the layout sets it; else nothing.
 func WhyLimit(l flake.Layout, limit int) string {
@@ -287,31 +313,16 @@ func WhyLimit(l flake.Layout, limit int) string {
 	return fmt.Sprintf(", which is what a sid has in %v of layout %v", time.Duration(l.Unit())*time.Millisecond, l)
 }
 
-// badAfter returns a refusal for an after that is no ID of this space, or nil.
-func (n *Node) badAfter(after flake.ID) *Refusal {
-	if after < 0 {
-		return refuse(InvalidID, 0, "after is %d: an ID is never negative; send the last ID that you got", after)
-	}
-	g := n.cfg.Gen
-	if err := (flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)}).Holds(after); err != nil {
-		return refuse(InvalidID, 0, "after is no ID of this space: %v", err).with("class", "out_of_range")
-	}
-	return nil
-}
-
 // explain turns an error of the generator into a refusal.
 func (n *Node) explain(s *state, count int, after flake.ID, err error) error {
-	var lead *gen.LeadError
-	limit := n.cfg.Gen.MaxBlock()
-	switch {
-	// By the count and not by the error: a sealed tenure does not check the count,
+	// By the request and not by the error: a sealed tenure does not check the count,
 	// and the caller's mistake takes precedence.
-	case count < 1 || count > limit:
-		return n.badCount(count, limit)
+	if r := n.About().Check(count, after); r != nil {
+		return r
+	}
+	var lead *gen.LeadError
+	switch {
 	case errors.As(err, &lead):
-		if r := n.badAfter(after); r != nil {
-			return r
-		}
 		return n.explainLead(s, lead)
 	case errors.Is(err, gen.ErrCeiling):
 		return refuse(WindowExhausted, retryWindow, "the window reserved in etcd is used up%s",

@@ -52,6 +52,9 @@ const (
 	// etcd did not confirm in time what was asked of it. The same call, to any node,
 	// finds what became of it.
 	EtcdUnavailable Reason = 22
+	// An agent has no IDs: none of its nodes answered, or one refused for a reason that
+	// the agent does not know. A retry can succeed.
+	NoNode Reason = 23
 )
 
 // reasonNames are the names of the reasons by number.
@@ -78,4 +81,5 @@ var reasonNames = [...]string{
 	WorkerQuota:      "WORKER_QUOTA",
 	CallerClock:      "CALLER_CLOCK",
 	EtcdUnavailable:  "ETCD_UNAVAILABLE",
+	NoNode:           "NO_NODE",
 }

@@ -14,6 +14,6 @@
 //     reached, the oldest connection on which no call has been valid makes room. Some
 //     places are kept for loopback and for sources with valid calls.
 //
-// A source is an IPv4 address or the /64 of an IPv6 address. What counts as a valid
+// A source is an IPv4 address, the /64 of an IPv6 address, or at a Unix socket a user. What counts as a valid
 // call is decided by the listeners, which call Conn.Valid.
 package quota

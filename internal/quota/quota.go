@@ -12,6 +12,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 // Costs in tokens, and what a source has.
@@ -96,7 +97,7 @@ type Quota struct {
 	held atomic.Int64 // bytes of all connections
 
 	mu      sync.Mutex // guards all below, and the places of connections
-	sources map[netip.Prefix]*source
+	sources map[origin]*source
 	conns   []*Conn // in the order in which they were opened
 	gone    int     // This many of conns are closed already.
 	leaving []*Conn // They were asked to leave since the last sweep.
@@ -110,7 +111,7 @@ type Quota struct {
 func New(cfg Config) *Quota {
 	return &Quota{
 		cfg:     cfg,
-		sources: map[netip.Prefix]*source{},
+		sources: map[origin]*source{},
 		unknown: bucket{unknownRate, unknownBurst, unknownBurst, cfg.Now()},
 	}
 }
@@ -118,12 +119,18 @@ func New(cfg Config) *Quota {
 // Held returns the bytes that connections hold, and the limit; 0: none.
 func (q *Quota) Held() (held, limit int64) { return q.held.Load(), q.cfg.Memory }
 
+// origin is what tells sources apart. Exactly one of its fields is set, or neither.
+type origin struct {
+	network netip.Prefix
+	user    string // A connection at a Unix socket has this one.
+}
+
 // source is where connections come from.
 type source struct {
 	conns  map[*Listener]int // open; guarded by Quota.mu
 	idle   int               // sweeps without a connection; guarded by Quota.mu
 	held   atomic.Int64      // bytes of all its connections
-	local  bool              // loopback
+	local  bool              // on this machine
 	proven atomic.Bool       // a call was valid
 
 	mu      sync.Mutex // guards the rest
@@ -199,15 +206,15 @@ func (q *Quota) proved() {
 
 // sourceOf returns the source of an address; q.mu is held.
 func (q *Quota) sourceOf(a net.Addr) *source {
-	var key netip.Prefix
+	key := origin{user: unixsocket.User(a.String())}
 	if ap, err := netip.ParseAddrPort(a.String()); err == nil {
-		key = access.Network(ap.Addr())
+		key.network = access.Network(ap.Addr())
 	}
 	s := q.sources[key]
 	if s == nil {
 		s = &source{
 			conns:   map[*Listener]int{},
-			local:   key.IsValid() && key.Addr().IsLoopback(),
+			local:   key.user != "" || key.network.IsValid() && key.network.Addr().IsLoopback(),
 			tokens:  bucket{sourceRate, sourceBurst, sourceBurst, q.cfg.Now()},
 			opening: bucket{connRate, connBurst, connBurst, q.cfg.Now()},
 		}

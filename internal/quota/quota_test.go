@@ -10,12 +10,15 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 // socket is a connection from an address. It reads what was sent to it, and then ends.
@@ -28,6 +31,10 @@ type socket struct {
 }
 
 func (s *socket) RemoteAddr() net.Addr {
+	if uid, ok := strings.CutPrefix(s.from, "uid:"); ok {
+		n, _ := strconv.Atoi(uid)
+		return unixsocket.Peer{UID: n, PID: 7, Known: true}
+	}
 	a, err := net.ResolveTCPAddr("tcp", s.from+":1")
 	if err != nil {
 		panic(err)
@@ -106,6 +113,23 @@ func TestPlaces(t *testing.T) {
 	}
 	if st := l.Stats(); st.Refused == 0 || st.Closed["room"] == 0 || st.Open > 16 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestUsersAreSources: at a Unix socket each user has places of their own, as each address has at a
+// port, and whoever cannot be told is one more user.
+func TestUsersAreSources(t *testing.T) {
+	l := newRig(Config{PerSource: 2}).Listen(nil, ListenerConfig{Grace: time.Hour})
+	for from, want := range map[string]int{"uid:1000": 2, "uid:1001": 2, "127.0.0.1": 2} {
+		got := 0
+		for range 5 {
+			if l.admit(&socket{from: from}) != nil {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("%s has %d places, not %d", from, got, want)
+		}
 	}
 }
 

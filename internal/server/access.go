@@ -9,6 +9,7 @@ import (
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 // Need is what a method, route or command requires of its caller.
@@ -30,10 +31,16 @@ func Bearer(headers []string) (string, error) {
 	return "", access.ErrMalformed
 }
 
-// CredentialsOf returns what a connection shows of its client: its address, and a verified
-// certificate. state is nil without TLS.
-func CredentialsOf(state *tls.ConnectionState, from netip.Addr) access.Credentials {
-	return access.Credentials{Certificate: certs.ClientName(state), URIs: certs.ClientURIs(state), Address: from}
+// CredentialsOf returns what a connection shows of its client: its address, or at a Unix socket its
+// user, and a verified certificate. from is the remote address as text; state is nil without TLS.
+func CredentialsOf(state *tls.ConnectionState, from string) access.Credentials {
+	c := access.Credentials{Certificate: certs.ClientName(state), URIs: certs.ClientURIs(state)}
+	if ap, err := netip.ParseAddrPort(from); err == nil {
+		c.Address = ap.Addr()
+	} else {
+		c.User = unixsocket.User(from)
+	}
+	return c
 }
 
 // Admit identifies a caller and counts one call for its rate limit. It returns the
@@ -52,7 +59,7 @@ func (s *Service) Reject(err error, caller access.Caller, n Need, began clock.Mo
 	if err == nil {
 		return nil
 	}
-	r := s.node.Refused(AccessRefusal(err, caller, n.Scope))
+	r := s.issuer.Refused(AccessRefusal(err, caller, n.Scope))
 	s.Done(n.Surface, r, began)
 	return r
 }

@@ -160,6 +160,12 @@ var wires = [node.NumReasons]Wire{
 		Title:  "etcd did not answer in time",
 		Help:   "Send the same call again, to any node: it finds what became of this one.",
 	},
+	node.NoNode: {
+		Code:   codes.Unavailable,
+		Status: 503,
+		Title:  "The agent reaches no node",
+		Help:   "Retry after the delay; the agent tries all nodes that it was given.",
+	},
 	node.Unauthenticated: {
 		Code:   codes.Unauthenticated,
 		Status: 401,

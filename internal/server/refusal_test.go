@@ -46,6 +46,7 @@ func TestStatuses(t *testing.T) {
 		node.WorkersOff: {codes.FailedPrecondition, 409}, node.NoWorker: {codes.Unavailable, 503},
 		node.UnknownWorker: {codes.NotFound, 404}, node.WorkerQuota: {codes.ResourceExhausted, 429},
 		node.CallerClock: {codes.FailedPrecondition, 409}, node.EtcdUnavailable: {codes.Unavailable, 503},
+		node.NoNode: {codes.Unavailable, 503},
 	} {
 		if w := wires[r]; w.Code != want.grpc || w.Status != want.http {
 			t.Errorf("%s: %v and %d, want %v and %d", r, w.Code, w.Status, want.grpc, want.http)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/watermark"
@@ -20,9 +22,35 @@ import (
 // has the same small size for every count.
 const DefaultMaxTextCount = 10_000
 
-// Config is what a Service needs. Node is required.
+// Issuer is what requests for IDs are answered from: a node, or an agent, which holds IDs of nodes.
+// Its methods are safe for concurrent use.
+type Issuer interface {
+	// Next issues count IDs that are greater than after, next to each other, and may wait for that.
+	// The error is a *node.Refusal, which is counted.
+	Next(ctx context.Context, count int, after flake.ID) (gen.Block, error)
+	// Try is Next that does not wait, and counts no refusal. now is the clock of Clock.
+	Try(now clock.Reading, count int, after flake.ID) (gen.Block, error)
+	// NextNow is Next for callers that must not wait. If waits is true then Next would wait,
+	// nothing was decided and nothing is counted.
+	NextNow(count int, after flake.ID) (b gen.Block, waits bool, err error)
+	// Refused counts a refusal that was decided before Next, and returns it.
+	Refused(r *node.Refusal) *node.Refusal
+	// Ready returns nil if a request for one ID would be served now, or else why not.
+	Ready() *node.Refusal
+	// Watch returns what Ready does, and a channel that is closed when that changes.
+	Watch() (*node.Refusal, <-chan struct{})
+	About() node.About
+	Clock() clock.Source
+	Stats() node.Stats
+}
+
+// Config is what a Service needs. Either Node or Agent is required.
 type Config struct {
 	Node *node.Node
+	// Agent issues instead of a node, and answers nothing but requests for IDs. Nodes are the
+	// addresses of those who answer the rest, for people.
+	Agent Issuer
+	Nodes []string
 	// Guard rejects callers before the node is called. nil: everybody is let
 	// through, at no cost.
 	Guard *access.Guard
@@ -38,42 +66,80 @@ type Config struct {
 	Observe func(surface string, took time.Duration)
 }
 
-// Service answers requests with the IDs and refusals of one node. It is safe for
+// Service answers requests with the IDs and refusals of one issuer. It is safe for
 // concurrent use.
 type Service struct {
-	node    *node.Node
+	issuer  Issuer
+	nodes   []string // nil: this is one
 	guard   *access.Guard
 	limits  Limits
 	observe func(surface string, took time.Duration)
 	stats   stats
 	workers Workers
-	marks   *watermark.Reader
+	marks   *watermark.Reader // nil at an agent
 }
 
 // New returns a Service. The error names the field of cfg that is wrong.
 func New(cfg Config) (*Service, error) {
+	issuer := cfg.Agent
 	switch {
-	case cfg.Node == nil:
+	case cfg.Node == nil && cfg.Agent == nil:
 		return nil, errors.New("server: config node: is required")
+	case cfg.Node != nil && cfg.Agent != nil:
+		return nil, errors.New("server: config agent: there is a node too")
+	case cfg.Node != nil:
+		issuer, cfg.Nodes = cfg.Node, nil
+	case len(cfg.Nodes) == 0:
+		return nil, errors.New("server: config nodes: are required of an agent")
+	}
+	switch {
 	case cfg.MaxTextCount < 0:
 		return nil, fmt.Errorf("server: config max text count: %d is negative", cfg.MaxTextCount)
 	case cfg.MaxTextCount == 0:
 		cfg.MaxTextCount = DefaultMaxTextCount
 	}
-	g := cfg.Node.Config().Gen
-	format := flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)}
-	_, err1 := ulid.FromFlake(format, 0, 0)
-	_, err2 := ulid.FromFlake(format, 1<<(int(g.Layout.TimeBits())+g.Layout.LowBits())-1, 0)
-	return &Service{
-		node: cfg.Node, guard: cfg.Guard, observe: cfg.Observe,
-		workers: Workers{broker: cfg.Broker, node: cfg.Node, guard: cfg.Guard, perClient: cfg.WorkersPerClient},
-		marks:   watermark.New(cfg.Node, cfg.Watermark),
-		limits:  Limits{Count: min(cfg.MaxTextCount, g.MaxBlock()), Wide: err1 == nil && err2 == nil, Format: format},
-	}, nil
+	about := issuer.About()
+	layout := about.Format.Layout
+	_, err1 := ulid.FromFlake(about.Format, 0, 0)
+	_, err2 := ulid.FromFlake(about.Format, 1<<(int(layout.TimeBits())+layout.LowBits())-1, 0)
+	s := &Service{
+		issuer: issuer, nodes: cfg.Nodes, guard: cfg.Guard, observe: cfg.Observe,
+		workers: Workers{broker: cfg.Broker, issuer: issuer, guard: cfg.Guard, perClient: cfg.WorkersPerClient},
+		limits: Limits{
+			Count:  min(cfg.MaxTextCount, about.MaxBlock),
+			Wide:   err1 == nil && err2 == nil,
+			Format: about.Format,
+		},
+	}
+	if cfg.Node != nil {
+		s.marks = watermark.New(cfg.Node, cfg.Watermark)
+	}
+	return s, nil
 }
 
-// Node returns the node that issues.
-func (s *Service) Node() *node.Node { return s.node }
+// Issuer returns what issues.
+func (s *Service) Issuer() Issuer { return s.issuer }
+
+// Elsewhere is the error of a call that an agent does not answer.
+type Elsewhere struct {
+	What  string   // what was asked for
+	Nodes []string // the addresses of those who answer it
+}
+
+// Error says who answers the call.
+func (e *Elsewhere) Error() string {
+	return fmt.Sprintf("%s: an agent issues and decodes IDs, and nodes answer this: ask one of %s", e.What,
+		strings.Join(e.Nodes, ", "))
+}
+
+// Elsewhere returns an *Elsewhere if the Service is an agent's, which does not answer what was asked
+// for; nil if it is a node's.
+func (s *Service) Elsewhere(what string) error {
+	if s.nodes == nil {
+		return nil
+	}
+	return &Elsewhere{What: what, Nodes: s.nodes}
+}
 
 // Guard returns what rejects callers; nil: nothing does.
 func (s *Service) Guard() *access.Guard { return s.guard }
@@ -84,11 +150,11 @@ func (s *Service) Workers() *Workers { return &s.workers }
 // Limits returns the limits of a request for IDs as texts.
 func (s *Service) Limits() Limits { return s.limits }
 
-// Issue calls the node for a block, unless ctx has ended: then nobody would get
+// Issue calls the issuer for a block, unless ctx has ended: then nobody would get
 // the IDs. The error is a *node.Refusal, which is counted, or ctx's.
 func (s *Service) Issue(ctx context.Context, count int, after flake.ID) (gen.Block, error) {
 	if err := ctx.Err(); err != nil {
 		return gen.Block{}, err
 	}
-	return s.node.Next(ctx, count, after)
+	return s.issuer.Next(ctx, count, after)
 }

@@ -120,7 +120,7 @@ func (s *Service) Begin() clock.Mono {
 	if s.observe == nil {
 		return 0
 	}
-	return s.node.Clock().Now().Mono
+	return s.issuer.Clock().Now().Mono
 }
 
 // Done counts a request that ended with err: nil, a *node.Refusal, or any other
@@ -139,6 +139,6 @@ func (s *Service) NotFound(on Surface, began clock.Mono) { s.done(on, notFound, 
 func (s *Service) done(on Surface, o outcome, n int, began clock.Mono) {
 	s.stats.counts[on][o].Add(int64(n))
 	if s.observe != nil {
-		s.observe(on.String(), s.node.Clock().Now().Mono.Sub(began))
+		s.observe(on.String(), s.issuer.Clock().Now().Mono.Sub(began))
 	}
 }

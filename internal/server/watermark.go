@@ -20,11 +20,11 @@ func (s *Service) Marks() *watermark.Reader { return s.marks }
 func (s *Service) Watermark(ctx context.Context, after flake.ID, wait time.Duration,
 	valid func()) (watermark.Answer, error) {
 	if bad := s.marks.Check(after, wait); bad != nil {
-		return watermark.Answer{}, s.node.Refused(bad)
+		return watermark.Answer{}, s.issuer.Refused(bad)
 	}
 	valid()
 	a, err := s.marks.Wait(ctx, after, wait)
-	return a, counted(s.node, err)
+	return a, counted(s.issuer, err)
 }
 
 // WatchWatermark calls send with the watermark, and again when it changes and, with due, at each
@@ -36,7 +36,7 @@ func (s *Service) WatchWatermark(ctx context.Context, tick <-chan time.Time,
 	for due := true; ; {
 		a, changed, err := s.marks.Watch()
 		if err != nil {
-			return counted(s.node, err)
+			return counted(s.issuer, err)
 		}
 		if due || !watermark.Same(a, last) {
 			if err := send(a, due); err != nil {
@@ -49,7 +49,7 @@ func (s *Service) WatchWatermark(ctx context.Context, tick <-chan time.Time,
 		case <-tick:
 			due = true
 		case <-s.marks.Ended():
-			return s.node.Refused(&node.Refusal{Reason: node.Draining,
+			return s.issuer.Refused(&node.Refusal{Reason: node.Draining,
 				Message: "the node is stopping: use another node"})
 		case <-ctx.Done():
 			return ctx.Err()

@@ -15,7 +15,7 @@ import (
 // or ctx's.
 type Workers struct {
 	broker    *broker.Broker
-	node      *node.Node
+	issuer    Issuer
 	guard     *access.Guard
 	perClient int
 }
@@ -26,7 +26,7 @@ func (w *Workers) Acquire(ctx context.Context, c access.Caller, req worker.Acqui
 	case err != nil:
 		return worker.Worker{}, w.invalid(err)
 	case req.Clock < 0:
-		return worker.Worker{}, w.node.Refused(Malformed("clock_unix_ms is negative: send Unix milliseconds, or 0"))
+		return worker.Worker{}, w.issuer.Refused(Malformed("clock_unix_ms is negative: send Unix milliseconds, or 0"))
 	}
 	if req.Secret != "" {
 		if err := worker.CheckSecret(req.Secret); err != nil {
@@ -34,7 +34,7 @@ func (w *Workers) Acquire(ctx context.Context, c access.Caller, req worker.Acqui
 		}
 	}
 	got, err := w.broker.Acquire(ctx, w.client(c), req)
-	return got, counted(w.node, err)
+	return got, counted(w.issuer, err)
 }
 
 // Extend extends a worker. id, unless it is empty, has to be that of the handle. The request
@@ -46,13 +46,14 @@ func (w *Workers) Extend(ctx context.Context, c access.Caller, id, handle string
 	case err != nil:
 		return worker.Worker{}, err
 	case req.NotAfter < 0:
-		return worker.Worker{}, w.node.Refused(Malformed("not_after_unix_ms is negative: send Unix milliseconds, or 0"))
+		return worker.Worker{},
+			w.issuer.Refused(Malformed("not_after_unix_ms is negative: send Unix milliseconds, or 0"))
 	case req.Floor < 0:
-		return worker.Worker{}, w.node.Refused(Malformed("floor_unix_ms is negative: send Unix milliseconds, or 0"))
+		return worker.Worker{}, w.issuer.Refused(Malformed("floor_unix_ms is negative: send Unix milliseconds, or 0"))
 	}
 	req.Handle = h
 	got, err := w.broker.Extend(ctx, w.client(c), req)
-	return got, counted(w.node, err)
+	return got, counted(w.issuer, err)
 }
 
 // Release gives a worker back, and returns from when on its number can be used again.
@@ -63,10 +64,10 @@ func (w *Workers) Release(ctx context.Context, c access.Caller, id, handle strin
 		return 0, err
 	}
 	if usedUntilMs < 0 {
-		return 0, w.node.Refused(Malformed("used_until_unix_ms is negative: send Unix milliseconds, or 0"))
+		return 0, w.issuer.Refused(Malformed("used_until_unix_ms is negative: send Unix milliseconds, or 0"))
 	}
 	reusable, err := w.broker.Release(ctx, w.client(c), h, clock.Millis(usedUntilMs))
-	return reusable, counted(w.node, err)
+	return reusable, counted(w.issuer, err)
 }
 
 func (w *Workers) handle(id, text string) (worker.Handle, error) {
@@ -85,12 +86,12 @@ func (w *Workers) client(c access.Caller) broker.Client {
 }
 
 // invalid returns the refusal of a request that is wrong. Nothing of a secret is in it.
-func (w *Workers) invalid(err error) error { return w.node.Refused(Malformed("%v", err)) }
+func (w *Workers) invalid(err error) error { return w.issuer.Refused(Malformed("%v", err)) }
 
-// counted counts a refusal that n did not decide, and returns err.
-func counted(n *node.Node, err error) error {
+// counted counts a refusal that i did not decide, and returns err.
+func counted(i Issuer, err error) error {
 	if r, ok := err.(*node.Refusal); ok {
-		return n.Refused(r)
+		return i.Refused(r)
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
 )
 
 const (
@@ -39,17 +40,11 @@ type Decoded struct {
 // The error is a *node.Refusal, which is counted: INVALID_ID with the class of the
 // mistake, or INVALID_FORMAT for an unknown kind. Or it is ctx's.
 func (r *Reader) Describe(ctx context.Context, text, kind string) (Decoded, error) {
-	k, err := describe.ParseKind(kind)
-	if err != nil {
-		return Decoded{}, r.refused(node.InvalidFormat, err)
+	d, bad := Decode(text, kind, r.format)
+	if bad != nil {
+		return Decoded{}, r.node.Refused(bad)
 	}
-	id, err := describe.Parse(text, k, r.format)
-	if err != nil {
-		return Decoded{}, r.refused(node.InvalidID, err)
-	}
-	d := Decoded{ID: id, parts: describe.Describe(id, r.format)}
-	d.Flake, err = id.AsFlake(r.format)
-	if d.HasFlake = err == nil; !d.HasFlake || r.format.Layout.SIDBits() == 0 {
+	if !d.HasFlake || r.format.Layout.SIDBits() == 0 {
 		return d, nil // The ID has another origin, or the layout has no sids.
 	}
 	if at := clock.Millis(r.format.UnixMilli(d.Flake)); r.beyond(ctx, r.format.SID(d.Flake), at) {
@@ -60,12 +55,45 @@ func (r *Reader) Describe(ctx context.Context, text, kind string) (Decoded, erro
 	return d, ctx.Err()
 }
 
-func (r *Reader) refused(reason node.Reason, err error) *node.Refusal {
-	return r.node.Refused(&node.Refusal{
-		Reason:   reason,
-		Message:  err.Error(),
-		Metadata: map[string]string{"class": describe.Class(err)},
-	})
+// Decode is Reader.Describe without the holder, which the ledger alone knows. The refusal is not
+// counted.
+func Decode(text, kind string, f flake.Format) (Decoded, *node.Refusal) {
+	refused := func(reason node.Reason, err error) *node.Refusal {
+		return &node.Refusal{
+			Reason:   reason,
+			Message:  err.Error(),
+			Metadata: map[string]string{"class": describe.Class(err)},
+		}
+	}
+	k, err := describe.ParseKind(kind)
+	if err != nil {
+		return Decoded{}, refused(node.InvalidFormat, err)
+	}
+	id, err := describe.Parse(text, k, f)
+	if err != nil {
+		return Decoded{}, refused(node.InvalidID, err)
+	}
+	d := Decoded{ID: id, parts: describe.Describe(id, f)}
+	d.Flake, err = id.AsFlake(f)
+	d.HasFlake = err == nil
+	return d, nil
+}
+
+// Describer returns what decodes IDs for a listener: r, or the text alone if r is nil, as at an agent.
+func Describer(r *Reader, s *server.Service) func(ctx context.Context, text, kind string) (Decoded, error) {
+	if r != nil {
+		return r.Describe
+	}
+	return func(_ context.Context, text, kind string) (Decoded, error) {
+		d, bad := Decode(text, kind, s.Limits().Format)
+		if bad != nil {
+			return Decoded{}, s.Issuer().Refused(bad)
+		}
+		if d.HasFlake {
+			d.Problem = s.Elsewhere("the holder").Error()
+		}
+		return d, nil
+	}
 }
 
 // beyondText is the problem of an ID that nobody was ever allowed to issue.

@@ -78,6 +78,9 @@ const (
 	// etcd did not confirm in time what was asked of it. The same call, to any node,
 	// finds what became of it.
 	Reason_REASON_ETCD_UNAVAILABLE Reason = 22
+	// An agent has no IDs: none of its nodes answered, or one refused for a reason that
+	// the agent does not know. A retry can succeed.
+	Reason_REASON_NO_NODE Reason = 23
 )
 
 // Enum value maps for Reason.
@@ -106,6 +109,7 @@ var (
 		20: "REASON_WORKER_QUOTA",
 		21: "REASON_CALLER_CLOCK",
 		22: "REASON_ETCD_UNAVAILABLE",
+		23: "REASON_NO_NODE",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":       0,
@@ -131,6 +135,7 @@ var (
 		"REASON_WORKER_QUOTA":      20,
 		"REASON_CALLER_CLOCK":      21,
 		"REASON_ETCD_UNAVAILABLE":  22,
+		"REASON_NO_NODE":           23,
 	}
 )
 
@@ -4131,7 +4136,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x04work\x18\x1a \x01(\v2\x16.allocator.v1.NodeWorkR\x04work\x1a:\n" +
 	"\fRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01*\xd5\x04\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01*\xe9\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_STARTING\x10\x01\x12\x13\n" +
@@ -4156,7 +4161,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x15REASON_UNKNOWN_WORKER\x10\x13\x12\x17\n" +
 	"\x13REASON_WORKER_QUOTA\x10\x14\x12\x17\n" +
 	"\x13REASON_CALLER_CLOCK\x10\x15\x12\x1b\n" +
-	"\x17REASON_ETCD_UNAVAILABLE\x10\x16*\xf9\x01\n" +
+	"\x17REASON_ETCD_UNAVAILABLE\x10\x16\x12\x12\n" +
+	"\x0eREASON_NO_NODE\x10\x17*\xf9\x01\n" +
 	"\x06Layout\x12\x16\n" +
 	"\x12LAYOUT_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLAYOUT_SCALABLE\x10\x01\x12\x15\n" +

@@ -45,7 +45,7 @@ func TestWorkersGuide(t *testing.T) {
 		t.Helper()
 		return sh.Must(guide.Text(t, "run: "+mark))
 	}
-	if out, code := run("agent"); code != 0 || !regexp.MustCompile(`(?m)^worker (5[1-9]\d|[6-9]\d\d|10[01]\d|102[0-3]), datacenter (1[6-9]|2\d|3[01]), worker of it ([12]?\d|3[01])$`).MatchString(out) {
+	if out, code := run("runner"); code != 0 || !regexp.MustCompile(`(?m)^worker (5[1-9]\d|[6-9]\d\d|10[01]\d|102[0-3]), datacenter (1[6-9]|2\d|3[01]), worker of it ([12]?\d|3[01])$`).MatchString(out) {
 		t.Fatalf("exit code %d:\n%s", code, out)
 	}
 

@@ -46,7 +46,7 @@ type fleet struct {
 	spare    *program // started by faults
 }
 
-// program is a generator, with its agent if it has one.
+// program is a generator, with its runner if it has one.
 type program struct {
 	*rig.Process
 	fleet *fleet
@@ -95,7 +95,7 @@ func newFleet(t *testing.T, bin binaries, etcd string, addrs []string, careful b
 			"--worker.per-client", strconv.Itoa(numbers)}, space...)...)
 		f.proxies[i] = []*proxy{newProxy(t, a[0]), newProxy(t, a[0])}
 	}
-	add := func(name, worker string, agent, asks bool) *program {
+	add := func(name, worker string, runner, asks bool) *program {
 		own := 0
 		if name == last {
 			own = 1
@@ -107,7 +107,7 @@ func newFleet(t *testing.T, bin binaries, etcd string, addrs []string, careful b
 		switch {
 		case !careful:
 			p = process(name, bin.legacy, true, direct...)
-		case agent:
+		case runner:
 			args := append([]string{"worker", "run", "--name", worker, "--addr", addr, "--margin", "500ms", "--grace", "100ms", "--", bin.legacy}, ids...)
 			if asks {
 				args = append(args, "--permit")
@@ -121,8 +121,8 @@ func newFleet(t *testing.T, bin binaries, etcd string, addrs []string, careful b
 	for _, name := range []string{"asks-1", "asks-2"} {
 		f.programs = append(f.programs, add(name, name, false, true))
 	}
-	// Two agents of one name.
-	f.programs = append(f.programs, add("agent-asks", "agent", true, true), add(last, "agent", true, false))
+	// Two runners of one name.
+	f.programs = append(f.programs, add("runner-asks", "runner", true, true), add(last, "runner", true, false))
 	f.spare = add("spare", "spare", false, true)
 	return f
 }
@@ -140,8 +140,8 @@ func (f *fleet) begin() {
 	f.restore()
 }
 
-// last is the program that asks nobody, and is stopped by its agent.
-const last = "agent-stops"
+// last is the program that asks nobody, and is stopped by its runner.
+const last = "runner-stops"
 
 // node takes a node away from all programs, or has its answers dropped.
 func (f *fleet) node(i int, down, silent bool) {

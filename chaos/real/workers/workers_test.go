@@ -44,10 +44,10 @@ func TestWorkers(t *testing.T) {
 		{"a program is stopped beyond its interval", func(f *fleet) { f.stopBeyond(f.programs[1]) }},
 		{"a node is killed between extending and answering", func(f *fleet) { f.killBeforeAnswer(r.client) }},
 		{"a program's clock leaps beyond its interval", func(f *fleet) { f.leap(f.programs[0]) }},
-		{"an agent is stopped beyond its interval", func(f *fleet) { f.stopBeyond(f.programs[2]) }},
-		{"an agent is cut off from the nodes beyond its interval", func(f *fleet) { f.cutOff(f.programs[3]) }},
-		{"an agent is killed", func(f *fleet) { f.killAgent(f.programs[3]) }},
-		{"the program of an agent is killed", func(f *fleet) { f.killChild(f.programs[2]) }},
+		{"a runner is stopped beyond its interval", func(f *fleet) { f.stopBeyond(f.programs[2]) }},
+		{"a runner is cut off from the nodes beyond its interval", func(f *fleet) { f.cutOff(f.programs[3]) }},
+		{"a runner is killed", func(f *fleet) { f.killRunner(f.programs[3]) }},
+		{"the program of a runner is killed", func(f *fleet) { f.killChild(f.programs[2]) }},
 	}
 	if *ids == 0 {
 		faults = faults[:2]
@@ -146,7 +146,7 @@ func (r *run) outage() {
 		r.t.Fatal(err)
 	}
 	f := r.fleets[0]
-	f.until("the agent has stopped its program", func() bool { return !f.programs[3].Running() })
+	f.until("the runner has stopped its program", func() bool { return !f.programs[3].Running() })
 	f.until("a program that asks is refused", func() bool { return f.programs[0].says("refused") })
 	time.Sleep(window)
 	if err := r.etcd.Resume(); err != nil {
@@ -208,8 +208,8 @@ func (f *fleet) leap(p *program) {
 	f.stopSpare()
 }
 
-// killAgent kills an agent: its program must end with it. One without is killed itself.
-func (f *fleet) killAgent(p *program) {
+// killRunner kills a runner: its program must end with it. One without is killed itself.
+func (f *fleet) killRunner(p *program) {
 	_, pid := p.number()
 	if err := p.Kill(); err != nil {
 		f.fatalf("%v", err)
@@ -217,7 +217,7 @@ func (f *fleet) killAgent(p *program) {
 	f.until("the program of "+p.Name+" has ended", func() bool { return gone(pid) })
 }
 
-// killChild kills the program, not its agent.
+// killChild kills the program, not its runner.
 func (f *fleet) killChild(p *program) {
 	_, pid := p.number()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -246,7 +246,7 @@ func (f *fleet) killBeforeAnswer(c *clientv3.Client) {
 	f.node(0, false, false)
 }
 
-// cutOff cuts a program that asks nobody off from all nodes: its agent must have stopped it
+// cutOff cuts a program that asks nobody off from all nodes: its runner must have stopped it
 // before another has its number.
 func (f *fleet) cutOff(p *program) {
 	number, pid := p.number()
@@ -254,7 +254,7 @@ func (f *fleet) cutOff(p *program) {
 		f.proxies[i][1].set(true, false)
 	}
 	if f.careful {
-		f.until("the agent has stopped "+p.Name, func() bool { return gone(pid) })
+		f.until("the runner has stopped "+p.Name, func() bool { return gone(pid) })
 	}
 	f.startSpare(number)
 	time.Sleep(overlap)

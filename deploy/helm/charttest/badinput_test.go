@@ -41,6 +41,9 @@ func TestBadInput(t *testing.T) {
 		name, values, want string
 	}{
 		{"too many nodes", "replicaCount: 31", "replicaCount is 31: there are 32 sids, of which sids.reserve keeps 2 free; set it to at most 30"},
+		{"agents without a token", "{agent: {enabled: true}, auth: {existingSecret: t, allowPlaintext: true}, test: {enabled: false}}", "agent.token.existingSecret is empty"},
+		{"agents without a certificate", "{agent: {enabled: true}, tls: {existingSecret: s, clientCA: {existingSecret: c}}}", "run the agent as a sidecar"},
+		{"a socket nobody can use", "agent: {socketMode: '0000'}", "agent/socketMode"},
 		{"too many for a range", "{replicaCount: 4, sids: {range: 4-8}}", "there are 5 sids, of which sids.reserve keeps 2 free; set it to at most 3"},
 		{"too many for fleet", "{replicaCount: 1023, space: {layout: fleet}}", "set it to at most 1022"},
 		{"over any layout", "replicaCount: 1025", "replicaCount"},

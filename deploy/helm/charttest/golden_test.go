@@ -19,6 +19,8 @@ var update = flag.Bool("update", false, "write testdata; read the diff before yo
 var changes = []struct{ name, values string }{
 	{"annotations", "annotations: {a: b}"},
 	{"affinity", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: k, operator: Exists}]}]}}}"},
+	{"agent", "agent: {enabled: true, hostPath: /var/run/ids, socketMode: '0660', maxAge: 250ms, extraArgs: [--max-wait=1s], resources: {limits: {memory: 1Gi}}, nodeSelector: {a: b}, tolerations: [{operator: Exists}]}"},
+	{"agent-secure", "{agent: {enabled: true, token: {existingSecret: t, key: k}}, auth: {existingSecret: s}, tls: {existingSecret: c}, test: {enabled: false}}"},
 	{"auth", "{auth: {existingSecret: t, key: k, allowPlaintext: true}, test: {token: {existingSecret: one, key: two}}}"},
 	{"auth-admin", "{auth: {existingSecret: t, key: k, allowPlaintext: true, staleAfter: 1m, openAdmin: loopback}, test: {enabled: false}}"},
 	{"autoscaling", "autoscaling: {enabled: true, minReplicas: 4, maxReplicas: 7, targetCPUUtilizationPercentage: 50}"},

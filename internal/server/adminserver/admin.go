@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -91,8 +90,7 @@ func New(cfg Config) http.Handler {
 
 // authorize returns the refusal of a request that needs the scope Admin, or nil.
 func (c Config) authorize(r *http.Request) *node.Refusal {
-	from, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid: not an address
-	creds := server.CredentialsOf(r.TLS, from.Addr())
+	creds := server.CredentialsOf(r.TLS, r.RemoteAddr)
 	var caller access.Caller
 	var err error
 	if c.Guard.NeedsToken() {

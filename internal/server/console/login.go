@@ -3,7 +3,6 @@ package console
 import (
 	"errors"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 
@@ -66,8 +65,7 @@ func (c *Console) identify(r *http.Request) (access.Caller, error) {
 
 // identifyToken returns the caller with a token.
 func (c *Console) identifyToken(r *http.Request, token string) (access.Caller, error) {
-	from, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid: not an address
-	creds := server.CredentialsOf(r.TLS, from.Addr())
+	creds := server.CredentialsOf(r.TLS, r.RemoteAddr)
 	if c.cfg.Guard.NeedsToken() {
 		creds.Token = token
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,9 +88,26 @@ func (s *Server) accessOptions() []grpc.ServerOption {
 	return opts
 }
 
+// elsewhere returns the error of a method that an agent leaves to nodes, or nil.
+func (s *Server) elsewhere(m method, name string) error {
+	switch m.Surface {
+	case server.GRPCAllocate, server.GRPCStream, server.GRPCDescribe, server.GRPCOther:
+		return nil
+	}
+	err := s.service.Elsewhere(name)
+	if err == nil || m.Open {
+		return nil
+	}
+	s.service.NotFound(m.Surface, s.service.Begin())
+	return status.Error(codes.Unimplemented, err.Error())
+}
+
 // unary is the interceptor of unary calls.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	m := methodOf(info.FullMethod)
+	if err := s.elsewhere(m, info.FullMethod); err != nil {
+		return nil, err
+	}
 	if s.service.Guard() != nil && !m.Open {
 		caller, r := s.authorize(ctx, m.Need)
 		if r != nil {
@@ -111,6 +126,9 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 // stream is the interceptor of streams. Those of IDs count their answers by themselves.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	m := methodOf(info.FullMethod)
+	if err := s.elsewhere(m, info.FullMethod); err != nil {
+		return err
+	}
 	if m.Surface != server.GRPCStream {
 		stream = &countedStream{stream, connOf(stream.Context()), m}
 	}
@@ -284,11 +302,7 @@ func credentialsOf(ctx context.Context) access.Credentials {
 	if t, ok := info.(credentials.TLSInfo); ok {
 		state = &t.State
 	}
-	var from netip.Addr
-	if a, ok := p.Addr.(*net.TCPAddr); ok {
-		from = a.AddrPort().Addr()
-	}
-	return server.CredentialsOf(state, from)
+	return server.CredentialsOf(state, p.Addr.String())
 }
 
 // authorize is admit, and logs calls with scope Admin.

@@ -13,7 +13,7 @@ import (
 
 func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest) (*pb.DescribeResponse, error) {
 	s, began := a.s, a.s.service.Begin()
-	res, err := s.reader.Describe(ctx, req.GetId(), req.GetKind())
+	res, err := s.describe(ctx, req.GetId(), req.GetKind())
 	s.service.Done(server.GRPCDescribe, err, began)
 	if err != nil {
 		return nil, statusOf(err)

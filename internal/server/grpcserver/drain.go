@@ -22,10 +22,10 @@ func (a adminService) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainR
 		return nil, drainStatus(err)
 	}
 	s.service.Done(server.GRPCDrain, nil, began)
-	cfg := s.node.Config()
+	self := s.issuer.Stats()
 	res := &pb.DrainResponse{
-		Node:       cfg.Name,
-		Instance:   string(cfg.Instance),
+		Node:       self.Name,
+		Instance:   string(self.Instance),
 		Sid:        -1,
 		Term:       d.Term,
 		Released:   d.Released,
@@ -48,8 +48,8 @@ func (a adminService) Undrain(ctx context.Context, _ *pb.UndrainRequest) (*pb.Un
 		return nil, drainStatus(err)
 	}
 	s.service.Done(server.GRPCUndrain, nil, began)
-	cfg := s.node.Config()
-	return &pb.UndrainResponse{Node: cfg.Name, Instance: string(cfg.Instance), WasDrained: was}, nil
+	self := s.issuer.Stats()
+	return &pb.UndrainResponse{Node: self.Name, Instance: string(self.Instance), WasDrained: was}, nil
 }
 
 // drainStatus returns an error of a drain or an undrain as a gRPC status.

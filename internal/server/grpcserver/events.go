@@ -39,7 +39,7 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 	}
 	events, err := s.feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew(), Client: caller.Owner()})
 	if err != nil {
-		refusal := s.node.Refused(server.StreamRefusal(err))
+		refusal := s.issuer.Refused(server.StreamRefusal(err))
 		s.service.Done(server.GRPCEvents, refusal, began)
 		return statusOf(refusal)
 	}
@@ -67,7 +67,7 @@ func (s *Server) sendEvents(ctx context.Context, cancel context.CancelCauseFunc,
 	late := time.AfterFunc(slowAfter, func() { cancel(errSlow) })
 	defer late.Stop()
 	send := func(m *pb.WatchEventsResponse) error {
-		m.NowUnixMs = int64(s.node.Clock().Now().Wall)
+		m.NowUnixMs = int64(s.issuer.Clock().Now().Wall)
 		late.Reset(slowAfter)
 		defer late.Stop()
 		return stream.Send(m)

@@ -92,7 +92,7 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (any, error)
 		Count: server.Field{Text: strconv.Itoa(int(req.Count)), Given: true}, As: server.Field{Text: form, Given: true},
 	}, limits)
 	if bad != nil {
-		s.service.Done(server.GRPCAllocate, s.node.Refused(bad), began)
+		s.service.Done(server.GRPCAllocate, s.issuer.Refused(bad), began)
 		return nil, statusOf(bad)
 	}
 	conn, counted := connOf(ctx), int64(o.Count)*textBytes+answerBytes
@@ -113,7 +113,7 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (any, error)
 		First:       b.First.Int64(),
 		Count:       int32(b.Count),
 		Stride:      b.Stride,
-		Node:        s.node.Config().Name,
+		Node:        s.issuer.About().Name,
 		Sid:         int32(b.SID),
 		Layout:      wire.LayoutOf(limits.Format.Layout),
 		LayoutBits:  wire.LayoutBits(limits.Format.Layout),
@@ -149,7 +149,7 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 	select {
 	case err := <-ended:
 		return err
-	case <-a.s.drainer.Draining():
+	case <-a.s.draining():
 		r.end() // waits for the answer that is being sent
 		return statusOf(&node.Refusal{
 			Reason: node.Draining,
@@ -229,7 +229,7 @@ func (r *responder) answer(ctx context.Context) error {
 		return r.reject(err, began)
 	}
 	if r.request.Form != 0 {
-		bad := r.s.node.Refused(server.Malformed("a form is given on a stream: use Allocate for texts"))
+		bad := r.s.issuer.Refused(server.Malformed("a form is given on a stream: use Allocate for texts"))
 		service.Done(server.GRPCStream, bad, began)
 		return r.refuse(bad)
 	}

@@ -28,7 +28,6 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/feed"
-	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status"
@@ -54,20 +53,24 @@ const (
 	connWindow   = 256 << 10
 )
 
-// Config is what a Server needs. Service, Reader and Drainer are required.
+// Config is what a Server needs. Service is required, and at a node Reader and Drainer.
 type Config struct {
 	Service *server.Service
 	Reader  *status.Reader
 	Logger  *slog.Logger // nil: slog.Default
 	Drainer *operate.Drainer
 	Feed    *feed.Feed // nil: nobody can watch events
+	// Draining has a channel that is closed when an agent stops, and is required there.
+	Draining func() <-chan struct{}
 }
 
 // Server has the gRPC services of one node. All methods are safe for concurrent use.
 type Server struct {
 	service  *server.Service
-	reader   *status.Reader
-	node     *node.Node
+	reader   *status.Reader // nil at an agent
+	describe func(ctx context.Context, text, kind string) (status.Decoded, error)
+	draining func() <-chan struct{}
+	issuer   server.Issuer
 	drainer  *operate.Drainer
 	feed     *feed.Feed
 	log      *slog.Logger
@@ -87,23 +90,31 @@ func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Service == nil:
 		return nil, errors.New("grpcserver: config service: is required")
+	case cfg.Service.Elsewhere("") != nil && cfg.Draining == nil:
+		return nil, errors.New("grpcserver: config draining: is required of an agent")
+	case cfg.Service.Elsewhere("") != nil:
 	case cfg.Reader == nil:
 		return nil, errors.New("grpcserver: config reader: is required")
 	case cfg.Drainer == nil:
 		return nil, errors.New("grpcserver: config drainer: is required")
-	case cfg.Logger == nil:
+	default:
+		cfg.Draining = cfg.Drainer.Draining
+	}
+	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	n := cfg.Service.Node()
+	issuer := cfg.Service.Issuer()
 	s := &Server{
 		service:  cfg.Service,
 		reader:   cfg.Reader,
-		node:     n,
+		describe: status.Describer(cfg.Reader, cfg.Service),
+		draining: cfg.Draining,
+		issuer:   issuer,
 		drainer:  cfg.Drainer,
 		feed:     cfg.Feed,
 		log:      cfg.Logger,
 		health:   health.NewServer(),
-		constant: wire.NewConstantFields(n.Config().Name, cfg.Service.Limits().Format),
+		constant: wire.NewConstantFields(issuer.About().Name, cfg.Service.Limits().Format),
 		denied:   rate.Sometimes{First: 1, Interval: time.Second},
 	}
 	s.setHealth(false)
@@ -151,7 +162,7 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 // returns nil then.
 func (s *Server) Run(ctx context.Context) error {
 	for {
-		_, changed := s.node.Watch()
+		_, changed := s.issuer.Watch()
 		s.checkHealth()
 		select {
 		case <-changed:
@@ -164,7 +175,7 @@ func (s *Server) Run(ctx context.Context) error {
 // checkHealth sets the health service to the node's readiness now.
 func (s *Server) checkHealth() {
 	s.mu.Lock()
-	refusal := s.node.Ready()
+	refusal := s.issuer.Ready()
 	changed := s.serving != (refusal == nil)
 	s.serving = refusal == nil
 	if changed {

@@ -47,7 +47,7 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 	go func() { // Send waits for the client.
 		ended <- s.service.WatchWatermark(ctx, tick.C, func(mark watermark.Answer, due bool) error {
 			if err := s.service.Guard().May(caller, access.Read); due && err != nil {
-				return s.node.Refused(server.AccessRefusal(err, caller, access.Read))
+				return s.issuer.Refused(server.AccessRefusal(err, caller, access.Read))
 			}
 			late := time.AfterFunc(slowAfter, func() { cancel(errSlow) })
 			defer late.Stop()

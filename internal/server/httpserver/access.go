@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"net/netip"
 
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/quota"
@@ -52,8 +51,7 @@ func (h *handler) admit(r *http.Request, scope access.Scope) (access.Caller, err
 
 // credentialsOf returns what the connection of r shows of its caller.
 func credentialsOf(r *http.Request) access.Credentials {
-	from, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid: not an address
-	return server.CredentialsOf(r.TLS, from.Addr())
+	return server.CredentialsOf(r.TLS, r.RemoteAddr)
 }
 
 // challengeOf returns the value of WWW-Authenticate.

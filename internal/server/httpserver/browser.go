@@ -120,6 +120,6 @@ func (h *handler) browser(r *http.Request) *fault {
 
 // reject answers a request that browser rejected.
 func (h *handler) reject(w http.ResponseWriter, bad *fault) {
-	h.service.Done(server.HTTPOther, h.service.Node().Refused(bad.refusal), h.service.Begin())
+	h.service.Done(server.HTTPOther, h.service.Issuer().Refused(bad.refusal), h.service.Begin())
 	bad.write(w)
 }

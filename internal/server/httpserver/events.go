@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -31,7 +30,7 @@ const (
 // Stream is how ServeStream serves one request.
 type Stream struct {
 	Feed      *feed.Feed
-	Node      *node.Node
+	Node      server.Issuer
 	Snapshots bool // besides events
 	Caller    access.Caller
 	Operator  bool         // on the admin port
@@ -122,8 +121,8 @@ func boundBuffer(c *quota.Conn) {
 	if c == nil {
 		return
 	}
-	if tcp, ok := c.Conn.(*net.TCPConn); ok {
-		_ = tcp.SetWriteBuffer(streamBuffer)
+	if s, ok := c.Conn.(interface{ SetWriteBuffer(int) error }); ok {
+		_ = s.SetWriteBuffer(streamBuffer)
 	}
 }
 
@@ -198,12 +197,12 @@ func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	refusal := ServeStream(w, r, Stream{
 		Feed:    h.feed,
-		Node:    h.service.Node(),
+		Node:    h.service.Issuer(),
 		Caller:  caller,
 		Allowed: func() error { return guard.May(caller, access.Read) },
 	})
 	if refusal != nil {
-		h.service.Done(server.HTTPEvents, h.service.Node().Refused(refusal), began)
+		h.service.Done(server.HTTPEvents, h.service.Issuer().Refused(refusal), began)
 		problemOf(refusal).write(w)
 		return
 	}

@@ -5,6 +5,7 @@ package httpserver
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,7 +57,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// Config is what the handler needs. Service and Reader are required.
+// Config is what the handler needs. Service is required, and at a node Reader.
 type Config struct {
 	Service *server.Service
 	Reader  *status.Reader
@@ -67,7 +68,8 @@ type Config struct {
 // handler answers requests of the public API.
 type handler struct {
 	service  *server.Service
-	reader   *status.Reader
+	reader   *status.Reader // nil at an agent
+	describe func(ctx context.Context, text, kind string) (status.Decoded, error)
 	hosts    *Hosts
 	feed     *feed.Feed
 	limits   server.Limits
@@ -88,10 +90,10 @@ func newHandler(cfg Config) (*handler, error) {
 	switch {
 	case cfg.Service == nil:
 		return nil, errors.New("httpserver: config service: is required")
-	case cfg.Reader == nil:
+	case cfg.Reader == nil && cfg.Service.Elsewhere("") == nil:
 		return nil, errors.New("httpserver: config reader: is required")
 	}
-	name, err := json.Marshal(cfg.Service.Node().Config().Name)
+	name, err := json.Marshal(cfg.Service.Issuer().About().Name)
 	if err != nil {
 		return nil, fmt.Errorf("httpserver: node name: %w", err)
 	}
@@ -100,6 +102,7 @@ func newHandler(cfg Config) (*handler, error) {
 	return &handler{
 		service:  cfg.Service,
 		reader:   cfg.Reader,
+		describe: status.Describer(cfg.Reader, cfg.Service),
 		hosts:    cfg.Hosts,
 		feed:     cfg.Feed,
 		limits:   limits,
@@ -145,7 +148,7 @@ func (h *handler) routes() []route {
 		{"GET " + runbook.Path + "{page...}", other, h.serveDocument},
 		{"/", other, h.serveNotFound},
 	}
-	if h.feed != nil {
+	if h.feed != nil || h.service.Elsewhere("") != nil {
 		list = append(list, route{"GET /v1/events", server.Need{Scope: access.Read, Surface: server.HTTPEvents},
 			h.serveEvents},
 			route{"/v1/events", other, h.notAllowed("GET, HEAD", "curl -N '%s/v1/events'")})
@@ -173,7 +176,7 @@ func (h *handler) mux() http.Handler {
 	mux := http.NewServeMux()
 	var issue http.HandlerFunc
 	for _, r := range h.routes() {
-		f := h.guarded(r.need, r.handler)
+		f := h.guarded(r.need, h.here(r.need.Surface, r.handler))
 		mux.HandleFunc(r.pattern, f)
 		if r.pattern == http.MethodPost+" "+idsPath {
 			issue = f
@@ -197,13 +200,30 @@ func (h *handler) mux() http.Handler {
 	})
 }
 
+// here returns what serves a route: its handler, or at an agent what says which nodes do.
+func (h *handler) here(on server.Surface, next http.HandlerFunc) http.HandlerFunc {
+	if h.service.Elsewhere("") == nil || on == server.HTTPIDs || on == server.HTTPDecode || on == server.HTTPOther {
+		return next
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		h.service.NotFound(on, h.service.Begin())
+		problem{
+			Type:   "about:blank",
+			Title:  http.StatusText(http.StatusNotImplemented),
+			Status: http.StatusNotImplemented,
+			Detail: h.service.Elsewhere(fmt.Sprintf("%.10s %.60s", r.Method, r.URL.Path)).Error(),
+			Help:   "Send the request to the HTTP API of a node.",
+		}.write(w)
+	}
+}
+
 // serveIDs issues IDs. The node is called after every check of the request, so that
 // no ID is lost for a wrong one.
 func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
 	o, bad := h.readOrder(w, r)
 	if bad != nil {
-		h.service.Done(server.HTTPIDs, h.service.Node().Refused(bad.refusal), began)
+		h.service.Done(server.HTTPIDs, h.service.Issuer().Refused(bad.refusal), began)
 		bad.write(w)
 		return
 	}
@@ -293,7 +313,7 @@ const decodeCache = "private, max-age=60"
 
 func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
-	d, err := h.reader.Describe(r.Context(), r.PathValue("id"), r.URL.Query().Get("kind"))
+	d, err := h.describe(r.Context(), r.PathValue("id"), r.URL.Query().Get("kind"))
 	h.service.Done(server.HTTPDecode, err, began)
 	if err != nil {
 		writeError(w, err)

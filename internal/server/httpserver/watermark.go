@@ -30,7 +30,7 @@ func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
 	var a watermark.Answer
 	var err error
 	if bad != nil {
-		err = h.service.Node().Refused(bad.refusal)
+		err = h.service.Issuer().Refused(bad.refusal)
 	} else {
 		control := http.NewResponseController(w)
 		if wait > 0 {

@@ -121,7 +121,7 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 	}
 	res, err := call(caller)
 	if bad, ok := errors.AsType[*fault](err); ok {
-		h.service.Done(server.HTTPWorker, h.service.Node().Refused(bad.refusal), began)
+		h.service.Done(server.HTTPWorker, h.service.Issuer().Refused(bad.refusal), began)
 		bad.write(w)
 		return
 	}

@@ -201,7 +201,7 @@ func (c *conn) login(token []byte) bool {
 	caller, refusal := c.s.identify(with)
 	if refusal != nil {
 		c.quota.Charge(quota.CostFailure)
-		c.out = appendRefusal(c.out, "WRONGPASS", c.s.node.Refused(refusal))
+		c.out = appendRefusal(c.out, "WRONGPASS", c.s.issuer.Refused(refusal))
 		c.quit = refusal.Reason == node.RateLimited // too many wrong tokens: a new connection costs more than a command
 		return false
 	}
@@ -429,12 +429,12 @@ func (c *conn) describe(cmd *command) {
 // info answers INFO: the fields by which clients check that a server is ready, and for
 // callers with the scope read the state of the node.
 func (c *conn) info([][]byte) {
-	st := c.s.node.Stats()
+	st := c.s.issuer.Stats()
 	sid, refusing := "-1", ""
 	if st.Holding {
 		sid = strconv.Itoa(int(st.SID))
 	}
-	if r := c.s.node.Ready(); r != nil {
+	if r := c.s.issuer.Ready(); r != nil {
 		refusing = r.Reason.String()
 	}
 	var b strings.Builder

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"sync/atomic"
 
 	"github.com/flakelease/allocator/internal/access"
@@ -98,11 +97,8 @@ type job struct {
 }
 
 func (s *Server) newConn(id int64, local, remote net.Addr, q *quota.Conn, k *kit) *conn {
-	c := &conn{s: s, id: id, local: local, remote: remote, quota: q, kit: k}
-	if from, err := netip.ParseAddrPort(remote.String()); err == nil {
-		c.creds.Address = from.Addr()
-	}
-	return c
+	creds := server.CredentialsOf(nil, remote.String())
+	return &conn{s: s, id: id, local: local, remote: remote, quota: q, kit: k, creds: creds}
 }
 
 // reset sets the connection to its first state, as if the client had just connected.
@@ -217,7 +213,7 @@ func (c *conn) do(args [][]byte) bool {
 	}
 	switch {
 	case c.unauthenticated != nil && (cmd == nil || !cmd.open):
-		c.s.service.Done(server.RESPOther, c.s.node.Refused(c.unauthenticated), began)
+		c.s.service.Done(server.RESPOther, c.s.issuer.Refused(c.unauthenticated), began)
 		c.out = appendRefusal(c.out, "NOAUTH", c.unauthenticated)
 	case cmd == nil:
 		c.s.service.NotFound(server.RESPOther, began)

@@ -75,7 +75,7 @@ func (c *conn) settle() bool {
 		}
 		c.began = c.s.service.Begin()
 		if n > 1 {
-			if b, err := c.s.node.Try(c.s.node.Clock().Now(), n, 0); err == nil {
+			if b, err := c.s.issuer.Try(c.s.issuer.Clock().Now(), n, 0); err == nil {
 				c.appendIDs(b, as)
 				c.quota.Valid()
 				c.s.service.DoneAll(server.RESPIDs, n, nil, c.began)
@@ -112,9 +112,9 @@ func (c *conn) settleOne(b gen.Block, err error) {
 // minutes to be refused.
 func (c *conn) block(count int, after flake.ID) (b gen.Block, waits bool, err error) {
 	if c.refused {
-		b, err = c.s.node.Next(expired, count, after)
+		b, err = c.s.issuer.Next(expired, count, after)
 	} else {
-		b, waits, err = c.s.node.NextNow(count, after)
+		b, waits, err = c.s.issuer.NextNow(count, after)
 	}
 	c.refused = c.refused || err != nil
 	return b, waits, err
@@ -125,7 +125,7 @@ func (c *conn) waitFor(count int, after flake.ID, answer func(gen.Block, error))
 	var b gen.Block
 	var err error
 	c.job = job{
-		run: func(ctx context.Context) { b, err = c.s.node.Next(ctx, count, after) },
+		run: func(ctx context.Context) { b, err = c.s.issuer.Next(ctx, count, after) },
 		done: func() {
 			c.refused = c.refused || err != nil
 			answer(b, err)
@@ -227,7 +227,7 @@ func (c *conn) refuseOrder(r *node.Refusal) bool {
 	if !c.ready() {
 		return false
 	}
-	c.fail(server.RESPIDs, c.s.node.Refused(r))
+	c.fail(server.RESPIDs, c.s.issuer.Refused(r))
 	return true
 }
 
@@ -345,7 +345,7 @@ func (c *conn) decode(args [][]byte) {
 	var err error
 	id := string(args[1])
 	c.job = job{
-		run: func(ctx context.Context) { d, err = c.s.reader.Describe(ctx, id, kind) },
+		run: func(ctx context.Context) { d, err = c.s.describe(ctx, id, kind) },
 		done: func() {
 			c.s.service.Done(server.RESPDecode, err, began)
 			if err != nil {
@@ -361,18 +361,33 @@ func (c *conn) decode(args [][]byte) {
 
 // status answers ID.STATUS with the member "self" of GET /v1/cluster.
 func (c *conn) status([][]byte) {
+	if c.elsewhere("ID.STATUS") {
+		return
+	}
 	c.quota.Valid()
 	c.appendJSON(c.s.reader.Self())
 }
 
 // watermark answers ID.WATERMARK with the JSON of GET /v1/watermark. It does not wait.
 func (c *conn) watermark([][]byte) {
+	if c.elsewhere("ID.WATERMARK") {
+		return
+	}
 	a, err := c.s.service.Watermark(c.s.ctx, 0, 0, c.quota.Valid)
 	if err != nil {
 		c.refuse(err)
 		return
 	}
 	c.appendJSON(a)
+}
+
+// elsewhere answers a command that an agent leaves to nodes, and reports whether it is one.
+func (c *conn) elsewhere(command string) bool {
+	err := c.s.service.Elsewhere(command)
+	if err != nil {
+		c.out = resp.AppendError(c.out, "ERR", err.Error())
+	}
+	return err != nil
 }
 
 func (c *conn) appendJSON(v any) {

@@ -77,7 +77,7 @@ func (r *routine) handshake() bool {
 			return false
 		}
 		state := t.ConnectionState()
-		r.creds = server.CredentialsOf(&state, r.creds.Address)
+		r.creds = server.CredentialsOf(&state, r.remote.String())
 	}
 	r.reset()
 	return true

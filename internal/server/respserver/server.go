@@ -34,7 +34,7 @@ const (
 	drainLinger = 100 * time.Millisecond
 )
 
-// Config is what a Server needs. Service and Reader are required.
+// Config is what a Server needs. Service is required, and at a node Reader.
 type Config struct {
 	Service *server.Service
 	Reader  *status.Reader
@@ -50,8 +50,9 @@ type Config struct {
 type Server struct {
 	cfg      Config
 	service  *server.Service
-	reader   *status.Reader
-	node     *node.Node
+	reader   *status.Reader // nil at an agent
+	describe func(ctx context.Context, text, kind string) (status.Decoded, error)
+	issuer   server.Issuer
 	limits   server.Limits
 	maxBlock int // largest block of the node
 	log      *slog.Logger
@@ -80,7 +81,7 @@ func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Service == nil:
 		return nil, errors.New("respserver: config service: is required")
-	case cfg.Reader == nil:
+	case cfg.Reader == nil && cfg.Service.Elsewhere("") == nil:
 		return nil, errors.New("respserver: config reader: is required")
 	case cfg.MaxConnections < 0 || cfg.IdleTimeout < 0 || cfg.WriteTimeout < 0:
 		return nil, fmt.Errorf("respserver: config: %d connections, %v idle, %v to write: none may be negative",
@@ -99,10 +100,11 @@ func New(cfg Config) (*Server, error) {
 		cfg:      cfg,
 		service:  cfg.Service,
 		reader:   cfg.Reader,
-		node:     cfg.Service.Node(),
+		describe: status.Describer(cfg.Reader, cfg.Service),
+		issuer:   cfg.Service.Issuer(),
 		limits:   cfg.Service.Limits(),
 		log:      cfg.Logger,
-		maxBlock: cfg.Service.Node().Config().Gen.MaxBlock(),
+		maxBlock: cfg.Service.Issuer().About().MaxBlock,
 		every:    min(cfg.IdleTimeout, cfg.WriteTimeout) / sweeps,
 		logHTTP:  rate.Sometimes{First: 1, Interval: time.Second},
 		conns:    map[*conn]struct{}{},
@@ -303,12 +305,12 @@ func (s *Server) allow(caller access.Caller, scope access.Scope) *node.Refusal {
 		return nil
 	}
 	if err := s.service.Guard().Allow(caller, scope); err != nil {
-		return s.node.Refused(server.AccessRefusal(err, caller, scope))
+		return s.issuer.Refused(server.AccessRefusal(err, caller, scope))
 	}
 	return nil
 }
 
 // malformed returns the refusal INVALID_FORMAT, which is counted.
 func (s *Server) malformed(format string, args ...any) *node.Refusal {
-	return s.node.Refused(server.Malformed(format, args...))
+	return s.issuer.Refused(server.Malformed(format, args...))
 }

@@ -1,8 +1,8 @@
 // Legacy is a program with a Snowflake library, for the harness: it appends the IDs that it
 // uses to a file, eight bytes each, until SIGTERM.
 //
-// It gets its worker number itself, with package worker, or from the agent that started it.
-// With -permit it asks about each ID before it uses it: package worker, or the agent's file.
+// It gets its worker number itself, with package worker, or from the runner that started it.
+// With -permit it asks about each ID before it uses it: package worker, or the runner's file.
 // Without, it goes on with its number whatever happens.
 package main
 
@@ -38,7 +38,7 @@ const (
 func main() {
 	dir := flag.String("dir", "", "where the file of IDs is made, as NAME-PID.ids")
 	name := flag.String("name", "", "name of the file, and of the worker")
-	addr := flag.String("addr", "", "nodes; empty: an agent has the worker")
+	addr := flag.String("addr", "", "nodes; empty: a runner has the worker")
 	permit := flag.Bool("permit", false, "ask about each ID")
 	flag.Parse()
 	if err := run(*dir, *name, *addr, *permit); err != nil {
@@ -87,7 +87,7 @@ func run(dir, name, addr string, permit bool) error {
 func open(ctx context.Context, name, addr string,
 	permit bool) (next func() (snowflake.ID, error), end func() error, err error) {
 	if addr == "" {
-		next, err := underAgent(permit)
+		next, err := underRunner(permit)
 		return next, func() error { return nil }, err
 	}
 	s, err := legacy.OpenSnowflake(ctx,
@@ -109,10 +109,10 @@ func careless(node *snowflake.Node) func() (snowflake.ID, error) {
 	return func() (snowflake.ID, error) { return node.Generate(), nil }
 }
 
-var errInterval = errors.New("outside of the interval in the agent's file")
+var errInterval = errors.New("outside of the interval in the runner's file")
 
-// underAgent makes IDs with the number of the agent that started this process.
-func underAgent(permit bool) (func() (snowflake.ID, error), error) {
+// underRunner makes IDs with the number of the runner that started this process.
+func underRunner(permit bool) (func() (snowflake.ID, error), error) {
 	n, err := strconv.ParseInt(os.Getenv("ALLOCATOR_WORKER"), 10, 64)
 	if err != nil {
 		return nil, err

@@ -16,10 +16,20 @@ import (
 // Settings adds --config and a flag for each option to cmd, and returns what
 // loads them.
 func (a *App) Settings(cmd *cobra.Command) func() (config.Config, []config.Setting, error) {
+	return a.SettingsOf(cmd, config.Default())
+}
+
+// SettingsOf is Settings with other defaults, for a command that has these settings alone: files and
+// variables may have the others too, for serve.
+func (a *App) SettingsOf(cmd *cobra.Command, base config.Config,
+	keys ...string) func() (config.Config, []config.Setting, error) {
 	file := cmd.Flags().String("config", "", "YAML file with settings (or $"+config.EnvConfig+")")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
-	config.AddFlags(cmd.Flags())
+	config.AddFlags(cmd.Flags(), keys...)
 	for name, words := range words {
+		if cmd.Flags().Lookup(name) == nil {
+			continue
+		}
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return func() (config.Config, []config.Setting, error) {
@@ -27,7 +37,7 @@ func (a *App) Settings(cmd *cobra.Command) func() (config.Config, []config.Setti
 		if path == "" {
 			path = a.Getenv(config.EnvConfig)
 		}
-		c, list, err := config.Load(config.Sources{File: path, Env: a.Env, Flags: cmd.Flags()})
+		c, list, err := config.Load(config.Sources{File: path, Env: a.Env, Flags: cmd.Flags(), Base: &base})
 		if err != nil {
 			return c, list, Exit(ExitUsage, err)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 // Dialer is how a client command reaches nodes: with or without TLS, and with
@@ -115,6 +116,9 @@ func clientFlags(a *cli.App, cmd *cobra.Command) func(addrs []string) (client.Op
 
 // remote reports whether an address is, or may be, that of another machine.
 func remote(target string) bool {
+	if unixsocket.Is(target) {
+		return false
+	}
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {
 		host = target
@@ -212,7 +216,12 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 func (b bearer) RequireTransportSecurity() bool { return !b.plain }
 
 // Dial returns a connection that contacts nobody yet.
+//
+// A Unix socket is never encrypted: --ca does not count for one.
 func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	if unixsocket.Is(addr) {
+		return d.dialSocket(addr, opts...)
+	}
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil || strings.HasPrefix(addr, ":") {
 		return nil, cli.UsageError("--addr: %q is not host:port", addr)
@@ -221,6 +230,22 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 		return nil, cli.UsageError("--addr: %q: there is no port %q: ports are 1 to 65535", addr, port)
 	}
 	c, err := grpc.NewClient("passthrough:///"+addr, append(opts, d.Opts...)...)
+	if err != nil {
+		return nil, cli.UsageError("--addr: %q: %w", addr, err)
+	}
+	return c, nil
+}
+
+func (d Dialer) dialSocket(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	if err := unixsocket.Check(addr); err != nil {
+		return nil, cli.UsageError("--addr: %w", err)
+	}
+	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if d.Token != "" {
+		opts = append(opts, grpc.WithPerRPCCredentials(bearer{token: d.Token, plain: true}))
+	}
+	path, _ := unixsocket.Path(addr)
+	c, err := grpc.NewClient("unix://"+path, opts...)
 	if err != nil {
 		return nil, cli.UsageError("--addr: %q: %w", addr, err)
 	}

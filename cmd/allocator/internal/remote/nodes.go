@@ -103,7 +103,8 @@ func connectFlags(a *cli.App, cmd *cobra.Command) func(addrs []string) (*Nodes, 
 // addrFlag adds --addr.
 func addrFlag(cmd *cobra.Command, or string, def ...string) *[]string {
 	return cmd.Flags().StringSlice("addr", def,
-		"gRPC addresses of nodes, comma-separated or given several times: the first that answers is used"+or)
+		"gRPC addresses of nodes as host:port or unix:/path, comma-separated or given several times: the first that "+
+			"answers is used"+or)
 }
 
 // addressesOf returns the addresses in the flag or, where it is not given, the environment.

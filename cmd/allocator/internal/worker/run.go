@@ -325,7 +325,7 @@ func (r *runner) signal(s syscall.Signal) {
 		if errors.Is(err, syscall.EPERM) && !r.denied {
 			r.denied = true
 			r.log.Error("a process of the command runs as another user, so it cannot be stopped: stop it before "+
-				"its interval ends, and run the agent as that user",
+				"its interval ends, and run the runner as that user",
 				"worker", r.worker.ID(), "signal", s.String(), "pid", max(pid, -pid))
 		}
 		return err
@@ -381,8 +381,8 @@ func (h held) environ(path string) []string {
 	}
 }
 
-// without returns env without these variables, such as those of an agent that runs this
-// one, and without the token of the agent.
+// without returns env without these variables, such as those of a runner that runs this
+// one, and without the token of the runner.
 func without(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")

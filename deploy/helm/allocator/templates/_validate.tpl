@@ -6,6 +6,13 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $errors := list -}}
 {{- $v := .Values -}}
 
+{{- if and $v.agent.enabled $v.auth.existingSecret (not $v.agent.token.existingSecret) -}}
+{{- $errors = append $errors "agent.enabled is true and agent.token.existingSecret is empty: nodes require a token (auth.existingSecret); create a Secret with one of scope issue, and set it" -}}
+{{- end -}}
+{{- if and $v.agent.enabled $v.tls.clientCA.existingSecret -}}
+{{- $errors = append $errors "agent.enabled is true with tls.clientCA.existingSecret: nodes require a certificate of their clients, and the chart's agents have none; run the agent as a sidecar (examples/agent/kubernetes.yaml) with --cert and --key" -}}
+{{- end -}}
+
 {{/* How many nodes. */}}
 {{- $pool := int (include "allocator.pool" .) -}}
 {{- if $v.sids.range -}}

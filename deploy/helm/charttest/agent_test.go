@@ -1,0 +1,139 @@
+package charttest
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	psa "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/yaml"
+
+	"github.com/flakelease/allocator/internal/config"
+)
+
+// agentPod checks that a pod runs an agent with flags that exist, at nodes of a Service of the chart,
+// and mounts what it has. It returns the directory of the sockets.
+func agentPod(t *testing.T, chart rendered, pod corev1.PodSpec, c corev1.Container) (volume string) {
+	t.Helper()
+	reference, err := os.ReadFile("../../../docs/reference/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe := c.StartupProbe
+	if probe == nil {
+		probe = c.ReadinessProbe
+	}
+	for _, line := range [][]string{c.Args, probe.Exec.Command[1:]} {
+		_, section, ok := strings.Cut(string(reference), "\n## allocator "+line[0]+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		if !ok {
+			t.Fatalf("there is no allocator %s", line[0])
+		}
+		for _, arg := range line[1:] {
+			flag, value, _ := strings.Cut(arg, "=")
+			setting := line[0] == "agent" &&
+				slices.ContainsFunc(config.Options(), func(o config.Option) bool { return "--"+o.Key == flag })
+			if !setting && !regexp.MustCompile(regexp.QuoteMeta(flag)+"[ `]").MatchString(section) {
+				t.Errorf("allocator %s has no flag %s", line[0], flag)
+			}
+			if flag == "--addr" && !strings.HasPrefix(value, "unix:") {
+				host, port, _ := strings.Cut(value, ":")
+				service, _, _ := strings.Cut(host, ".")
+				if !strings.Contains(chart.find(t, "Service/"+service).text, "port: "+port) {
+					t.Errorf("the chart has no %s", value)
+				}
+			}
+			if path, ok := strings.CutPrefix(value, "unix:"); ok && !strings.HasPrefix(path, "/run/allocator/") {
+				t.Errorf("%s is not in the shared directory", arg)
+			}
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+			t.Errorf("no volume %s", m.Name)
+		}
+		if m.MountPath == "/run/allocator" {
+			volume = m.Name
+		}
+	}
+	return volume
+}
+
+// examples/agent/kubernetes.yaml is valid, passes the Pod Security level "restricted", and shares its
+// sockets with the program.
+func TestAgentExample(t *testing.T) {
+	text, err := os.ReadFile("../../../examples/agent/kubernetes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, ok := typed(t, parse(t, string(text))).(*appsv1.Deployment)
+	if !ok {
+		t.Fatal("not a Deployment")
+	}
+	check, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := d.Spec.Template.Spec
+	for _, result := range check.EvaluatePod(psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}, &d.Spec.Template.ObjectMeta, &pod) {
+		if !result.Allowed {
+			t.Errorf("%s: %s", result.ForbiddenReason, result.ForbiddenDetail)
+		}
+	}
+	chart := mustRender(t, ciValues(t)["evaluation"], occasion{name: "install", release: "allocator"})
+	agent := pod.InitContainers[0]
+	if p := agent.RestartPolicy; p == nil || *p != corev1.ContainerRestartPolicyAlways {
+		t.Error("the agent is no native sidecar")
+	}
+	volume := agentPod(t, chart, pod, agent)
+	if !slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume }) {
+		t.Error("the program does not mount the sockets")
+	}
+}
+
+// The DaemonSet is valid, selects its own pods and no node's, and may do no more than it has to.
+func TestAgents(t *testing.T) {
+	for _, extra := range []string{"{}", "{auth: {existingSecret: s}, tls: {existingSecret: c}, test: {enabled: false}, agent: {token: {existingSecret: t}}}"} {
+		values := ciValues(t)["external"]
+		var more map[string]any
+		if err := yaml.Unmarshal([]byte(extra), &more); err != nil {
+			t.Fatal(err)
+		}
+		own, _ := more["agent"].(map[string]any)
+		if own == nil {
+			own = map[string]any{}
+		}
+		own["enabled"] = true
+		for k, v := range more {
+			values[k] = v
+		}
+		values["agent"] = own
+		chart := mustRender(t, values, occasion{name: "install", release: "allocator"})
+		d, ok := typed(t, chart.find(t, "DaemonSet/allocator-agent")).(*appsv1.DaemonSet)
+		if !ok {
+			t.Fatal("not a DaemonSet")
+		}
+		if d.Spec.Selector.MatchLabels["app.kubernetes.io/component"] != "agent" || d.Spec.Template.Labels["app.kubernetes.io/component"] != "agent" {
+			t.Errorf("it selects %v", d.Spec.Selector.MatchLabels)
+		}
+		pod := d.Spec.Template.Spec
+		c := pod.Containers[0]
+		if volume := agentPod(t, chart, pod, c); volume != "sockets" || pod.Volumes[0].HostPath.Path != "/run/allocator" {
+			t.Errorf("sockets are in %s, %+v", volume, pod.Volumes[0])
+		}
+		sc := c.SecurityContext
+		if *sc.AllowPrivilegeEscalation || !*sc.ReadOnlyRootFilesystem || !slices.Contains(sc.Capabilities.Drop, "ALL") ||
+			*pod.AutomountServiceAccountToken || *pod.EnableServiceLinks {
+			t.Errorf("it may do too much: %+v", sc)
+		}
+		if secure := len(more) > 0; secure != slices.Contains(c.Args, "--token-file=/etc/allocator/token/token") ||
+			secure != slices.Contains(c.Args, "--ca=/etc/allocator/tls/ca.crt") {
+			t.Errorf("TLS and token: %q", c.Args)
+		}
+	}
+}

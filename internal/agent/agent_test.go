@@ -1,0 +1,255 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/agent"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/node"
+)
+
+const start clock.Millis = 1_769_904_000_000
+
+// source gives IDs one after the other, or an error.
+type source struct {
+	mu     sync.Mutex // guards the rest
+	next   flake.ID
+	err    error
+	there  bool // Prefetched has IDs
+	blocks int  // calls of Block and BlockAfter
+	after  flake.ID
+}
+
+func (s *source) take(n int) client.Block {
+	b := client.Block{First: s.next, Count: n, Stride: 32, SID: 7, Node: "a node"}
+	s.next += flake.ID(32 * n)
+	return b
+}
+
+func (s *source) Prefetched(n int) (client.Block, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.there {
+		return client.Block{}, false
+	}
+	return s.take(n), true
+}
+
+func (s *source) Block(ctx context.Context, n int) (client.Block, error) {
+	return s.BlockAfter(ctx, n, 0)
+}
+
+func (s *source) BlockAfter(_ context.Context, n int, after flake.ID) (client.Block, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blocks++
+	s.after = after
+	if s.err != nil {
+		return client.Block{}, s.err
+	}
+	return s.take(n), nil
+}
+
+func (s *source) set(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *source) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.blocks
+}
+
+var settings = gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250}
+
+func newAgent(s *source, src clock.Source) *agent.Agent {
+	n := node.New(node.Config{Name: "agent", Gen: settings}, src, rand.NewPCG(1, 2))
+	return agent.New(agent.Config{About: n.About(), Source: s, Clock: src, MaxWait: time.Second, MaxAge: time.Second})
+}
+
+// TestRefusals: what a node refused passes unchanged, however the client wraps it; all else is
+// NO_NODE, or DRAINING where the agent ends.
+func TestRefusals(t *testing.T) {
+	refusal := &client.Refusal{Reason: client.ClockSkew, Message: "clocks disagree", RetryAfter: time.Second,
+		Metadata: map[string]string{"offset_ms": "900"}, Node: "10.0.0.1:9000"}
+	same := &node.Refusal{Reason: node.ClockSkew, Message: "clocks disagree", RetryAfter: time.Second,
+		Metadata: map[string]string{"offset_ms": "900"}}
+	unknown := &client.Refusal{Reason: "WRONG_PHASE_OF_MOON", Message: "wait a week", Node: "10.0.0.1:9000"}
+	for name, tc := range map[string]struct {
+		err    error
+		want   *node.Refusal // nil: by the next two
+		reason node.Reason
+		says   string
+	}{
+		"refused":         {refusal, same, 0, ""},
+		"after retries":   {fmt.Errorf("no node served within 2s: %w", refusal), same, 0, ""},
+		"unknown":         {unknown, nil, node.NoNode, "10.0.0.1:9000 refused for WRONG_PHASE_OF_MOON, a reason that the agent agent does not know: update the agent. The node says: wait a week"},
+		"a number":        {&client.Refusal{Reason: "99"}, nil, node.NoNode, "99"},
+		"nobody":          {fmt.Errorf("%w within 2s: dial tcp: refused", client.ErrUnavailable), nil, node.NoNode, "dial tcp: refused"},
+		"closed":          {client.ErrClosed, nil, node.Draining, "stopping"},
+		"a caller's time": {context.DeadlineExceeded, nil, node.NoNode, "deadline"},
+	} {
+		a := newAgent(&source{err: tc.err}, clocktest.NewManual(start))
+		b, err := a.Next(t.Context(), 1, 0)
+		r, ok := errors.AsType[*node.Refusal](err)
+		switch {
+		case !ok || b.Count != 0:
+			t.Errorf("%s: %v, %v", name, b, err)
+		case tc.want != nil && !reflect.DeepEqual(r, tc.want):
+			t.Errorf("%s: %+v, want %+v", name, r, tc.want)
+		case tc.want == nil && (r.Reason != tc.reason || !strings.Contains(r.Message, tc.says) || r.RetryAfter <= 0):
+			t.Errorf("%s: %+v, want %v with %q", name, r, tc.reason, tc.says)
+		}
+		if n := a.Stats().Refused[r.Reason]; n != 1 {
+			t.Errorf("%s: counted %d times", name, n)
+		}
+	}
+}
+
+// TestWrongRequests: they are refused as by a node, word for word, and ask nobody.
+func TestWrongRequests(t *testing.T) {
+	src := clocktest.NewManual(start)
+	n := node.New(node.Config{Name: "agent", Gen: settings}, src, rand.NewPCG(1, 2))
+	s := &source{}
+	a := newAgent(s, src)
+	for _, tc := range []struct {
+		count int
+		after flake.ID
+	}{{0, 0}, {-1, 0}, {1 << 30, 0}, {1, -1}, {0, -1}} {
+		_, want := n.Next(t.Context(), tc.count, tc.after)
+		if _, err := a.Next(t.Context(), tc.count, tc.after); !reflect.DeepEqual(err, want) {
+			t.Errorf("%+v: %v, want %v", tc, err, want)
+		}
+	}
+	if s.asked() != 0 {
+		t.Errorf("nodes were asked %d times", s.asked())
+	}
+}
+
+// TestPrefetched: IDs that are there cost no wait, and after is passed on.
+func TestPrefetched(t *testing.T) {
+	s := &source{next: 1000, there: true}
+	a := newAgent(s, clocktest.NewManual(start))
+	b, err := a.Next(t.Context(), 3, 0)
+	if err != nil || b != (gen.Block{First: 1000, Count: 3, Stride: 32, SID: 7}) || s.asked() != 0 {
+		t.Errorf("%+v, %v; nodes were asked %d times", b, err, s.asked())
+	}
+	if _, err := a.Try(clock.Reading{}, 1, 1); err == nil {
+		t.Error("Try does not look at after")
+	}
+	if _, err := a.Next(t.Context(), 1, 5); err != nil || s.after != 5 {
+		t.Errorf("after is %v, %v", s.after, err)
+	}
+	if st := a.Stats(); st.Issued != 4 || st.Name != "agent" {
+		t.Errorf("%+v", st)
+	}
+	a.Stop()
+	if _, err := a.Next(t.Context(), 1, 0); !errors.Is(err, &node.Refusal{Reason: node.Draining}) {
+		t.Errorf("after Stop: %v", err)
+	}
+}
+
+// TestReady: readiness is that of the last request for a block, unless the request was wrong.
+func TestReady(t *testing.T) {
+	s := &source{}
+	a := newAgent(s, clocktest.NewManual(start))
+	want := func(what string, reason node.Reason, changed <-chan struct{}) <-chan struct{} {
+		t.Helper()
+		if changed != nil {
+			select {
+			case <-changed:
+			default:
+				t.Errorf("%s: nobody was told", what)
+			}
+		}
+		r, next := a.Watch()
+		if (r == nil) != (reason == 0) || r != nil && r.Reason != reason {
+			t.Errorf("%s: %v", what, r)
+		}
+		return next
+	}
+	changed := want("at first", 0, nil)
+	ask := func(err error) { s.set(err); _, _ = a.Next(t.Context(), 1, 5) }
+	ask(&client.Refusal{Reason: client.AfterTooFar})
+	want("after a wrong after", 0, nil)
+	ask(&client.Refusal{Reason: client.NoSID})
+	changed = want("no sid", node.NoSID, changed)
+	ask(client.ErrUnavailable)
+	want("nobody", node.NoNode, nil)
+	ask(nil)
+	changed = want("served", 0, changed)
+	a.Stop()
+	want("stopped", node.Draining, changed)
+}
+
+// TestRun: IDs are kept fresh for a minute after the last request, and no longer; while nodes do not
+// serve, they are asked again.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{next: 1000}
+		a := newAgent(s, clock.NewSystem(clock.SystemConfig{}))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx) }()
+		in := func(d time.Duration) int {
+			before := s.asked()
+			time.Sleep(d)
+			synctest.Wait()
+			return s.asked() - before
+		}
+		time.Sleep(time.Millisecond)
+		if n := in(time.Hour); n != 0 {
+			t.Errorf("without a request nodes were asked %d times", n)
+		}
+		if _, err := a.Next(t.Context(), 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		if n := in(50 * time.Second); n < 95 || n > 105 {
+			t.Errorf("in 50 s after a request nodes were asked %d times", n)
+		}
+		s.mu.Lock()
+		s.there = true
+		s.mu.Unlock()
+		if _, err := a.Next(t.Context(), 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		if n := in(50 * time.Second); n < 95 {
+			t.Errorf("in 50 s after a request that asked nobody nodes were asked %d times", n)
+		}
+		in(time.Minute)
+		if n := in(time.Hour); n != 0 {
+			t.Errorf("long after the last request nodes were asked %d times", n)
+		}
+		s.mu.Lock()
+		s.there, s.err = false, client.ErrUnavailable
+		s.mu.Unlock()
+		_, _ = a.Next(t.Context(), 1, 0)
+		in(2 * time.Minute)
+		if n := in(10 * time.Second); n < 19 || a.Ready() == nil {
+			t.Errorf("while none served nodes were asked %d times; %v", n, a.Ready())
+		}
+		s.set(nil)
+		if in(time.Second); a.Ready() != nil {
+			t.Errorf("nodes serve again: %v", a.Ready())
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,520 @@
+package daemon_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/prototext"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/grpcserver"
+	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/respserver"
+)
+
+// moody is a node that refuses as it is told to.
+type moody struct {
+	*node.Node
+	refuses atomic.Pointer[node.Refusal]
+}
+
+func newMoody() *moody {
+	n := node.New(node.Config{
+		Name: "moody", MaxWait: 100 * time.Millisecond,
+		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250},
+	}, clock.NewSystem(clock.SystemConfig{}), rand.NewPCG(1, 2))
+	now := clock.Millis(time.Now().UnixMilli())
+	n.Begin(lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 3_600_000})
+	return &moody{Node: n}
+}
+
+func (m *moody) Try(now clock.Reading, count int, after flake.ID) (gen.Block, error) {
+	if r := m.refuses.Load(); r != nil {
+		return gen.Block{}, r
+	}
+	return m.Node.Try(now, count, after)
+}
+
+func (m *moody) Next(ctx context.Context, count int, after flake.ID) (gen.Block, error) {
+	if r := m.refuses.Load(); r != nil && count > 0 {
+		return gen.Block{}, m.Refused(r)
+	}
+	return m.Node.Next(ctx, count, after)
+}
+
+// serve answers on three sockets of a directory, as a node's listeners do.
+func (m *moody) serve(t *testing.T, dir string) {
+	t.Helper()
+	service, err := server.New(server.Config{Agent: m, Nodes: []string{"nobody:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	g, err1 := grpcserver.New(grpcserver.Config{Service: service, Logger: log, Draining: func() <-chan struct{} { return nil }})
+	h, err2 := httpserver.New(httpserver.Config{Service: service})
+	r, err3 := respserver.New(respserver.Config{Service: service, Logger: log})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	gs, hs := g.GRPC(grpc.Creds(insecure.NewCredentials())), httpserver.NewServer(h, log)
+	var all sync.WaitGroup
+	for name, serve := range map[string]func(net.Listener) error{"g": gs.Serve, "h": hs.Serve, "r": r.Serve} {
+		l, err := net.Listen("unix", filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() { _ = serve(l) })
+	}
+	t.Cleanup(func() {
+		gs.Stop()
+		_ = hs.Close()
+		_ = r.Shutdown(context.Background())
+		all.Wait()
+	})
+}
+
+// runAgent runs an agent of targets on three sockets of a directory, and returns its log and what
+// stops it.
+func runAgent(t *testing.T, dir string, change func(*daemon.AgentConfig), targets ...string) (*daemon.Agent, *logs, func()) {
+	t.Helper()
+	out := &logs{}
+	c := onSockets(config.Default(), dir)
+	c.Listen.Admin, c.Node.Name = "", "moody"
+	cfg := daemon.AgentConfig{
+		Settings: c, Client: client.Options{Targets: targets}, MaxAge: time.Second, MaxWait: 2 * time.Second,
+		Version: "test", Logger: slog.New(slog.NewTextHandler(out, nil)),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	a, err := daemon.NewAgent(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the agent ended: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return a, out, stop
+}
+
+func untilListening(t *testing.T, a *daemon.Agent, out *logs) {
+	t.Helper()
+	select {
+	case <-a.Listening():
+	case <-time.After(20 * time.Second):
+		t.Fatalf("the agent does not listen:\n%s", out)
+	}
+}
+
+// overHTTP posts to /v1/ids of the socket h, and returns status, headers of interest and body.
+var digits = regexp.MustCompile(`[0-9]+`)
+
+func overHTTP(t *testing.T, dir, method, path string) string {
+	t.Helper()
+	hc := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, "h"))
+		},
+	}}
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := hc.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(res.Status, res.Header["Content-Type"], res.Header["Retry-After"], string(body))
+}
+
+// overRESP sends a command to the socket r, and returns the first line of the answer.
+func overRESP(t *testing.T, dir, command string) string {
+	t.Helper()
+	conn, err := net.Dial("unix", filepath.Join(dir, "r"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+// overGRPC calls f with a connection to the socket g, and returns the status of its error as text.
+func overGRPC(t *testing.T, dir string, f func(context.Context, *grpc.ClientConn) error) string {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "g"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	st := status.Convert(f(ctx, conn))
+	text := fmt.Sprint(st.Code(), " ", st.Message())
+	for _, d := range st.Details() {
+		text += fmt.Sprintf(" %v", d)
+	}
+	return strings.Join(strings.Fields(text), " ") // the spaces of a message's text differ on purpose
+}
+
+func allocate(ctx context.Context, conn *grpc.ClientConn) error {
+	_, err := pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: 1})
+	return err
+}
+
+// stream returns the refusal of a request of a stream as an error.
+func stream(ctx context.Context, conn *grpc.ClientConn) error {
+	s, err := pb.NewAllocatorServiceClient(conn).AllocateStream(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Send(&pb.AllocateStreamRequest{Sequence: 1, Request: &pb.AllocateRequest{Count: 1}}); err != nil {
+		return err
+	}
+	res, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	return status.Error(codes.Unknown, prototext.Format(res.GetRefusal()))
+}
+
+// TestAgentPassesRefusals: each refusal of a node has the same class, code and text from an agent,
+// over each protocol.
+func TestAgentPassesRefusals(t *testing.T) {
+	t.Parallel()
+	for _, reason := range node.Reasons {
+		if reason == node.NoNode { // no node refuses so
+			continue
+		}
+		t.Run(reason.String(), func(t *testing.T) {
+			t.Parallel()
+			m, own, its := newMoody(), t.TempDir(), t.TempDir()
+			m.serve(t, own)
+			a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) {
+				c.MaxAge, c.MaxWait = 50*time.Millisecond, 2*time.Second
+			}, "unix:"+own+"/g")
+			untilListening(t, a, out)
+			if line := overRESP(t, its, "ID.NEXT"); line != "$13\r\n" {
+				t.Fatalf("before: %q", line)
+			}
+			r := &node.Refusal{
+				Reason: reason, Message: "what is wrong, and what to do",
+				Metadata: map[string]string{"a": "1", "offset_ms": "-7 (late)"},
+			}
+			if server.WireOf(reason).Status >= 429 {
+				r.RetryAfter = 1234 * time.Millisecond
+			}
+			m.refuses.Store(r)
+			time.Sleep(100 * time.Millisecond) // what the agent holds is too old then
+			for what, ask := range map[string]func(dir string) string{
+				"HTTP":   func(dir string) string { return overHTTP(t, dir, http.MethodPost, "/v1/ids") },
+				"RESP":   func(dir string) string { return overRESP(t, dir, "ID.NEXT") },
+				"gRPC":   func(dir string) string { return overGRPC(t, dir, allocate) },
+				"stream": func(dir string) string { return overGRPC(t, dir, stream) },
+			} {
+				want, got := ask(own), ask(its)
+				if got != want || !strings.Contains(want, "what is wrong") {
+					t.Errorf("%s:\n got %s\nwant %s", what, got, want)
+				}
+			}
+			m.refuses.Store(nil)
+			deadline := time.Now().Add(20 * time.Second)
+			for overRESP(t, its, "ID.NEXT") != "$13\r\n" { // a node that refused is left alone for its delay
+				if time.Now().After(deadline) {
+					t.Fatal("the agent does not serve again")
+				}
+			}
+		})
+	}
+}
+
+// TestAgentAnswers: wrong requests are refused as by the node, IDs are decoded, and what only nodes
+// answer is refused with their addresses, over each protocol.
+func TestAgentAnswers(t *testing.T) {
+	t.Parallel()
+	m, own, its := newMoody(), t.TempDir(), t.TempDir()
+	m.serve(t, own)
+	a, out, stop := runAgent(t, its, nil, "unix:"+own+"/g")
+	untilListening(t, a, out)
+	for _, query := range []string{"count=0", "count=10001", "count=x", "as=hex", "as=number", "after=nothing",
+		"after=7ZZZZZZZZZZZZ", "after=-1", "after=" + strings.Repeat("1", 19)} {
+		want, got := overHTTP(t, own, http.MethodPost, "/v1/ids?"+query), overHTTP(t, its, http.MethodPost, "/v1/ids?"+query)
+		if digits.ReplaceAllString(got, "N") != digits.ReplaceAllString(want, "N") || strings.HasPrefix(got, "200") {
+			t.Errorf("%s:\n got %s\nwant %s", query, got, want)
+		}
+	}
+	for _, command := range []string{"ID.NEXT COUNT 0", "ID.NEXT COUNT 10001", "ID.NEXT FORMAT hex", "ID.NEXT AFTER x",
+		"ID.NEXT COUNT", "HGET id wrong", "HGET other next", "GET id", "INCR id"} {
+		if want, got := overRESP(t, own, command), overRESP(t, its, command); got != want || got[0] != '-' {
+			t.Errorf("%s:\n got %s\nwant %s", command, got, want)
+		}
+	}
+	for count, what := range map[int32]string{0: "none", -1: "less", 1_000_001: "too many"} {
+		ask := func(ctx context.Context, conn *grpc.ClientConn) error {
+			_, err := pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: count})
+			return err
+		}
+		if want, got := overGRPC(t, own, ask), overGRPC(t, its, ask); got != want || !strings.Contains(got, "INVALID_COUNT") {
+			t.Errorf("%s:\n got %s\nwant %s", what, got, want)
+		}
+	}
+	const id = "02MVRE9KJ2642"
+	if got := overHTTP(t, its, http.MethodGet, "/v1/ids/"+id); !strings.Contains(got, `"sid":2`) ||
+		!strings.Contains(got, `"holder":null`) || !strings.Contains(got, "ask one of unix:"+own+"/g") {
+		t.Errorf("decoded: %s", got)
+	}
+	where := "ask one of unix:" + own + "/g"
+	for what, got := range map[string]string{
+		"cluster":   overHTTP(t, its, http.MethodGet, "/v1/cluster"),
+		"watermark": overHTTP(t, its, http.MethodGet, "/v1/watermark"),
+		"events":    overHTTP(t, its, http.MethodGet, "/v1/events"),
+		"workers":   overHTTP(t, its, http.MethodPost, "/v1/workers"),
+		"extend":    overHTTP(t, its, http.MethodPost, "/v1/workers/1:extend"),
+	} {
+		if !strings.HasPrefix(got, "501") || !strings.Contains(got, where) {
+			t.Errorf("HTTP %s: %s", what, got)
+		}
+	}
+	for _, command := range []string{"ID.STATUS", "ID.WATERMARK"} {
+		if got := overRESP(t, its, command); !strings.HasPrefix(got, "-ERR "+command) || !strings.Contains(got, where) {
+			t.Errorf("%s: %s", command, got)
+		}
+	}
+	for what, ask := range map[string]func(context.Context, *grpc.ClientConn) error{
+		"cluster": func(ctx context.Context, c *grpc.ClientConn) error {
+			_, err := pb.NewAdminServiceClient(c).GetCluster(ctx, &pb.GetClusterRequest{})
+			return err
+		},
+		"drain": func(ctx context.Context, c *grpc.ClientConn) error {
+			_, err := pb.NewAdminServiceClient(c).Drain(ctx, &pb.DrainRequest{})
+			return err
+		},
+		"watermark": func(ctx context.Context, c *grpc.ClientConn) error {
+			_, err := pb.NewAllocatorServiceClient(c).GetWatermark(ctx, &pb.GetWatermarkRequest{})
+			return err
+		},
+		"watch": func(ctx context.Context, c *grpc.ClientConn) error {
+			s, err := pb.NewAllocatorServiceClient(c).WatchWatermark(ctx, &pb.WatchWatermarkRequest{})
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		},
+		"worker": func(ctx context.Context, c *grpc.ClientConn) error {
+			_, err := pb.NewWorkerServiceClient(c).AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: "a"})
+			return err
+		},
+	} {
+		if got := overGRPC(t, its, ask); !strings.HasPrefix(got, "Unimplemented") || !strings.Contains(got, where) {
+			t.Errorf("gRPC %s: %s", what, got)
+		}
+	}
+	stop()
+	for _, name := range []string{"g", "h", "r"} {
+		if _, err := os.Stat(filepath.Join(its, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("after the stop: %s: %v", name, err)
+		}
+	}
+}
+
+// TestAgentOrder: over all protocols together IDs rise from call to call, and exceed after, whether
+// that is the last ID, one of another agent or one between.
+func TestAgentOrder(t *testing.T) {
+	t.Parallel()
+	m, own, its := newMoody(), t.TempDir(), t.TempDir()
+	m.serve(t, own)
+	a, out, _ := runAgent(t, its, nil, "unix:"+own+"/g")
+	untilListening(t, a, out)
+	c, err := client.New(client.Options{Targets: []string{"unix:" + its + "/g"}, Mode: client.Direct})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	conn, err := net.Dial("unix", filepath.Join(its, "r"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	in := bufio.NewReader(conn)
+	resp := func(command string) (id flake.ID) {
+		t.Helper()
+		if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		head, err := in.ReadString('\n')
+		if err != nil || head != "$13\r\n" {
+			t.Fatalf("%s: %q, %v", command, head, err)
+		}
+		text, err := in.ReadString('\n')
+		if err == nil {
+			id, err = flake.Parse(strings.TrimSpace(text))
+		}
+		if err != nil {
+			t.Fatalf("%s: %q %q, %v", command, head, text, err)
+		}
+		return id
+	}
+	var last flake.ID
+	for i := range 400 {
+		var id, after flake.ID
+		switch i % 4 {
+		case 0:
+			id = resp("ID.NEXT")
+		case 1:
+			id, err = c.Next(t.Context())
+		case 2:
+			after = last
+			id = resp("ID.NEXT AFTER " + after.String())
+		case 3: // as another agent has given it
+			b, err := m.Node.Next(t.Context(), 1, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			after = b.First
+			id = resp("ID.NEXT AFTER " + after.String())
+		}
+		if err != nil || id <= last || id <= after {
+			t.Fatalf("%d: %v after %v, asked for after %v: %v", i, id, last, after, err)
+		}
+		last = id
+	}
+}
+
+// TestAgentWaits: an agent that no node gives IDs says why, once, and listens when one does.
+func TestAgentWaits(t *testing.T) {
+	t.Parallel()
+	dir, its := t.TempDir(), t.TempDir()
+	// First a server that has none of the methods, as of another program or another age.
+	l, err := net.Listen("unix", filepath.Join(dir, "g"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := grpc.NewServer()
+	go func() { _ = bare.Serve(l) }()
+	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) { c.Client.Timeout = 300 * time.Millisecond }, "unix:"+dir+"/g")
+	deadline := time.Now().Add(20 * time.Second)
+	for !strings.Contains(out.String(), "no node gives IDs") || !strings.Contains(out.String(), "unimplemented") {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not say why:\n%s", out)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := os.Stat(filepath.Join(its, "r")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it listens: %v", err)
+	}
+	bare.Stop()
+	newMoody().serve(t, dir)
+	untilListening(t, a, out)
+}
+
+// TestAgentsThatCannotBe: settings that no agent can have, and a token file that is not there.
+func TestAgentsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*daemon.AgentConfig){
+		"nowhere to listen":      func(c *daemon.AgentConfig) { c.Settings.Listen = config.Listen{} },
+		"max-age: 0s is out of":  func(c *daemon.AgentConfig) { c.MaxAge = 0 },
+		"max-wait: 1m0s is out":  func(c *daemon.AgentConfig) { c.MaxWait = time.Minute },
+		"Targets: is empty":      func(c *daemon.AgentConfig) { c.Client.Targets = nil },
+		"option TokenFile":       func(c *daemon.AgentConfig) { c.Client.TokenFile, c.Client.PlaintextToken = "/none", true },
+		"everybody who reaches":  func(c *daemon.AgentConfig) { c.Settings.Listen.RESP = "0.0.0.0:6380" },
+		"107: use a shorter":     func(c *daemon.AgentConfig) { c.Settings.Listen.RESP = "unix:/" + strings.Repeat("x", 200) },
+		"no path of a Unix sock": func(c *daemon.AgentConfig) { c.Client.Targets = []string{"unix:relative"} },
+	} {
+		cfg := daemon.AgentConfig{Settings: onSockets(config.Default(), "/tmp"), Client: client.Options{Targets: []string{"a:1"}},
+			MaxAge: time.Second, MaxWait: time.Second, Logger: slog.New(slog.DiscardHandler)}
+		change(&cfg)
+		if _, err := daemon.NewAgent(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestAgentLimits: more processes than the limit allows are told so in the words of Redis, and one
+// of another agent on the same socket is told who has it.
+func TestAgentLimits(t *testing.T) {
+	t.Parallel()
+	m, own, its := newMoody(), t.TempDir(), t.TempDir()
+	m.serve(t, own)
+	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) { c.Settings.Limit.ConnectionsPerSource = 3 }, "unix:"+own+"/g")
+	untilListening(t, a, out)
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}()
+	for i := range 4 {
+		conn, err := net.Dial("unix", filepath.Join(its, "r"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, conn)
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_, _ = io.WriteString(conn, "PING\r\nID.NEXT\r\n")
+		got := make([]byte, 64)
+		n, err := conn.Read(got)
+		if want := map[bool]string{true: "+PONG", false: "-ERR max number of clients reached"}[i < 3]; err != nil ||
+			!bytes.HasPrefix(got[:n], []byte(want)) {
+			t.Errorf("process %d: %q, %v", i, got[:n], err)
+		}
+	}
+	cfg := daemon.AgentConfig{Settings: onSockets(config.Default(), its), Client: client.Options{Targets: []string{"unix:" + own + "/g"}},
+		MaxAge: time.Second, MaxWait: time.Second, Logger: slog.New(slog.DiscardHandler)}
+	second, err := daemon.NewAgent(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another process listens on") {
+		t.Errorf("a second agent: %v", err)
+	}
+}

@@ -1,0 +1,275 @@
+//go:build linux
+
+package unixsocket_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/flakelease/allocator/internal/unixsocket"
+)
+
+func listen(t *testing.T, path string, mode fs.FileMode) *unixsocket.Listener {
+	t.Helper()
+	l, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: mode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// left makes a socket that nobody listens on, as a killed process leaves it.
+func left(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPaths(t *testing.T) {
+	for addr, want := range map[string]error{
+		"unix:/run/a.sock":                       nil,
+		"unix:///run/a.sock":                     nil,
+		"unix:/" + strings.Repeat("a", 106):      nil,
+		"unix:/" + strings.Repeat("a", 107):      unixsocket.ErrPath,
+		"unix:a.sock":                            unixsocket.ErrPath,
+		"unix:":                                  unixsocket.ErrPath,
+		"unix:@abstract":                         unixsocket.ErrPath,
+		"unix:/run/":                             unixsocket.ErrPath,
+		"unix:/run/a\x00b":                       unixsocket.ErrPath,
+		"unix:/run/" + strings.Repeat("é/", 100): unixsocket.ErrPath,
+	} {
+		if err := unixsocket.Check(addr); !errors.Is(err, want) {
+			t.Errorf("Check(%q) = %v, want %v", addr, err, want)
+		}
+	}
+}
+
+// TestMode checks the mode under every umask, and that the socket is never wider than asked: the
+// umask alone would leave it open between bind and chmod.
+func TestMode(t *testing.T) {
+	for _, mask := range []int{0, 0o022, 0o077, 0o777} {
+		path := filepath.Join(t.TempDir(), "s")
+		old := syscall.Umask(mask)
+		l, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o620})
+		syscall.Umask(old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != 0o620 {
+			t.Errorf("umask %o: mode %v, %v", mask, info.Mode(), err)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}
+
+func TestStaleIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	left(t, path)
+	l := listen(t, path, 0o600)
+	if got := l.Addr().String(); got != "unix:"+path {
+		t.Errorf("address %q", got)
+	}
+}
+
+// TestInUse checks both ways to see a live socket: the lock of a process of ours, and the accepting
+// socket of any other.
+func TestInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listen(t, path, 0o600)
+	if _, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600}); !errors.Is(err,
+		unixsocket.ErrInUse) {
+		t.Errorf("beside our own: %v", err)
+	}
+	path = filepath.Join(t.TempDir(), "s")
+	other, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	if _, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600}); !errors.Is(err,
+		unixsocket.ErrInUse) {
+		t.Errorf("beside a program without the lock: %v", err)
+	}
+	if c, err := net.Dial("unix", path); err != nil {
+		t.Errorf("the other program's socket: %v", err)
+	} else {
+		_ = c.Close()
+	}
+}
+
+func TestOtherFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("keep"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, link, dir} {
+		_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+		if !errors.Is(err, unixsocket.ErrFile) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if text, err := os.ReadFile(file); string(text) != "keep" {
+		t.Errorf("the file has %q, %v", text, err)
+	}
+	_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + dir + "/none/s", Mode: 0o600})
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: %v", err)
+	}
+	for _, cfg := range []unixsocket.Config{{Owner: "nobody-of-this-name"}, {Group: "no-group-of-this-name"}} {
+		cfg.Addr = "unix:" + filepath.Join(dir, "s")
+		if _, err := unixsocket.Listen(t.Context(), cfg); err == nil {
+			t.Errorf("%+v was accepted", cfg)
+		}
+	}
+}
+
+// TestAnothersSocket starts this test again as a user who may write the directory and does not own
+// the socket that was left there.
+func TestAnothersSocket(t *testing.T) {
+	const env = "UNIXSOCKET_TEST_PATH"
+	if path := os.Getenv(env); path != "" {
+		_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+		if !errors.Is(err, unixsocket.ErrOwner) {
+			t.Errorf("as another user: %v", err)
+		}
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("only the root user can become another one")
+	}
+	dir, err := os.MkdirTemp("", "socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s")
+	left(t, path)
+	self, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "test"), self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(dir, "test"), "-test.run=^TestAnothersSocket$")
+	cmd.Env, cmd.Dir = []string{env + "=" + path}, dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the socket is gone: %v", err)
+	}
+}
+
+// TestCloseLeavesOthers checks that Close removes no socket that took the place of its own.
+func TestCloseLeavesOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l := listen(t, path, 0o600)
+	if err := os.Rename(path, path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	left(t, path)
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("another socket is gone: %v", err)
+	}
+}
+
+// TestStartersRace checks that of many starters on a stale socket one listens, and that its socket
+// stays.
+func TestStartersRace(t *testing.T) {
+	for range 20 {
+		path := filepath.Join(t.TempDir(), "s")
+		left(t, path)
+		var mu sync.Mutex // guards won
+		var won []*unixsocket.Listener
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				l, err := unixsocket.Listen(context.Background(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+				if err == nil {
+					mu.Lock()
+					won = append(won, l)
+					mu.Unlock()
+				} else if !errors.Is(err, unixsocket.ErrInUse) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if len(won) != 1 {
+			t.Fatalf("%d starters listen", len(won))
+		}
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+		_ = won[0].Close()
+	}
+}
+
+func TestPeer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l := listen(t, path, 0o600)
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	got, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = got.Close() }()
+	want := unixsocket.Peer{UID: os.Getuid(), PID: os.Getpid(), Known: true}
+	if got.RemoteAddr() != want {
+		t.Errorf("peer %v, want %v", got.RemoteAddr(), want)
+	}
+	for text, user := range map[string]string{
+		want.String():                "uid:" + strings.TrimPrefix(strings.Split(want.String(), ",")[0], "uid:"),
+		unixsocket.Peer{}.String():   "unix",
+		"127.0.0.1:80":               "",
+		"[::1]:80":                   "",
+		"node,pid:1":                 "",
+		"uid:1000":                   "",
+		"uid:1000,pid:1,uid:5,pid:2": "uid:1000",
+	} {
+		if got := unixsocket.User(text); got != user {
+			t.Errorf("User(%q) = %q, want %q", text, got, user)
+		}
+	}
+}
