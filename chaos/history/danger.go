@@ -75,7 +75,8 @@ func (h *History) Danger(off time.Duration) (d Danger) {
 			if before && g.Ceil <= own.Ceil {
 				continue // It was read again.
 			}
-			if before && g.Base == own.Base && g.True > own.Ceil {
+			// What was acquired anew begins at the present time.
+			if extended := g.Base == own.Base || g.Base == own.Ceil; before && extended && g.True > own.Ceil {
 				d.Late++
 			}
 			for process, other := range last {
@@ -148,13 +149,14 @@ func (d *Dangers) Add(op *Op) {
 	if !done || op.Type != OK || op.Node == "" {
 		return
 	}
-	if h, known := d.holders[int64(d.format.SID(op.Block.First))]; known && op.Run != "" && h.run != op.Run && h.at < a.at {
+	h, known := d.holders[int64(d.format.SID(op.Block.First))]
+	if known && op.Run != "" && h.run != op.Run && h.at < a.at {
 		d.counts.Zombies++
 	}
 	wrong := false
 	d.during(a.at, op.Time, func(i *injection) {
-		wrong = wrong || i.fault.Class == ClassClock && i.fired && len(i.fault.Targets) > 0 && i.targets(op.Node) &&
-			i.at <= a.at && (i.stopped < 0 || i.stopped >= op.Time)
+		aimed := i.fault.Class == ClassClock && len(i.fault.Targets) > 0 && i.targets(op.Node)
+		wrong = wrong || aimed && i.fired && i.at <= a.at && (i.stopped < 0 || i.stopped >= op.Time)
 	})
 	if wrong {
 		d.counts.WrongClock++

@@ -77,6 +77,7 @@ func TestDangerOfAHistory(t *testing.T) {
 	}{
 		"one process":                  {[]Grant{a, grant("a", 0, 2000, 900, 5)}, []Issue{issue("a", 9, time.Second)}, Danger{}},
 		"extended too late":            {[]Grant{a, grant("a", 0, 3000, 1500, 5)}, nil, Danger{Late: 1}},
+		"extended from where it ended": {[]Grant{a, grant("a", 1000, 3000, 1500, 5)}, nil, Danger{Late: 1}},
 		"read again":                   {[]Grant{a, grant("a", 0, 1000, 1500, 5)}, nil, Danger{}},
 		"acquired again":               {[]Grant{a, grant("a", 1500, 3000, 1500, 5)}, nil, Danger{}},
 		"another, meanwhile":           {[]Grant{a, grant("b", 1000, 2000, 500, 5)}, nil, Danger{Shared: 1}},

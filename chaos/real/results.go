@@ -34,7 +34,7 @@ type Results struct {
 	IDs     int64            `json:"ids"`
 	Faults  []FaultResult    `json:"faults"`
 	Checks  []history.Result `json:"checks"`
-	Danger  history.Danger   `json:"danger"`           // how often a claim could have broken
+	Danger  history.Danger   `json:"danger"`           // Danger is what could have broken a claim.
 	Broken  []string         `json:"broken,omitempty"` // violations that clients found
 	Cut     bool             `json:"cut,omitempty"`    // interrupted by a signal
 	// Stalls are pauses of this machine. What was late then is no evidence about the

@@ -65,7 +65,7 @@ type Result struct {
 	IDs        int
 	Virtual    time.Duration // simulated time
 	Points     Points
-	Danger     history.Danger // how often a claim could have broken
+	Danger     history.Danger // It counts what could have broken a claim.
 	Violations []Violation
 }
 
