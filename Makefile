@@ -283,10 +283,10 @@ mutation: ## change one operator or statement at a time and run the package's te
 		$(BIN)/planted -mutate $$p -limit $(LIMIT) -seed $(MUTATION_SEED) || failed=1; \
 	done; exit $$failed
 
-bench: ## measure everything, peers beside us, and write bin/benchmarks.md: some minutes; BENCH_ROUNDS=9 for more
+bench: ## measure everything, peers beside us; from a clean commit on a quiet machine write bin/benchmarks.md: some minutes; BENCH_ROUNDS=9 for more
 	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
 	cd bench && CGO_ENABLED=0 $(GO) build -trimpath -o ../$(BIN)/bench-run ./run
-	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -o $(BIN)/benchmarks.md
+	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -json $(BIN)/bench -o $(BIN)/benchmarks.md
 
 bench-peers: ## our codecs and generators beside other libraries alone, in one run; fails where a goal is missed
 	cd bench && $(GO) run ./ratios
