@@ -161,18 +161,23 @@ image-twice: image ## build the images again in another directory with an empty 
 		GOCACHE="$$dir/cache" $(MAKE) --no-print-directory -C "$$dir/elsewhere" image IMAGE=$(IMAGE) IMAGE_ARCH=$(IMAGE_ARCH) && \
 		for i in allocator etcd; do cmp $(IMAGES)/$$i.tar "$$dir/elsewhere/$(IMAGES)/$$i.tar" && echo "$$i: same bytes twice" || exit 1; done
 
-# The image under test is that of `make image`. A second one differs only in the
-# version it reports, so that there is something to upgrade to.
+# The image under test is that of `make image`. Nodes go from it to a second one, and back:
+# the last release, built from its tag. As long as there is none, that is the same code under
+# another version.
+PREVIOUS = $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null)
 PACK_TEST = $(BIN)/pack pack --context $(IMAGES)/$(1) --binary $(IMAGES)/$(1)/$(2) --file $(3) --tag $(4):compose-test$(5) -o $(IMAGES)
 compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect and upgrade containers while IDs are drawn, 4 minutes
 	@mkdir -p $(IMAGES)/composetest $(IMAGES)/upgrade && cp $(addprefix $(IMAGES)/allocator/,LICENSE NOTICE allocator.spdx.json) $(IMAGES)/upgrade
 	$(CROSS) $(GO) -C chaos/real build -trimpath -o $(CURDIR)/$(IMAGES)/composetest/composetest ./compose
-	$(CROSS) $(GO) build -trimpath -tags nodev -ldflags '-X main.version=compose-test-upgrade' -o $(IMAGES)/upgrade/allocator ./cmd/allocator
+	@set -e; rm -rf $(IMAGES)/previous; \
+		if [ -n "$(PREVIOUS)" ]; then echo "the other version is the last release, $(PREVIOUS)"; git clone -q --branch $(PREVIOUS) . $(IMAGES)/previous; \
+		else echo "there is no release yet: the other version is the same code"; ln -s $(CURDIR) $(IMAGES)/previous; fi; \
+		$(CROSS) $(GO) -C $(IMAGES)/previous build -trimpath -buildvcs=false -tags nodev -ldflags '-X main.version=$(or $(PREVIOUS),compose-test-upgrade)' -o $(CURDIR)/$(IMAGES)/upgrade/allocator ./cmd/allocator
 	@set -e; $(call PACK_TEST,allocator,allocator,deploy/Dockerfile,$(IMAGE))/allocator-test.tar; \
 		$(call PACK_TEST,upgrade,allocator,deploy/Dockerfile,$(IMAGE),-upgrade)/allocator-upgrade.tar; \
 		$(call PACK_TEST,etcd,etcd,deploy/etcd/Dockerfile,$(IMAGE)-etcd)/etcd-test.tar; \
 		$(call PACK_TEST,composetest,composetest,chaos/real/compose/Dockerfile,$(IMAGE)-composetest)/composetest.tar
-	$(IMAGES)/composetest/composetest run --images $(IMAGES)
+	$(IMAGES)/composetest/composetest run --images $(IMAGES) --other $(or $(PREVIOUS),compose-test-upgrade)
 
 # Which tests run here and which in the others is said by package chaos/tier. Neither a C
 # compiler nor the network is needed, once Go has the modules. What make check does without
