@@ -39,7 +39,7 @@ func run(ctx context.Context) error {
 	serve := flag.String("serve", "", "run a server to compare with: tcp, epoll, http, http-limits, grpc or etcd")
 	addr := flag.String("addr", "", "address to serve at")
 	binary := flag.String("allocator", "", "the allocator binary to measure")
-	out := flag.String("o", "", "file to write the report to, from a clean commit on a quiet machine; else it is printed")
+	out := flag.String("o", "", "file for the report, written from a clean commit on a quiet machine, else printed")
 	keep := flag.String("json", "", "directory that gets a file with the numbers of the run")
 	rounds := flag.Int("rounds", 5, "number of rounds")
 	slice := flag.Duration("slice", time.Second, "duration of one measurement of a service")

@@ -30,8 +30,9 @@ func unfit(commit, load string, processors int, spins []time.Duration) (because 
 		because = append(because, fmt.Sprintf("the commit is %q: commit or remove the changes", commit))
 	}
 	if v, err := strconv.ParseFloat(load, 64); err != nil || v > quietLoad*float64(processors) {
-		because = append(because, fmt.Sprintf("the load average was %s on %d processors when it began, more than %.1f: "+
-			"end other programs, or wait a minute", load, processors, quietLoad*float64(processors)))
+		because = append(because,
+			fmt.Sprintf("the load average was %s on %d processors when it began, more than %.1f: end other "+
+				"programs, or wait a minute", load, processors, quietLoad*float64(processors)))
 	}
 	if len(spins) == 0 {
 		return append(because, "the machine was not tried")

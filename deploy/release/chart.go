@@ -29,12 +29,17 @@ const (
 
 // chart writes the chart as an archive, and as an artifact for registries.
 func (r release) chart(from string) (image, error) {
-	made := image{Name: "charts/allocator", Tag: r.version, File: fmt.Sprintf("allocator_%s_chart.oci.tar", r.version)}
+	made := image{
+		Name: "charts/allocator",
+		Tag:  r.version,
+		File: fmt.Sprintf("allocator_%s_chart.oci.tar", r.version),
+	}
 	archive, c, err := chartArchive(from, r.version, r.at)
 	if err != nil {
 		return made, err
 	}
-	if err := os.WriteFile(filepath.Join(r.dir, fmt.Sprintf("%s-%s.tgz", c.Name(), r.version)), archive, 0o644); err != nil {
+	to := filepath.Join(r.dir, fmt.Sprintf("%s-%s.tgz", c.Name(), r.version))
+	if err := os.WriteFile(to, archive, 0o644); err != nil {
 		return made, err
 	}
 	artifact, err := chartArtifact(archive, c.Metadata, r.at)

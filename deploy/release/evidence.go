@@ -106,7 +106,8 @@ func evidence(dir string, in inputs, out io.Writer) error {
 		if err := writeJSON(filepath.Join(dir, "predicate-"+suite.name+".json"), r); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%-13s %s: %d passed, %d undecided, %d failed\n", suite.name, r.Result, len(r.Passed), len(r.Warned), len(r.Failed))
+		fmt.Fprintf(out, "%-13s %s: %d passed, %d undecided, %d failed\n", suite.name, r.Result,
+			len(r.Passed), len(r.Warned), len(r.Failed))
 		if r.Result == "FAILED" {
 			failed = append(failed, fmt.Errorf("%s: %s", suite.name, strings.Join(r.Failed, ", ")))
 		}
@@ -278,14 +279,16 @@ func readModel(text []byte) (results, map[string]any, error) {
 		return r, nil, err
 	}
 	if want := fmt.Sprintf("%d passed, %d failed", len(r.Passed), len(r.Failed)); ended != want {
-		return r, nil, fmt.Errorf("its last line is %q, and its lines are %s: it is not the log of a finished run", ended, want)
+		return r, nil, fmt.Errorf("its last line is %q, and its lines are %s: it is not the log of a finished run",
+			ended, want)
 	}
 	return r, map[string]any{"variants": len(r.Passed) + len(r.Failed)}, nil
 }
 
 // bugRow is a row of the table of chaos/planted: bug, breaks, incidents, kind, tier, seconds,
 // found by, message. The first cell is empty in the second and further rows of a bug.
-var bugRow = regexp.MustCompile(`^\| (?:\*\*([^*]+)\*\*: .*?)? ?\| .*? \| .*? \| (\w+).*? \| (\w*) \| [0-9.]* \| ([^|]+?) \| `)
+var bugRow = regexp.MustCompile(`^\| (?:\*\*([^*]+)\*\*: .*?)? ?\| .*? \| .*? \| ` +
+	`(\w+).*? \| (\w*) \| [0-9.]* \| ([^|]+?) \| `)
 
 // readBugs reads the table that `make chaos-bugs` writes. A bug that a test found is a test
 // that passed; what was missed failed.

@@ -69,7 +69,8 @@ func run(args []string, out io.Writer) error {
 			return missing("--work or --out")
 		}
 		if !semver.MatchString(*version) {
-			return fmt.Errorf("pack: version %q is no semantic version without v, such as 0.1.0 or 0.2.0-rc.1", *version)
+			return fmt.Errorf("pack: version %q is no semantic version without v: write it like 0.2.0-rc.1",
+				*version)
 		}
 		r := release{version: *version, work: *work, dir: *to}
 		if *at != "" {

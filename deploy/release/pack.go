@@ -97,7 +97,8 @@ func (r release) archives(platform string) error {
 		if err := writeArchive(filepath.Join(r.dir, name+".tar.gz"), files, r.at); err != nil {
 			return err
 		}
-		if err := copyFile(filepath.Join(r.dir, name+".spdx.json"), filepath.Join(from, "allocator.spdx.json")); err != nil {
+		sbom := filepath.Join(from, "allocator.spdx.json")
+		if err := copyFile(filepath.Join(r.dir, name+".spdx.json"), sbom); err != nil {
 			return err
 		}
 	}
