@@ -190,7 +190,7 @@ test: check-format check-vet $(GOTEST) ## what to run after each change: format,
 	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
 	@echo "make test: passed. make check also runs all tests with -race, the other modules, staticcheck, real faults and attacks, and the model"
 
-CHECKS := check-format check-vet check-static check-api check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
+CHECKS := check-format check-vet check-static check-contracts check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
 check: export TIER = check
 check: export CGO_ENABLED = 0
 check: tools $(GOTEST) ## what must hold before a merge, all of the above with it: half an hour
@@ -414,31 +414,32 @@ check-tests: $(GOTEST)
 	$(call race-of,tests-5) -p 2 -timeout $(TIMEOUT) -skip '$(UNRACED)' $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
 	exit $$failed
 
-# The public packages, beside those of the last release: what is printed could break a
-# program that compiles against them. contracts compares what goes over the wire, too; its
-# tools take two minutes to compile, so CI runs it beside `make check` and not in it.
+# The public packages and openapi.yaml, beside those of the last release: what is printed could
+# break a program. contracts compares the proto, too; buf takes two minutes to compile, so CI
+# runs it beside `make check` and not in it.
 PUBLIC_API := api api/allocator/v1 client client/clienttest client/prom embed flake ulid worker
 LAST := testdata/released/$(shell ls testdata/released | sort -V | tail -n 1)
-check-api: tools
+CONTRACT_TOOLS := $(CURDIR)/$(BIN)/contract-tools
+.PHONY: contracts released vulnerabilities check-contracts
+check-contracts: tools $(CONTRACT_TOOLS)/oasdiff
 	@echo "== apidiff with $(LAST)"
 	@failed=0; for p in $(PUBLIC_API); do \
 		broken=$$($(TOOLS)/apidiff -incompatible $(LAST)/api/$$(echo $$p | tr / -).export ./$$p) || failed=1; \
 		[ -z "$$broken" ] || { echo "$$p:"; echo "$$broken"; failed=1; }; \
 	done; exit $$failed
-
-CONTRACT_TOOLS := $(CURDIR)/$(BIN)/contract-tools
-.PHONY: contracts released vulnerabilities check-api
-contracts: check-api $(CONTRACT_TOOLS)/stamp ## compare the public packages, the proto and openapi.yaml with the last release: apidiff, buf, oasdiff
-	@echo "== buf"
-	$(CONTRACT_TOOLS)/buf lint api
-	$(CONTRACT_TOOLS)/buf breaking api --against $(LAST)/proto
 	@echo "== oasdiff"
 	$(CONTRACT_TOOLS)/oasdiff breaking --fail-on ERR $(LAST)/openapi.yaml api/openapi.yaml
 
-$(CONTRACT_TOOLS)/stamp: tools/contracts/go.mod tools/contracts/go.sum
-	@mkdir -p $(CONTRACT_TOOLS)
-	cd tools/contracts && GOBIN=$(CONTRACT_TOOLS) $(GO) install tool
-	@touch $@
+contracts: check-contracts $(CONTRACT_TOOLS)/buf ## compare the public packages, openapi.yaml and the proto with the last release: apidiff, oasdiff, buf
+	@echo "== buf"
+	$(CONTRACT_TOOLS)/buf lint api
+	$(CONTRACT_TOOLS)/buf breaking api --against $(LAST)/proto
+
+$(CONTRACT_TOOLS)/buf: tools/contracts/go.mod tools/contracts/go.sum
+	cd tools/contracts && $(GO) build -o $@ github.com/bufbuild/buf/cmd/buf
+
+$(CONTRACT_TOOLS)/oasdiff: tools/contracts/go.mod tools/contracts/go.sum
+	cd tools/contracts && $(GO) build -o $@ github.com/oasdiff/oasdiff
 
 released: tools ## keep the contracts and the stored forms of VERSION in testdata/released, which later releases are compared with
 	@[ -n "$(VERSION)" ] || { echo "released: VERSION is not set"; exit 1; }
