@@ -121,7 +121,8 @@ release-test: ## install, start, upgrade, remove and purge the packages of bin/r
 # is stated of a commit was seen of it. EVIDENCE_BUGS and a longer EVIDENCE_FOR show more.
 EVIDENCE_FOR  ?= 60s# how long chaos and the simulation run in `make evidence`
 EVIDENCE_BUGS ?= window|ceiling|guard# planted bugs of `make evidence`, a regular expression; . for all
-SEEN = $(BIN)/evidence/$(shell git rev-parse HEAD)
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+SEEN   := $(BIN)/evidence/$(COMMIT)
 evidence: pack-release ## what tests show of the images of bin/release, as in-toto statements on their digest: 5 minutes, EVIDENCE_FOR=1h
 	@[ -e $(RELEASE)/images.json ] || { echo "evidence: there is no $(RELEASE): run make release-snapshot"; exit 1; }
 	@[ -z "$$(git status --porcelain)" ] || { echo "evidence: there are uncommitted changes, and statements are of a commit; commit first"; exit 1; }
@@ -131,7 +132,7 @@ evidence: pack-release ## what tests show of the images of bin/release, as in-to
 	@[ -e $(SEEN)/model.log ] || ! command -v spin >/dev/null || chaos/model/run.sh short >$(SEEN)/model.log || true
 	@[ -e $(SEEN)/planted-bugs.md ] || $(GO) run ./chaos/planted -bugs '$(EVIDENCE_BUGS)' -write $(SEEN)/planted-bugs.md || true
 	@given() { [ ! -e "$$2" ] || printf '%s %s ' "$$1" "$$2"; }; \
-	$(PACK_RELEASE) evidence --dir $(RELEASE) --commit $$(git rev-parse HEAD) $$(given --chaos $(SEEN)/chaos/results.json) \
+	$(PACK_RELEASE) evidence --dir $(RELEASE) --commit $(COMMIT) $$(given --chaos $(SEEN)/chaos/results.json) \
 		$$(given --sim $(SEEN)/sim-campaign.json) $$(given --model $(SEEN)/model.log) $$(given --bugs $(SEEN)/planted-bugs.md)
 
 # What a tag has to agree with: the change log, the chart, the files of the released contracts.
