@@ -129,7 +129,7 @@ evidence: pack-release ## what tests show of the images of bin/release, as in-to
 	@mkdir -p $(SEEN)
 	@[ -e $(SEEN)/chaos/results.json ] || { $(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) run --for $(EVIDENCE_FOR) --dir $(SEEN)/chaos; } || true
 	@[ -e $(SEEN)/sim-campaign.json ] || $(MAKE) --no-print-directory BIN=$(SEEN) SIM_FOR=$(EVIDENCE_FOR) sim-campaign || true
-	@[ -e $(SEEN)/model.log ] || ! command -v spin >/dev/null || chaos/model/run.sh short >$(SEEN)/model.log || true
+	@[ -e $(SEEN)/model.log ] || ! command -v spin >/dev/null || { chaos/model/run.sh short >$(SEEN)/model.new || true; mv $(SEEN)/model.new $(SEEN)/model.log; }
 	@[ -e $(SEEN)/planted-bugs.md ] || $(GO) run ./chaos/planted -bugs '$(EVIDENCE_BUGS)' -write $(SEEN)/planted-bugs.md || true
 	@given() { [ ! -e "$$2" ] || printf '%s %s ' "$$1" "$$2"; }; \
 	$(PACK_RELEASE) evidence --dir $(RELEASE) --commit $(COMMIT) $$(given --chaos $(SEEN)/chaos/results.json) \
