@@ -63,21 +63,99 @@ build: ## build bin/allocator as it is released: static, without the dev command
 # No Docker is needed: deploy/image packs what Go builds, with the flags of `make
 # build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd: its
 # image stays the same from commit to commit.
-IMAGES := $(BIN)/image
+IMAGES ?= $(BIN)/image
 CROSS  := CGO_ENABLED=0 GOOS=linux GOARCH=$(IMAGE_ARCH)
 STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
-image: ## container images, their SBOMs and licenses, reproducible, without Docker: bin/image/*.tar for `docker load`
-	@rm -rf $(IMAGES) && mkdir -p $(IMAGES)/allocator $(IMAGES)/etcd/data && cp LICENSE $(IMAGES)/allocator && cp LICENSE $(IMAGES)/etcd
-	$(GO) -C deploy build -o $(CURDIR)/$(BIN)/pack ./image
-	$(CROSS) $(GO) build -trimpath -tags nodev $(STAMP) -o $(IMAGES)/allocator/allocator ./cmd/allocator
+# A program with its SBOM and licenses in the directory $(1), for the system $(2), with the flags $(3).
+define program
+@mkdir -p $(1) && cp LICENSE $(1)
+CGO_ENABLED=0 GOOS=$(2) GOARCH=$(IMAGE_ARCH) $(GO) build -trimpath $(3) $(STAMP) $(if $(VERSION),-ldflags '-X main.version=v$(VERSION)') -o $(1)/allocator ./cmd/allocator
+@$(BIN)/pack sbom $(if $(VERSION),--version v$(VERSION)) $(1)/allocator >$(1)/allocator.spdx.json
+@$(BIN)/pack notice $(1)/allocator >$(1)/NOTICE
+@{ printf '\nuPlot 1.6.32, in the pages for operators\n\n'; cat internal/server/console/static/uplot.LICENSE; echo; } >>$(1)/NOTICE
+endef
+
+.PHONY: pack programs
+pack:
+	@$(GO) -C deploy build -o $(CURDIR)/$(BIN)/pack ./image
+
+programs: pack # the programs of the system IMAGE_OS, as a release has them, in IMAGES
+	$(call program,$(IMAGES)/allocator,$(IMAGE_OS),-tags nodev)
+	$(call program,$(IMAGES)/dev,$(IMAGE_OS),)
+
+image: IMAGE_OS = linux
+image: programs ## container images, their SBOMs and licenses, reproducible, without Docker: bin/image/*.tar for `docker load`
+	@mkdir -p $(IMAGES)/etcd/data $(IMAGES)/dev/data && cp LICENSE $(IMAGES)/etcd
 	cd chaos/real && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd ./etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
-	@set -e; for b in allocator/allocator etcd/etcd etcd/etcdctl; do $(BIN)/pack sbom $(IMAGES)/$$b >$(IMAGES)/$$b.spdx.json; done
-	@$(BIN)/pack notice $(IMAGES)/allocator/allocator >$(IMAGES)/allocator/NOTICE
-	@{ printf '\nuPlot 1.6.32, in the pages for operators\n\n'; cat internal/server/console/static/uplot.LICENSE; echo; } >>$(IMAGES)/allocator/NOTICE
+	@set -e; for b in etcd etcdctl; do $(BIN)/pack sbom $(IMAGES)/etcd/$$b >$(IMAGES)/etcd/$$b.spdx.json; done
 	@$(BIN)/pack notice $(IMAGES)/etcd/etcd $(IMAGES)/etcd/etcdctl >$(IMAGES)/etcd/NOTICE
-	@$(BIN)/pack pack --file deploy/Dockerfile --context $(IMAGES)/allocator --binary $(IMAGES)/allocator/allocator --tag $(IMAGE):latest -o $(IMAGES)/allocator.tar
+	@$(BIN)/pack pack --file deploy/Dockerfile --context $(IMAGES)/allocator --binary $(IMAGES)/allocator/allocator $(if $(VERSION),--version $(VERSION)) --tag $(IMAGE):latest -o $(IMAGES)/allocator.tar
+	@$(BIN)/pack pack --file deploy/dev/Dockerfile --context $(IMAGES)/dev --binary $(IMAGES)/dev/allocator $(if $(VERSION),--version $(VERSION)) --tag $(IMAGE):dev -o $(IMAGES)/dev.tar
 	@$(BIN)/pack pack --file deploy/etcd/Dockerfile --context $(IMAGES)/etcd --binary $(IMAGES)/etcd/etcd \
 		--version $$(cd chaos/real && $(GO) list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3) --tag $(IMAGE)-etcd:latest -o $(IMAGES)/etcd.tar
+
+# A snapshot has the version of the chart, which is that of the next release; at a tag the
+# version is the tag's.
+RELEASE  := $(BIN)/release
+WORK     := $(BIN)/release-work
+RELEASED := $(shell git describe --exact-match --tags --match 'v*' 2>/dev/null | sed 's/^v//')
+SNAPSHOT = $(or $(VERSION),$(RELEASED),$(shell sed -n 's/^version: //p' deploy/helm/allocator/Chart.yaml)-snapshot)
+PACK_RELEASE := $(BIN)/pack-release
+.PHONY: release-snapshot release-images release-test release-push evidence pack-release
+pack-release:
+	@$(GO) -C deploy build -o $(CURDIR)/$(PACK_RELEASE) ./release
+
+release-snapshot: pack-release ## all files of a release, reproducible, in bin/release: archives, packages, images, chart, site; 10 minutes; VERSION=0.1.0
+	@rm -rf $(RELEASE) $(WORK) && mkdir -p $(WORK)
+	@set -e; for arch in amd64 arm64; do $(MAKE) --no-print-directory image IMAGE=allocator VERSION=$(SNAPSHOT) IMAGE_ARCH=$$arch IMAGES=$(WORK)/linux-$$arch; done
+	@$(MAKE) --no-print-directory programs VERSION=$(SNAPSHOT) IMAGE_OS=darwin IMAGE_ARCH=arm64 IMAGES=$(WORK)/darwin-arm64
+	@if ! command -v npm >/dev/null; then echo "no site: npm is not installed"; \
+	elif ! $(MAKE) --no-print-directory $(SITE)/installed; then echo "no site: npm cannot get its packages"; \
+	else $(MAKE) --no-print-directory docs && cp -R $(BIN)/docs $(WORK)/site; fi
+	@$(PACK_RELEASE) pack --version $(SNAPSHOT) --work $(WORK) --out $(RELEASE) $(if $(wildcard .git),--time $$(git show -s --format=%cI HEAD))
+	@echo "$(RELEASE) has the files of version $(SNAPSHOT)"
+
+release-test: ## install, start, upgrade, remove and purge the packages of bin/release, run what is for arm64, push and pull images and chart; 3 minutes
+	$(GO) -C deploy test -count 1 -timeout 30m -v ./release -dir $(CURDIR)/$(RELEASE)
+
+# The suites run on a commit without changes, and what they leave is kept under its name: what
+# is stated of a commit was seen of it. EVIDENCE_BUGS and a longer EVIDENCE_FOR show more.
+EVIDENCE_FOR  ?= 60s# how long chaos and the simulation run in `make evidence`
+EVIDENCE_BUGS ?= window|ceiling|guard# planted bugs of `make evidence`, a regular expression; . for all
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+SEEN   := $(BIN)/evidence/$(COMMIT)
+evidence: pack-release ## what tests show of the images of bin/release, as in-toto statements on their digest: 5 minutes, EVIDENCE_FOR=1h
+	@[ -e $(RELEASE)/images.json ] || { echo "evidence: there is no $(RELEASE): run make release-snapshot"; exit 1; }
+	@[ -z "$$(git status --porcelain)" ] || { echo "evidence: there are uncommitted changes, and statements are of a commit; commit first"; exit 1; }
+	@mkdir -p $(SEEN)
+	@[ -e $(SEEN)/chaos/results.json ] || { $(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) run --for $(EVIDENCE_FOR) --dir $(SEEN)/chaos; } || true
+	@[ -e $(SEEN)/sim-campaign.json ] || $(MAKE) --no-print-directory BIN=$(SEEN) SIM_FOR=$(EVIDENCE_FOR) sim-campaign || true
+	@[ -e $(SEEN)/model.log ] || ! command -v spin >/dev/null || { chaos/model/run.sh short >$(SEEN)/model.new || true; mv $(SEEN)/model.new $(SEEN)/model.log; }
+	@[ -e $(SEEN)/planted-bugs.md ] || $(GO) run ./chaos/planted -bugs '$(EVIDENCE_BUGS)' -write $(SEEN)/planted-bugs.md || true
+	@given() { [ ! -e "$$2" ] || printf '%s %s ' "$$1" "$$2"; }; \
+	$(PACK_RELEASE) evidence --dir $(RELEASE) --commit $(COMMIT) $$(given --chaos $(SEEN)/chaos/results.json) \
+		$$(given --sim $(SEEN)/sim-campaign.json) $$(given --model $(SEEN)/model.log) $$(given --bugs $(SEEN)/planted-bugs.md)
+
+# What a tag has to agree with: the change log, the chart, the files of the released contracts.
+.PHONY: release-ready release-notes nightly-release
+release-ready: ## whether the change log, the chart and testdata/released are those of VERSION
+	@[ -n "$(VERSION)" ] || { echo "release-ready: VERSION is not set"; exit 1; }
+	@grep -q '^## \[$(VERSION)\] - [0-9][0-9-]*$$' CHANGELOG.md || { echo "CHANGELOG.md has no section [$(VERSION)] with a date"; exit 1; }
+	@grep -q '^version: $(VERSION)$$' deploy/helm/allocator/Chart.yaml && grep -q '^appVersion: "$(VERSION)"$$' deploy/helm/allocator/Chart.yaml || { echo "deploy/helm/allocator/Chart.yaml has another version"; exit 1; }
+	@[ -e testdata/released/$(VERSION)/records.txt ] || { echo "there is no testdata/released/$(VERSION): run make released VERSION=$(VERSION)"; exit 1; }
+	@[ -z "$$(git status --porcelain)" ] || { echo "there are uncommitted changes"; exit 1; }
+	@echo "the change log, the chart and the contracts are those of $(VERSION)"
+
+release-notes:
+	@awk '/^## \[/ { found = index($$0, "## [$(VERSION)]") == 1; next } found' CHANGELOG.md
+
+nightly-release:
+	$(MAKE) --no-print-directory release-snapshot
+	$(MAKE) --no-print-directory release-test
+
+release-push: pack-release ## copy the images and the chart of bin/release to REGISTRY, such as registry.example.org/flakelease
+	@[ -n "$(REGISTRY)" ] || { echo "release-push: REGISTRY is not set"; exit 1; }
+	@$(PACK_RELEASE) push --dir $(RELEASE) $(REGISTRY)
 
 image-twice: image ## build the images again in another directory with an empty cache, 4 minutes: the bytes have to be the same
 	@[ -z "$$(git status --porcelain)" ] || { echo "image-twice: there are uncommitted changes, which are part of the version; commit first"; exit 1; }
@@ -85,18 +163,23 @@ image-twice: image ## build the images again in another directory with an empty 
 		GOCACHE="$$dir/cache" $(MAKE) --no-print-directory -C "$$dir/elsewhere" image IMAGE=$(IMAGE) IMAGE_ARCH=$(IMAGE_ARCH) && \
 		for i in allocator etcd; do cmp $(IMAGES)/$$i.tar "$$dir/elsewhere/$(IMAGES)/$$i.tar" && echo "$$i: same bytes twice" || exit 1; done
 
-# The image under test is that of `make image`. A second one differs only in the
-# version it reports, so that there is something to upgrade to.
+# The image under test is that of `make image`. Nodes go from it to a second one, and back:
+# the last release, built from its tag. As long as there is none, that is the same code under
+# another version.
+PREVIOUS = $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null)
 PACK_TEST = $(BIN)/pack pack --context $(IMAGES)/$(1) --binary $(IMAGES)/$(1)/$(2) --file $(3) --tag $(4):compose-test$(5) -o $(IMAGES)
 compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect and upgrade containers while IDs are drawn, 4 minutes
 	@mkdir -p $(IMAGES)/composetest $(IMAGES)/upgrade && cp $(addprefix $(IMAGES)/allocator/,LICENSE NOTICE allocator.spdx.json) $(IMAGES)/upgrade
 	$(CROSS) $(GO) -C chaos/real build -trimpath -o $(CURDIR)/$(IMAGES)/composetest/composetest ./compose
-	$(CROSS) $(GO) build -trimpath -tags nodev -ldflags '-X main.version=compose-test-upgrade' -o $(IMAGES)/upgrade/allocator ./cmd/allocator
+	@set -e; rm -rf $(IMAGES)/previous; \
+		if [ -n "$(PREVIOUS)" ]; then echo "the other version is the last release, $(PREVIOUS)"; git clone -q --branch $(PREVIOUS) . $(IMAGES)/previous; \
+		else echo "there is no release yet: the other version is the same code"; ln -s $(CURDIR) $(IMAGES)/previous; fi; \
+		$(CROSS) $(GO) -C $(IMAGES)/previous build -trimpath -buildvcs=false -tags nodev -ldflags '-X main.version=$(or $(PREVIOUS),compose-test-upgrade)' -o $(CURDIR)/$(IMAGES)/upgrade/allocator ./cmd/allocator
 	@set -e; $(call PACK_TEST,allocator,allocator,deploy/Dockerfile,$(IMAGE))/allocator-test.tar; \
 		$(call PACK_TEST,upgrade,allocator,deploy/Dockerfile,$(IMAGE),-upgrade)/allocator-upgrade.tar; \
 		$(call PACK_TEST,etcd,etcd,deploy/etcd/Dockerfile,$(IMAGE)-etcd)/etcd-test.tar; \
 		$(call PACK_TEST,composetest,composetest,chaos/real/compose/Dockerfile,$(IMAGE)-composetest)/composetest.tar
-	$(IMAGES)/composetest/composetest run --images $(IMAGES)
+	$(IMAGES)/composetest/composetest run --images $(IMAGES) --other $(or $(PREVIOUS),compose-test-upgrade)
 
 # Which tests run here and which in the others is said by package chaos/tier. Neither a C
 # compiler nor the network is needed, once Go has the modules. What make check does without
@@ -109,7 +192,7 @@ test: check-format check-vet $(GOTEST) ## what to run after each change: format,
 	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
 	@echo "make test: passed. make check also runs all tests with -race, the other modules, staticcheck, real faults and attacks, and the model"
 
-CHECKS := check-format check-vet check-static check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
+CHECKS := check-format check-vet check-static check-contracts check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
 check: export TIER = check
 check: export CGO_ENABLED = 0
 check: tools $(GOTEST) ## what must hold before a merge, all of the above with it: half an hour
@@ -119,7 +202,7 @@ check: tools $(GOTEST) ## what must hold before a merge, all of the above with i
 # What takes long or needs more than CI has: one step after the other, since most of them
 # measure time or take all of the machine.
 NIGHTLY := nightly-test nightly-check nightly-tests sim-campaign nightly-soak chaos-workers e2e nightly-abuse model nightly-bugs nightly-mutation fuzz \
-	image-twice compose-test chart-test kube-test console-test docs-test
+	image-twice nightly-release contracts compose-test chart-test kube-test console-test docs-test
 .PHONY: check nightly $(filter nightly-%,$(NIGHTLY))
 nightly: export TIER = nightly
 nightly: $(GOTEST) ## what finds more the longer it runs, and how long the other two take: hours
@@ -187,7 +270,7 @@ chaos-bugs: ## plant each known bug, see which test catches it and how soon, and
 # The site has no text of its own: its pages are the Markdown files, in the order in which
 # docs/README.md links to them.
 SITE := $(BIN)/site
-SITE_FILES := '*.md' '*.svg' '*.png' ':!testdata'
+SITE_FILES := '*.md' '*.svg' '*.png' ':!testdata' ':!.github'
 .PHONY: docs docs-serve docs-test
 docs: $(SITE)/installed ## a site of the Markdown files, with search, in bin/docs; needs Node.js 20 with npm
 	@rm -rf $(SITE)/src $(SITE)/.vitepress && mkdir -p $(SITE)/src && cp -R deploy/site/.vitepress deploy/site/tree.mjs $(SITE)
@@ -214,13 +297,13 @@ mutation: ## change one operator or statement at a time and run the package's te
 		$(BIN)/planted -mutate $$p -limit $(LIMIT) -seed $(MUTATION_SEED) || failed=1; \
 	done; exit $$failed
 
-bench: ## measure everything, peers beside us, and write bin/benchmarks.md: some minutes; BENCH_ROUNDS=9 for more
+bench: ## measure everything, peers beside us; from a clean commit on a quiet machine write bin/benchmarks.md: some minutes; BENCH_ROUNDS=9 for more
 	$(MAKE) --no-print-directory bench-programs
-	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -o $(BIN)/benchmarks.md
+	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -json $(BIN)/bench -o $(BIN)/benchmarks.md
 
 bench-redis: ## the Redis protocol beside Redis by redis-benchmark, on TCP and Unix sockets, and write bin/redis.md: 4 minutes
 	$(MAKE) --no-print-directory bench-programs
-	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -only redis-benchmark -o $(BIN)/redis.md
+	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -only redis-benchmark -json $(BIN)/bench -o $(BIN)/redis.md
 
 bench-programs:
 	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
@@ -326,6 +409,8 @@ check-vet:
 	$(GO) vet ./...
 
 check-static: tools
+	@echo "== actionlint"
+	$(TOOLS)/actionlint .github/workflows/*.yml
 	@failed=0; for m in . $(MODULES); do echo "== staticcheck $$m"; (cd $$m && $(TOOLS)/staticcheck ./...) || failed=1; done; exit $$failed
 
 # The lease schedules run in one goroutine, where -race finds nothing and costs
@@ -345,10 +430,47 @@ check-tests: $(GOTEST)
 	$(call race-of,tests-5) -p 2 -timeout $(TIMEOUT) -skip '$(UNRACED)' $$($(GO) list ./... | grep -v -e '/internal/lease/protocol$$' -e '/chaos/agreement$$' -e '/chaos/virtual$$' -e '/chaos/sim$$' -e '/chaos/archtest$$' -e '/chaos/planted$$') || failed=1; \
 	exit $$failed
 
+# The public packages and openapi.yaml, beside those of the last release: what is printed could
+# break a program. contracts compares the proto, too; buf takes two minutes to compile, so CI
+# runs it beside `make check` and not in it.
+PUBLIC_API := api api/allocator/v1 client client/clienttest client/prom embed flake ulid worker
+LAST := testdata/released/$(shell ls testdata/released | sort -V | tail -n 1)
+CONTRACT_TOOLS := $(CURDIR)/$(BIN)/contract-tools
+.PHONY: contracts released vulnerabilities check-contracts
+check-contracts: tools $(CONTRACT_TOOLS)/oasdiff
+	@echo "== apidiff with $(LAST)"
+	@failed=0; for p in $(PUBLIC_API); do \
+		broken=$$($(TOOLS)/apidiff -incompatible $(LAST)/api/$$(echo $$p | tr / -).export ./$$p) || failed=1; \
+		[ -z "$$broken" ] || { echo "$$p:"; echo "$$broken"; failed=1; }; \
+	done; exit $$failed
+	@echo "== oasdiff"
+	$(CONTRACT_TOOLS)/oasdiff breaking --fail-on ERR $(LAST)/openapi.yaml api/openapi.yaml
+
+contracts: check-contracts $(CONTRACT_TOOLS)/buf ## compare the public packages, openapi.yaml and the proto with the last release: apidiff, oasdiff, buf
+	@echo "== buf"
+	$(CONTRACT_TOOLS)/buf lint api
+	$(CONTRACT_TOOLS)/buf breaking api --against $(LAST)/proto
+
+$(CONTRACT_TOOLS)/buf: tools/contracts/go.mod tools/contracts/go.sum
+	cd tools/contracts && $(GO) build -o $@ github.com/bufbuild/buf/cmd/buf
+
+$(CONTRACT_TOOLS)/oasdiff: tools/contracts/go.mod tools/contracts/go.sum
+	cd tools/contracts && $(GO) build -o $@ github.com/oasdiff/oasdiff
+
+released: tools ## keep the contracts and the stored forms of VERSION in testdata/released, which later releases are compared with
+	@[ -n "$(VERSION)" ] || { echo "released: VERSION is not set"; exit 1; }
+	@mkdir -p testdata/released/$(VERSION)/api testdata/released/$(VERSION)/proto/allocator/v1
+	@for p in $(PUBLIC_API); do $(TOOLS)/apidiff -w testdata/released/$(VERSION)/api/$$(echo $$p | tr / -).export ./$$p || exit 1; done
+	@cp api/allocator/v1/allocator.proto testdata/released/$(VERSION)/proto/allocator/v1/ && cp api/openapi.yaml testdata/released/$(VERSION)/
+	$(GO) test -count 1 ./internal/lease ./internal/cluster ./cmd/allocator/internal/worker -run TestReleased -released $(VERSION)
+
+vulnerabilities: tools ## known vulnerabilities in code that is reached, in each module; needs the internet
+	@failed=0; for m in . $(MODULES); do echo "== govulncheck $$m"; (cd $$m && $(TOOLS)/govulncheck ./...) || failed=1; done; exit $$failed
+
 # Modules of their own: what they need shall not become what the product needs. Their tests
 # read files outside of them, which Go's test cache ignores: hence -count 1. Those of the site
-# are in check-site, and tools has no packages.
-MODULES = $(filter-out . tools,$(patsubst %/,%,$(dir $(shell git ls-files '*go.mod'))))
+# are in check-site, and those in tools have no packages.
+MODULES = $(filter-out . tools tools/contracts,$(patsubst %/,%,$(dir $(shell git ls-files '*go.mod'))))
 check-modules: $(GOTEST)
 	@failed=0; for m in $(MODULES); do \
 		echo "== $$m"; case $$m in chaos/real) race=-race cgo=1;; *) race= cgo=$$CGO_ENABLED;; esac; \

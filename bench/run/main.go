@@ -39,7 +39,8 @@ func run(ctx context.Context) error {
 	serve := flag.String("serve", "", "run a server to compare with: tcp, epoll, http, http-limits, grpc or etcd")
 	addr := flag.String("addr", "", "address to serve at")
 	binary := flag.String("allocator", "", "the allocator binary to measure")
-	out := flag.String("o", "", "file to write the report to; empty: stdout")
+	out := flag.String("o", "", "file for the report, written from a clean commit on a quiet machine, else printed")
+	keep := flag.String("json", "", "directory that gets a file with the numbers of the run")
 	rounds := flag.Int("rounds", 5, "number of rounds")
 	slice := flag.Duration("slice", time.Second, "duration of one measurement of a service")
 	only := flag.String("only", "", "measure only cases whose \"group: name\" matches this regular expression")
@@ -67,17 +68,27 @@ func run(ctx context.Context) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	r := report{began: time.Now(), rounds: *rounds, slice: *slice, load: loadAverage()}
+	r := report{began: time.Now(), rounds: *rounds, slice: *slice, load: loadAverage(), spins: spins()}
 	if err := r.services(ctx, *binary, which); err != nil {
 		return err
 	}
 	r.inProcess(which)
-	if *out == "" {
-		r.write(os.Stdout)
-		return nil
+	r.spins = append(r.spins, spins()...)
+	if *keep != "" {
+		if err := r.keep(*keep); err != nil {
+			return err
+		}
 	}
 	var b bytes.Buffer
 	r.write(&b)
+	because := unfit(commit(), r.load, runtime.NumCPU(), r.spins)
+	if *out == "" || len(because) > 0 {
+		_, err := os.Stdout.Write(b.Bytes())
+		if *out != "" {
+			fmt.Fprintf(os.Stderr, "%s is left as it was: %s\n", *out, strings.Join(because, "; "))
+		}
+		return err
+	}
 	return os.WriteFile(*out, b.Bytes(), 0o644)
 }
 
@@ -86,7 +97,9 @@ type report struct {
 	rounds   int
 	slice    time.Duration
 	load     string // load average before the run
+	spins    []time.Duration
 	results  []services.Result
+	curves   []services.Curve
 	versions map[string]string
 	missing  []string
 	times    bench.Times
@@ -115,13 +128,18 @@ func (r *report) services(ctx context.Context, binary string, only *regexp.Regex
 		fmt.Fprintln(os.Stderr, "not run:", m)
 	}
 	r.versions, r.missing = w.Versions, w.Missing
-	r.results, err = services.Run(ctx, w, cases, services.Plan{
+	plan := services.Plan{
 		Rounds: r.rounds,
 		Warm:   r.slice / 4,
 		Slice:  r.slice,
 		Seed:   uint64(r.began.UnixNano()),
 		Notify: func(line string) { fmt.Fprintln(os.Stderr, line) },
-	})
+	}
+	if r.results, err = services.Run(ctx, w, cases, plan); err != nil || only.String() != "" {
+		return err
+	}
+	plan.Slice *= 3
+	r.curves, err = services.Curves(ctx, w, services.Rates, plan)
 	return err
 }
 
@@ -185,6 +203,7 @@ requests that were refused because that capacity was used up, in the worst round
 
 `, r.rounds, r.slice, services.Count(services.LayoutCap))
 	services.Tables(w, r.results)
+	services.CurveTable(w, services.Rates, r.curves)
 	fmt.Fprintf(w, `## In process
 
 Each case runs in %d rounds of %v. Other load on the machine can only add time: ratios are

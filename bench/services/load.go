@@ -37,18 +37,7 @@ type Sample struct {
 // is timed. cpu returns the processor time the servers have used.
 func measure(ctx context.Context, callers []Caller, perOp, every int, warm, slice time.Duration,
 	cpu func() time.Duration) (Sample, error) {
-	p := load.Plan{WarmUp: warm, Length: slice, Sample: every}
-	for _, c := range callers {
-		p.Workers = append(p.Workers, load.Worker{
-			Counts: []int{1},
-			Targets: []load.Target{{
-				Client: load.Func(func(context.Context, load.Request) (client.Block, error) {
-					ids, err := c.Do()
-					return client.Block{Count: ids}, err
-				}),
-			}},
-		})
-	}
+	p := load.Plan{Workers: workersOf(callers), WarmUp: warm, Length: slice, Sample: every}
 	ended := make(chan *load.Result, 1)
 	run := load.New(p)
 	go func() { ended <- run.Run(ctx) }()
@@ -75,4 +64,20 @@ func measure(ctx context.Context, callers []Caller, perOp, every int, warm, slic
 		Refused:  float64(refused) / float64(ops),
 		CPU:      used / time.Duration(ops*int64(perOp)),
 	}, nil
+}
+
+// workersOf returns the callers as the workers of a load.
+func workersOf(callers []Caller) (out []load.Worker) {
+	for _, c := range callers {
+		out = append(out, load.Worker{
+			Counts: []int{1},
+			Targets: []load.Target{{
+				Client: load.Func(func(context.Context, load.Request) (client.Block, error) {
+					ids, err := c.Do()
+					return client.Block{Count: ids}, err
+				}),
+			}},
+		})
+	}
+	return out
 }

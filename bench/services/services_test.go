@@ -174,3 +174,39 @@ func TestCount(t *testing.T) {
 		}
 	}
 }
+
+// Requests of an open loop come at their times: what waits for a slow answer is late by as
+// much, and a rate that is not kept is said to be none.
+func TestOpenLoop(t *testing.T) {
+	slow := func(d time.Duration) []Caller {
+		return []Caller{{Do: func() (int, error) { time.Sleep(d); return 1, nil }}}
+	}
+	kept, err := measureOpen(t.Context(), slow(time.Millisecond), 50, 0, time.Second)
+	if err != nil || !kept.kept() || kept.P50 < time.Millisecond || kept.P50 > 15*time.Millisecond {
+		t.Errorf("50 a second: %+v, %v", kept, err)
+	}
+	behind, err := measureOpen(t.Context(), slow(20*time.Millisecond), 200, 0, time.Second)
+	if err != nil || behind.kept() || behind.P99 < 300*time.Millisecond {
+		t.Errorf("200 a second of a server that answers 50: %+v, %v", behind, err)
+	}
+	broken := []Caller{{Do: func() (int, error) { return 0, errors.New("broken") }}}
+	if _, err := measureOpen(t.Context(), broken, 50, 0, 100*time.Millisecond); err == nil {
+		t.Error("a server that fails was measured")
+	}
+	var b strings.Builder
+	CurveTable(&b, []float64{50, 200, 1000}, []Curve{{"this", []Point{{Rate: 50, Answered: 50, P50: time.Millisecond, P99: 2 * time.Millisecond}, {Rate: 200, Answered: 49}}}})
+	if !strings.Contains(b.String(), "| this | 1 000, 2 000 | only 49 | – |\n") {
+		t.Errorf("the table:\n%s", &b)
+	}
+	for _, name := range curved {
+		n := 0
+		for _, c := range Cases() {
+			if c.Group == Single && c.Name == name {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d cases are named %q", n, name)
+		}
+	}
+}

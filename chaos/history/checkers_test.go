@@ -87,7 +87,7 @@ func (s *scenario) check(t *testing.T, c Checker) Result {
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Suite{c}.Check(&b)
+	got, err := Suite{c}.Check(&b, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestSuitePasses(t *testing.T) {
 		b, _ = op.AppendJSON(b)
 		b = append(b, '\n')
 	}
-	got, err := NewSuite(0, nil).Check(bytes.NewReader(b))
+	got, err := NewSuite(0, nil).Check(bytes.NewReader(b), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,7 +431,7 @@ func TestSuitePasses(t *testing.T) {
 	}
 
 	// Cut short, the rest is judged and the cut is told.
-	if got, err := NewSuite(0, nil).Check(bytes.NewReader(b[:len(b)/2])); err == nil || got[0].Verdict != Pass {
+	if got, err := NewSuite(0, nil).Check(bytes.NewReader(b[:len(b)/2]), nil); err == nil || got[0].Verdict != Pass {
 		t.Errorf("%v, %+v", err, got[0])
 	}
 }

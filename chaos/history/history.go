@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -27,6 +28,8 @@ type Issue struct {
 	Count      int        // at least 1
 	Stride     int64      // 2^(sid bits)
 	Begin, End clock.Mono // when the call began and returned, by one observer's clock
+	// Off is how far the process's wall clock was from the truth, where the observer knows it.
+	Off time.Duration
 }
 
 // Last returns the greatest ID of the block.
@@ -39,6 +42,7 @@ type Grant struct {
 	SID        flake.SID
 	Base, Ceil clock.Millis // Unix ms
 	At         clock.Mono
+	True       clock.Millis // True is the true time then, in Unix ms, where the observer knows it.
 }
 
 // Write is a version of a sid's window record, as the store had it. Writes are

@@ -214,7 +214,7 @@ func BenchmarkRead(b *testing.B) {
 func BenchmarkSuite(b *testing.B) {
 	in := tenThousand(50_000)
 	for b.Loop() {
-		if _, err := NewSuite(0, nil).Check(bytes.NewReader(in)); err != nil {
+		if _, err := NewSuite(0, nil).Check(bytes.NewReader(in), nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -103,8 +103,8 @@ func (s Suite) Finish() []Result {
 
 // Check reads a history to its end and returns what the suite found. Of a
 // history that is cut short or damaged, the part before is checked, and the error
-// comes with the results.
-func (s Suite) Check(r io.Reader) ([]Result, error) {
+// comes with the results. If dangers is not nil, it is given each op, too.
+func (s Suite) Check(r io.Reader, dangers *Dangers) ([]Result, error) {
 	in := NewReader(r)
 	var op Op
 	for {
@@ -114,6 +114,9 @@ func (s Suite) Check(r io.Reader) ([]Result, error) {
 			return s.Finish(), err
 		}
 		s.Add(&op)
+		if dangers != nil {
+			dangers.Add(&op)
+		}
 	}
 }
 

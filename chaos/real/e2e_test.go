@@ -417,7 +417,7 @@ func (c *cluster) check() []history.Result {
 		c.t.Fatal(err)
 	}
 	suite := history.Suite{history.NewUnique(64<<20, nil), history.NewIntervals(), history.NewOrder(), history.NewCausal(), history.NewReserved()}
-	results, err := suite.Check(c.rec.file)
+	results, err := suite.Check(c.rec.file, nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}

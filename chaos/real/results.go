@@ -34,6 +34,7 @@ type Results struct {
 	IDs     int64            `json:"ids"`
 	Faults  []FaultResult    `json:"faults"`
 	Checks  []history.Result `json:"checks"`
+	Danger  history.Danger   `json:"danger"`           // Danger is what could have broken a claim.
 	Broken  []string         `json:"broken,omitempty"` // violations that clients found
 	Cut     bool             `json:"cut,omitempty"`    // interrupted by a signal
 	// Stalls are pauses of this machine. What was late then is no evidence about the
@@ -70,7 +71,7 @@ const (
 
 // results checks the history and puts everything together.
 func (r *runner) results(began time.Time, took time.Duration, runErr error, cut bool) *Results {
-	checks, err := check(r.dir)
+	checks, danger, err := check(r.dir)
 	res := &Results{
 		Profile: r.profile,
 		Seed:    r.schedule.Seed,
@@ -79,6 +80,7 @@ func (r *runner) results(began time.Time, took time.Duration, runErr error, cut 
 		Setup:   r.setup(),
 		IDs:     r.rig.IDs(),
 		Checks:  checks,
+		Danger:  danger,
 		Broken:  r.broken,
 		Cut:     cut,
 		Replay:  "bin/chaos run --schedule " + filepath.Join(r.dir, "schedule.json"),
@@ -115,18 +117,20 @@ func (r *runner) level() string {
 }
 
 // check reads the history of a run.
-func check(dir string) ([]history.Result, error) {
+func check(dir string) ([]history.Result, history.Danger, error) {
 	f, err := os.Open(filepath.Join(dir, "history.jsonl"))
 	if err != nil {
-		return nil, err
+		return nil, history.Danger{}, err
 	}
 	defer f.Close()
 	files, err := spool.NewDir(dir, 8<<30)
 	if err != nil {
-		return nil, err
+		return nil, history.Danger{}, err
 	}
 	defer files.Close()
-	return append(history.NewSuite(64<<20, files), linear.New(linear.Config{})).Check(f)
+	dangers := history.NewDangers()
+	checks, err := append(history.NewSuite(64<<20, files), linear.New(linear.Config{})).Check(f, dangers)
+	return checks, dangers.Count(), err
 }
 
 func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, delays []Delay,
@@ -316,6 +320,7 @@ func (res *Results) print() {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Fault, len(f.Injections), f.Verdict, clip(because, 130))
 	}
 	_ = w.Flush()
+	fmt.Println("\nclaims in danger:", res.Danger)
 	for _, c := range res.Checks {
 		for _, v := range c.Violations {
 			fmt.Printf("%s: %s\n", c.Check, v.Detail)
@@ -351,7 +356,7 @@ func verify(dir string) error {
 		}
 		res.Why = nil
 	}
-	checks, err := check(dir)
+	checks, danger, err := check(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return usageError{err}
 	}
@@ -361,7 +366,7 @@ func verify(dir string) error {
 	if res.Cut {
 		res.Why = append(res.Why, "the run was interrupted")
 	}
-	res.Checks = checks
+	res.Checks, res.Danger = checks, danger
 	for _, c := range checks {
 		for _, f := range c.Measurements {
 			if f.Name == "IDs" {

@@ -216,7 +216,7 @@ func TestEveryCheckRuns(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "history.jsonl"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	results, err := check(dir)
+	results, _, err := check(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/sim"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -35,6 +36,7 @@ type campaign struct {
 	CPU         time.Duration
 	Played      map[sim.Mode]int
 	Points      map[sim.Mode]map[string]int
+	Danger      history.Danger // of all seeds together
 	Failures    []failure
 }
 
@@ -83,6 +85,7 @@ func (c *campaign) save(file string) error {
 func (c *campaign) add(r sim.Result) {
 	c.Simulated += r.Virtual
 	c.Played[r.Mode]++
+	c.Danger.Add(r.Danger)
 	points := c.Points[r.Mode]
 	if points == nil {
 		points = map[string]int{}
@@ -166,6 +169,7 @@ func TestCampaign(t *testing.T) {
 		}
 	}
 	fmt.Println(&c)
+	t.Logf("claims in danger: %v", c.Danger)
 	for _, m := range sim.Modes {
 		t.Logf("%s, %d seeds; reached by so many: %v", m, c.Played[m], c.Points[m])
 	}

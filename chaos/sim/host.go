@@ -88,6 +88,11 @@ func (h *host) read(now time.Duration) clock.Readings {
 	return r
 }
 
+// offTruth returns how far the host's wall clock is ahead of true time.
+func (h *host) offTruth(now time.Duration) time.Duration {
+	return time.Duration(h.read(now).Wall - startTime - int64(now))
+}
+
 // settle makes now the time that the readings count from.
 func (h *host) settle(now time.Duration) {
 	strobe, frozen := h.strobe, h.frozen

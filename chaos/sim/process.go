@@ -317,6 +317,7 @@ func (p *process) recordGrants(ev lease.Event) {
 			Base:    s.Window.Value.Base,
 			Ceil:    s.Window.Value.Ceil,
 			At:      at,
+			True:    p.sim.trueMillis(),
 		})
 	}
 }

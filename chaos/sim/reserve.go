@@ -76,6 +76,7 @@ func (e *etcd) reserveSID() {
 			Base:    o.from,
 			Ceil:    1 << 62,
 			At:      sim.moment(),
+			True:    sim.trueMillis(),
 		})
 		sim.in(sim.upTo(2*sim.plan.pace), o.make)
 	}

@@ -102,6 +102,7 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 	if h := sim.record(); h != nil && !late {
 		h.Issues = append(h.Issues, history.Issue{
 			Process: p.name, First: b.First, Count: b.Count, Stride: b.Stride, Begin: begin, End: sim.moment(),
+			Off: p.host.offTruth(sim.now),
 		})
 	} else {
 		sim.outside++

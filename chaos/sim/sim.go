@@ -65,6 +65,7 @@ type Result struct {
 	IDs        int
 	Virtual    time.Duration // simulated time
 	Points     Points
+	Danger     history.Danger // It counts what could have broken a claim.
 	Violations []Violation
 }
 
@@ -120,6 +121,7 @@ type simulation struct {
 	watch         func(Happening) // is told what happens, for a picture of it; nil: nobody looks
 	stepped       func()          // is called after each event; nil: nobody waits for it
 	points        Points
+	danger        history.Danger
 	violations    []Violation
 }
 
@@ -204,7 +206,8 @@ func (sim *simulation) draw(seed uint64, o Options) {
 func (sim *simulation) result(seed uint64) Result {
 	return Result{
 		Seed: seed, Mode: sim.plan.mode, Hash: sim.trace.hash, Events: sim.trace.events,
-		IDs: sim.before.IDs() + sim.after.IDs(), Virtual: sim.now, Points: sim.points, Violations: sim.violations,
+		IDs: sim.before.IDs() + sim.after.IDs(), Virtual: sim.now, Points: sim.points, Danger: sim.danger,
+		Violations: sim.violations,
 	}
 }
 
@@ -259,6 +262,10 @@ func (sim *simulation) violate(claim, format string, args ...any) {
 	}
 }
 
+// offClock is how far a wall clock is from the truth at least that counts as wrong: sound
+// ones start up to 10 ms off, and nodes follow what is within their maximum skew.
+const offClock = 500 * time.Millisecond
+
 // judge holds the whole record against the claims.
 func (sim *simulation) judge() {
 	sim.judgeHistory(&sim.before)
@@ -269,6 +276,7 @@ func (sim *simulation) judge() {
 }
 
 func (sim *simulation) judgeHistory(h *history.History) {
+	sim.danger.Add(h.Danger(offClock))
 	for _, v := range h.Check() {
 		sim.violations = append(sim.violations, Violation{v.Claim, v.Detail, -1})
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/sim"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -68,6 +69,7 @@ type tally struct {
 	events     int
 	ids        int
 	virtual    time.Duration
+	danger     map[sim.Mode]*history.Danger
 	failed     bool
 	hashes     []string // a line for each seed
 }
@@ -77,8 +79,9 @@ func (c *tally) add(r sim.Result) {
 	defer c.Unlock()
 	c.played[r.Mode]++
 	if c.points[r.Mode] == nil {
-		c.points[r.Mode], c.seeds[r.Mode] = &sim.Points{}, &sim.Points{}
+		c.points[r.Mode], c.seeds[r.Mode], c.danger[r.Mode] = &sim.Points{}, &sim.Points{}, &history.Danger{}
 	}
+	c.danger[r.Mode].Add(r.Danger)
 	c.points[r.Mode].Add(r.Points)
 	for p, n := range r.Points {
 		c.seeds[r.Mode][p] += min(n, 1)
@@ -120,7 +123,7 @@ func TestSim(t *testing.T) {
 		*seeds = uint64(tier.Of(t, "seeds", 16, 260, 2000))
 	}
 	t.Logf("seeds %d to %d", from, from+*seeds-1)
-	c := &tally{played: map[sim.Mode]int{}, points: map[sim.Mode]*sim.Points{}, seeds: map[sim.Mode]*sim.Points{}}
+	c := &tally{played: map[sim.Mode]int{}, points: map[sim.Mode]*sim.Points{}, seeds: map[sim.Mode]*sim.Points{}, danger: map[sim.Mode]*history.Danger{}}
 	began := time.Now()
 	t.Run("shards", func(t *testing.T) {
 		const shards = 4
@@ -157,6 +160,7 @@ func TestSim(t *testing.T) {
 			reached = append(reached, fmt.Sprintf("%v %d in %d", sim.Point(p), n, c.seeds[m][p]))
 		}
 		t.Logf("%s, %d seeds; situations, how often and in how many seeds: %s", m, c.played[m], strings.Join(reached, ", "))
+		t.Logf("%s, claims in danger: %v", m, *c.danger[m])
 		missing := slices.DeleteFunc(c.points[m].Missing(m), func(p sim.Point) bool { return p.Rare() && c.played[m] < enoughForRare })
 		if len(missing) > 0 && c.played[m] >= enough {
 			t.Errorf("unknown: %d seeds of mode %s never reached %v", c.played[m], m, missing)

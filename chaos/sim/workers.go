@@ -247,6 +247,7 @@ func (r *workerRun) hear(a worker.Action, sent time.Duration) {
 			Base:    r.from,
 			Ceil:    r.to,
 			At:      sim.moment(),
+			True:    sim.trueMillis(),
 		})
 	}
 }

@@ -269,7 +269,7 @@ func TestPackErrors(t *testing.T) {
 // The images of this repository run as an unprivileged user, have all labels and
 // carry a list of what is in them.
 func TestRepositoryDockerfiles(t *testing.T) {
-	for file, program := range map[string]string{"../Dockerfile": "/allocator", "../etcd/Dockerfile": "/etcd"} {
+	for file, program := range map[string]string{"../Dockerfile": "/allocator", "../dev/Dockerfile": "/allocator", "../etcd/Dockerfile": "/etcd"} {
 		c, copies, err := readDockerfile(file, map[string]string{"VERSION": "v1", "REVISION": "abc", "CREATED": "2026-01-02T03:04:05Z"})
 		if err != nil {
 			t.Fatal(err)

@@ -72,6 +72,10 @@ func run(args []string, out io.Writer) error {
 	if args[0] == "sbom" {
 		return writeSBOM(out, p)
 	}
+	if !p.static {
+		return fmt.Errorf("%s is no program for Linux without a C library, which an image from scratch needs: "+
+			"build it with GOOS=linux CGO_ENABLED=0", p.path)
+	}
 	return pack(*file, *context, p, *tag, *to, out)
 }
 
@@ -83,6 +87,7 @@ type program struct {
 	revision string    // commit; "unknown" if it was built outside a repository
 	created  time.Time // time of the commit; 1970 if it was built outside a repository
 	arch     string
+	static   bool // It runs on Linux without a C library.
 }
 
 func readProgram(path, version string) (program, error) {
@@ -100,13 +105,10 @@ func readProgram(path, version string) (program, error) {
 		version:  cmp.Or(version, info.Main.Version, "(devel)"),
 		revision: cmp.Or(set["vcs.revision"], "unknown"),
 		arch:     set["GOARCH"],
+		static:   set["GOOS"] == "linux" && set["CGO_ENABLED"] == "0",
 	}
 	if set["vcs.modified"] == "true" {
 		p.revision += "-dirty"
-	}
-	if set["GOOS"] != "linux" || set["CGO_ENABLED"] != "0" {
-		return p, fmt.Errorf("%s needs %s and CGO_ENABLED=%s: an image from scratch has no C library; build it with "+
-			"GOOS=linux CGO_ENABLED=0", path, set["GOOS"], set["CGO_ENABLED"])
 	}
 	p.created, err = time.Parse(time.RFC3339, cmp.Or(set["vcs.time"], "1970-01-01T00:00:00Z"))
 	return p, err

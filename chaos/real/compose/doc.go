@@ -8,7 +8,7 @@
 // as root, starts one in network and mount namespaces of its own, so that no bridge
 // and no firewall rule is left on the machine. Images are those of `make image`:
 // none is pulled. It kills, pauses and disconnects nodes and etcd members, replaces
-// each node by another version, and checks the history of all requests: no ID is
+// each node by another version and by its own again, and checks the history of all requests: no ID is
 // returned twice, and the IDs of each node and of each sid rise. It removes what it
 // creates. Without Docker it reports that nothing was tested.
 package main

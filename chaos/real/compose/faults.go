@@ -112,17 +112,42 @@ func (t *test) disconnected(service string, d time.Duration) fault {
 	}
 }
 
-// upgrade replaces each node by another version. Callers of the SDK see no failure.
-func (t *test) upgrade(ctx context.Context) error {
-	l, err := t.startLoad(ctx, "upgrade", "sdk")
+// otherAndBack replaces each node by the other version, the last release if there is one, and
+// then each by ours again. Callers of the SDK see no failure in either direction.
+func (t *test) otherAndBack(ctx context.Context) error {
+	own, err := t.version(ctx, allocators[0])
+	if err != nil {
+		return err
+	}
+	if strings.Contains(own, t.other) {
+		return fmt.Errorf("both images have version %s", t.other)
+	}
+	for _, to := range []struct{ name, image, version string }{
+		{"to-other", imageOther, t.other}, {"back", imageOwn, own},
+	} {
+		if err := t.replace(ctx, to.name, to.image, to.version); err != nil {
+			return fmt.Errorf("%s: %w", to.name, err)
+		}
+	}
+	return nil
+}
+
+func (t *test) version(ctx context.Context, node string) (string, error) {
+	return t.run(ctx, "docker", "exec", t.name(node), "/allocator", "version")
+}
+
+// replace runs each node from an image, whose program says the version, under a load that
+// has the name.
+func (t *test) replace(ctx context.Context, name, image, version string) error {
+	l, err := t.startLoad(ctx, name, "sdk")
 	if err != nil {
 		return err
 	}
 	defer l.abandon()
 	wait(ctx, 2*time.Second)
-	t.settings = slices.Concat([]string{"ALLOCATOR_IMAGE=" + imageNew}, t.settings[1:])
+	t.settings = slices.Concat([]string{"ALLOCATOR_IMAGE=" + image}, t.settings[1:])
 	for _, n := range allocators {
-		t.logf("%s", n)
+		t.logf("%s from %s", n, image)
 		before, err := t.inspect(ctx, "{{.Id}}", t.name(n))
 		if err != nil {
 			return err
@@ -136,9 +161,8 @@ func (t *test) upgrade(ctx context.Context) error {
 		if err := t.answering(ctx); err != nil {
 			return err
 		}
-		version, err := t.run(ctx, "docker", "exec", t.name(n), "/allocator", "version")
-		if err != nil || !strings.Contains(version, newVersion) {
-			return fmt.Errorf("%s runs %q, want %s: %w", n, version, newVersion, err)
+		if got, err := t.version(ctx, n); err != nil || !strings.Contains(got, version) {
+			return fmt.Errorf("%s runs %q, want %s: %w", n, got, version, err)
 		}
 	}
 	wait(ctx, 2*time.Second)

@@ -22,11 +22,10 @@ var (
 // Images, as `make compose-test` packs them. They have tags of their own, so that
 // images in use keep their names.
 const (
-	imageOld   = "allocator:compose-test"
-	imageNew   = "allocator:compose-test-upgrade"
+	imageOwn   = "allocator:compose-test"
+	imageOther = "allocator:compose-test-upgrade"
 	imageEtcd  = "allocator-etcd:compose-test"
 	imageLoad  = "allocator-composetest:compose-test"
-	newVersion = "compose-test-upgrade" // version of the program in imageNew
 )
 
 // bound is how long a whole run may take: about five times what it takes on two
@@ -41,6 +40,7 @@ type test struct {
 	dir      string // directory of the history and the logs
 	project  string
 	began    time.Time
+	other    string   // version of the program in imageOther
 	settings []string // variables of compose.yaml
 	skipped  []string
 }
@@ -49,12 +49,13 @@ func runTest(ctx context.Context, args []string, out io.Writer) (err error) {
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
 	images := fs.String("images", "bin/image", "directory of the archives")
 	keep := fs.Bool("keep", false, "keep histories and logs")
+	other := fs.String("other", "compose-test-upgrade", "version of the program in the image to go to and back from")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	t := &test{out: out, began: time.Now(), project: fmt.Sprintf("composetest%d", os.Getpid())}
+	t := &test{out: out, began: time.Now(), project: fmt.Sprintf("composetest%d", os.Getpid()), other: *other}
 	if t.root, err = os.Getwd(); err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (t *test) steps(ctx context.Context, images string) error {
 		{"build the same with docker build", func(ctx context.Context) error { return t.sameByDocker(ctx, images) }},
 		{"bring up three etcd and three allocators", t.up},
 		{"kill, pause and disconnect under load", t.faults},
-		{"upgrade node after node under load of the SDK", t.upgrade},
+		{"go to the other version and back, node after node, under load of the SDK", t.otherAndBack},
 		{"stop: every sid is released, and the next start waits for nothing", t.stopAndStart},
 	} {
 		t.logf("== %s", step.name)
@@ -127,7 +128,7 @@ func (t *test) load(ctx context.Context, images string) error {
 		}
 		t.logf("%s", output)
 	}
-	for image, user := range map[string]string{imageOld: "65532:65532", imageEtcd: "65532:65532"} {
+	for image, user := range map[string]string{imageOwn: "65532:65532", imageEtcd: "65532:65532"} {
 		if got, err := t.inspect(ctx, "{{.Config.User}}", image); err != nil || got != user {
 			return fmt.Errorf("%s runs as %q, want %q: %w", image, got, user, err)
 		}
@@ -139,12 +140,12 @@ func (t *test) load(ctx context.Context, images string) error {
 func (t *test) sameByDocker(ctx context.Context, images string) error {
 	const format = `{{json .Config.User}} {{json .Config.ExposedPorts}} {{json .Config.Entrypoint}} ` +
 		`{{json .Config.Cmd}} {{json .Config.Healthcheck}} {{json .Config.StopSignal}} {{.Config.Labels}}`
-	labels, err := t.inspect(ctx, `{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}{{"\n"}}{{end}}`, imageOld)
+	labels, err := t.inspect(ctx, `{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}{{"\n"}}{{end}}`, imageOwn)
 	if err != nil {
 		return err
 	}
 	args := []string{"build", "--quiet", "--file", filepath.Join(t.root, "deploy/Dockerfile"),
-		"--tag", imageOld + "-docker"}
+		"--tag", imageOwn + "-docker"}
 	for arg, label := range map[string]string{"VERSION": "version", "REVISION": "revision", "CREATED": "created"} {
 		for _, l := range strings.Split(labels, "\n") {
 			if v, ok := strings.CutPrefix(l, "org.opencontainers.image."+label+"="); ok {
@@ -156,11 +157,11 @@ func (t *test) sameByDocker(ctx context.Context, images string) error {
 		t.skipped = append(t.skipped, "docker build: this Docker cannot build: "+err.Error())
 		return nil
 	}
-	ours, err := t.inspect(ctx, format, imageOld)
+	ours, err := t.inspect(ctx, format, imageOwn)
 	if err != nil {
 		return err
 	}
-	theirs, err := t.inspect(ctx, format, imageOld+"-docker")
+	theirs, err := t.inspect(ctx, format, imageOwn+"-docker")
 	if err != nil {
 		return err
 	}
@@ -182,7 +183,7 @@ func (t *test) withCompose(ctx context.Context, args ...string) (string, error) 
 }
 
 func (t *test) up(ctx context.Context) error {
-	key, err := t.run(ctx, "docker", "run", "--rm", imageOld, "gossip", "keygen")
+	key, err := t.run(ctx, "docker", "run", "--rm", imageOwn, "gossip", "keygen")
 	if err != nil {
 		return err
 	}
@@ -190,7 +191,7 @@ func (t *test) up(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(t.dir, "gossip.keys"), []byte(key+"\n"), 0o644); err != nil {
 		return err
 	}
-	t.settings = []string{"ALLOCATOR_IMAGE=" + imageOld, "ALLOCATOR_ETCD_IMAGE=" + imageEtcd,
+	t.settings = []string{"ALLOCATOR_IMAGE=" + imageOwn, "ALLOCATOR_ETCD_IMAGE=" + imageEtcd,
 		"ALLOCATOR_SECRETS=" + t.dir}
 	for i := range allocators {
 		for _, listener := range []string{"GRPC", "HTTP", "ADMIN"} {
@@ -293,7 +294,7 @@ func (t *test) cleanUp(failed bool) {
 	if _, err := t.withCompose(ctx, "down", "--volumes", "--timeout", "5"); err != nil {
 		t.logf("clean up: %v", err)
 	}
-	for _, image := range []string{imageOld, imageOld + "-docker", imageNew, imageEtcd, imageLoad} {
+	for _, image := range []string{imageOwn, imageOwn + "-docker", imageOther, imageEtcd, imageLoad} {
 		_ = t.do(ctx, "rmi", "--force", image)
 	}
 }

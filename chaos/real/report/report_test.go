@@ -99,7 +99,7 @@ func (s *fixture) put(name string, data []byte) {
 // judged lets the real checks look at the history, and writes both files.
 func (s *fixture) judged() {
 	text := s.history()
-	checks, err := history.NewSuite(1<<20, nil).Check(bytes.NewReader(text))
+	checks, err := history.NewSuite(1<<20, nil).Check(bytes.NewReader(text), nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -272,6 +272,7 @@ func TestPlantedViolation(t *testing.T) {
 
 func TestWholeRun(t *testing.T) {
 	s := busy(t)
+	s.run["danger"] = history.Danger{Zombies: 1234}
 	s.judged()
 	page := s.report()
 	all := elements(t, page)
@@ -313,7 +314,8 @@ func TestWholeRun(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"0123456789ab", "--schedule x/schedule.json", "uid 0", "needs own networks, not possible here", "2026-11-20 19:31:14 UTC",
-		"sid 2 term 1", "no ID is issued twice", "tests of the codecs show it"} {
+		"sid 2 term 1", "no ID is issued twice", "tests of the codecs show it",
+		`a process answered after its lease had ended</td><td class="n">1` + "\u202f" + `234</td>`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q", want)
 		}

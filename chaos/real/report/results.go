@@ -33,6 +33,7 @@ type results struct {
 	IDs    int64
 	Faults []faultResult
 	Checks []history.Result
+	Danger *history.Danger // nil in results of an older harness
 	Cut    bool
 }
 

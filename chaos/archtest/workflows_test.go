@@ -1,0 +1,82 @@
+package archtest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	usesAction  = regexp.MustCompile(`uses: (\S+)(.*)`)
+	pinned      = regexp.MustCompile(`^[\w.-]+/[\w./-]+@[0-9a-f]{40}$`)
+	callsMake   = regexp.MustCompile(`\bmake ([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*)`)
+	matrixOf    = regexp.MustCompile(`(?m)^ +target: \[(.*)\]$`)
+	makesTarget = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
+)
+
+// wrongInWorkflow returns what is wrong with a workflow: an action that is not pinned by the
+// hash of a commit, permissions that are not given for all jobs, a target that make has not.
+func wrongInWorkflow(text string, targets map[string]bool) (out []string) {
+	if !strings.Contains(text, "\npermissions:\n  contents: read\n") {
+		out = append(out, "it does not begin with permissions to read alone")
+	}
+	for _, m := range usesAction.FindAllStringSubmatch(text, -1) {
+		if !pinned.MatchString(m[1]) || !strings.HasPrefix(m[2], " # v") {
+			out = append(out, m[1]+" is not pinned by a hash, with its version behind it")
+		}
+	}
+	var called []string
+	for _, m := range callsMake.FindAllStringSubmatch(text, -1) {
+		called = append(called, strings.Fields(m[1])...)
+	}
+	for _, m := range matrixOf.FindAllStringSubmatch(text, -1) {
+		called = append(called, strings.Split(m[1], ", ")...)
+	}
+	for _, target := range called {
+		if !targets[target] {
+			out = append(out, "make has no target "+target)
+		}
+	}
+	return out
+}
+
+// Workflows call make, and nothing in them moves without a commit here.
+func TestWorkflows(t *testing.T) {
+	targets := map[string]bool{}
+	for _, m := range makesTarget.FindAllStringSubmatch(read(t, "Makefile"), -1) {
+		targets[m[1]] = true
+	}
+	files, err := filepath.Glob(filepath.Join(root(t), ".github/workflows/*.yml"))
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d workflows, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, wrong := range wrongInWorkflow(string(text), targets) {
+			t.Errorf("%s: %s", filepath.Base(file), wrong)
+		}
+	}
+}
+
+func TestWrongInWorkflow(t *testing.T) {
+	const head = "name: x\npermissions:\n  contents: read\njobs:\n"
+	hash := strings.Repeat("a", 40)
+	for text, want := range map[string]string{
+		head + "uses: a/b@" + hash + " # v1.2.3\nrun: make lint contracts\n": "",
+		head + "uses: a/b/c@" + hash + "\n":                                  "a/b/c@" + hash + " is not pinned",
+		head + "uses: a/b@v4\n":                                              "a/b@v4 is not pinned",
+		head + "run: make lint nothing\n":                                    "make has no target nothing",
+		head + "        target: [lint, gone]\n":                              "make has no target gone",
+		"name: x\njobs:\n":                                                   "permissions to read alone",
+	} {
+		got := strings.Join(wrongInWorkflow(text, map[string]bool{"lint": true, "contracts": true}), "; ")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
