@@ -53,11 +53,9 @@ endef
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The etcd server of the dev command is a quarter of the program and 33 of its modules:
-# releases leave it out. `go run ./cmd/allocator dev` and `go install` have it.
-build: ## build bin/allocator as it is released: static, without the dev command
+build: ## build bin/allocator as it is released: static
 	@echo "building $(BIN)/allocator; the first build downloads and compiles all modules: a few minutes without output"
-	CGO_ENABLED=0 $(GO) build $(TRIM) -tags nodev -o $(BIN)/allocator ./cmd/allocator
+	CGO_ENABLED=0 $(GO) build $(TRIM) -o $(BIN)/allocator ./cmd/allocator
 
 # No Docker is needed: deploy/image packs what Go builds, with the flags of `make
 # build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd: its
@@ -68,7 +66,7 @@ STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
 image: ## container images, their SBOMs and licenses, reproducible, without Docker: bin/image/*.tar for `docker load`
 	@rm -rf $(IMAGES) && mkdir -p $(IMAGES)/allocator $(IMAGES)/etcd/data && cp LICENSE $(IMAGES)/allocator && cp LICENSE $(IMAGES)/etcd
 	$(GO) -C deploy build -o $(CURDIR)/$(BIN)/pack ./image
-	$(CROSS) $(GO) build -trimpath -tags nodev $(STAMP) -o $(IMAGES)/allocator/allocator ./cmd/allocator
+	$(CROSS) $(GO) build -trimpath $(STAMP) -o $(IMAGES)/allocator/allocator ./cmd/allocator
 	cd chaos/real && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd ./etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
 	@set -e; for b in allocator/allocator etcd/etcd etcd/etcdctl; do $(BIN)/pack sbom $(IMAGES)/$$b >$(IMAGES)/$$b.spdx.json; done
 	@$(BIN)/pack notice $(IMAGES)/allocator/allocator >$(IMAGES)/allocator/NOTICE
@@ -90,7 +88,7 @@ PACK_TEST = $(BIN)/pack pack --context $(IMAGES)/$(1) --binary $(IMAGES)/$(1)/$(
 compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect and upgrade containers while IDs are drawn, 4 minutes
 	@mkdir -p $(IMAGES)/composetest $(IMAGES)/upgrade && cp $(addprefix $(IMAGES)/allocator/,LICENSE NOTICE allocator.spdx.json) $(IMAGES)/upgrade
 	$(CROSS) $(GO) -C chaos/real build -trimpath -o $(CURDIR)/$(IMAGES)/composetest/composetest ./compose
-	$(CROSS) $(GO) build -trimpath -tags nodev -ldflags '-X main.version=compose-test-upgrade' -o $(IMAGES)/upgrade/allocator ./cmd/allocator
+	$(CROSS) $(GO) build -trimpath -ldflags '-X main.version=compose-test-upgrade' -o $(IMAGES)/upgrade/allocator ./cmd/allocator
 	@set -e; $(call PACK_TEST,allocator,allocator,deploy/Dockerfile,$(IMAGE))/allocator-test.tar; \
 		$(call PACK_TEST,upgrade,allocator,deploy/Dockerfile,$(IMAGE),-upgrade)/allocator-upgrade.tar; \
 		$(call PACK_TEST,etcd,etcd,deploy/etcd/Dockerfile,$(IMAGE)-etcd)/etcd-test.tar; \
@@ -207,7 +205,7 @@ mutation: ## change one operator or statement at a time and run the package's te
 	done; exit $$failed
 
 bench: ## measure everything, peers beside us, and write bin/benchmarks.md: some minutes; BENCH_ROUNDS=9 for more
-	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
 	cd bench && CGO_ENABLED=0 $(GO) build -trimpath -o ../$(BIN)/bench-run ./run
 	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -o $(BIN)/benchmarks.md
 
