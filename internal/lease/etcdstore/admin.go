@@ -143,13 +143,13 @@ func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
 	out := make([]Member, len(endpoints))
 	var all sync.WaitGroup
 	for i, endpoint := range endpoints {
-		all.Go(func() { out[i] = member(ctx, client, src, endpoint) })
+		all.Go(func() { out[i] = memberAt(ctx, client, src, endpoint) })
 	}
 	all.Wait()
 	return out
 }
 
-func member(ctx context.Context, client *clientv3.Client, src clock.Source, endpoint string) Member {
+func memberAt(ctx context.Context, client *clientv3.Client, src clock.Source, endpoint string) Member {
 	m := Member{Endpoint: endpoint}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptsKey{}, &attempts{}), statusTimeout)
 	defer cancel()

@@ -107,7 +107,7 @@ ca, cert, key and token-file are as the flags, which stand in for them:
 		var checks report.Report
 		reached, maxSkew := true, c.Issue.MaxSkew
 		given := deployment.NodeAddrs(nil, strings.Join(*addrs, ","))
-		if *count == 0 || len(c.Etcd.Endpoints) > 0 || len(given) == 0 {
+		if *count == 0 || len(c.Etcd.Addresses()) > 0 || len(given) == 0 {
 			s, err := deployment.OpenSpace(a, "doctor", load)
 			if err != nil {
 				return err
@@ -188,7 +188,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 	sys := clock.NewSystem(clock.SystemConfig{})
 	f := facts{
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
-		sids: s.Cfg.SIDRange, space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Endpoints, ","),
+		sids: s.Cfg.SIDRange, space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Addresses(), ","),
 		slack: s.Cfg.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.ExtendEvery(),
 		kernel: sys.Kernel(), hint: d.Hint,
 	}
