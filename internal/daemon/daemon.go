@@ -398,7 +398,12 @@ func (d *Daemon) build() error {
 			return err
 		}
 	}
+	var member func() metrics.Inside
+	if d.inside != nil {
+		member = d.insideMetrics
+	}
 	d.metrics = metrics.New(metrics.Config{
+		Inside:  member,
 		Node:    d.node,
 		Keeper:  d.keeper,
 		Marks:   d.service.Marks(),
@@ -411,6 +416,7 @@ func (d *Daemon) build() error {
 			MaxSkew:   d.cfg.Issue.MaxSkew,
 			MaxLead:   d.cfg.Issue.MaxLead,
 			Watermark: d.cfg.Watermark.Interval,
+			Snapshot:  d.cfg.Etcd.Inside.SnapshotEvery,
 		},
 		Clocks:   d.watch.Report,
 		Gossip:   d.gossipStats,

@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
@@ -28,7 +29,7 @@ type Config struct {
 	// Program runs the member, with Arguments behind it and then the directory.
 	Program   string
 	Arguments []string
-	Stderr    *os.File // of the member
+	Stderr    *os.File // The member writes there.
 	Dial      etcdstore.Config
 	Log       *slog.Logger
 }
@@ -43,6 +44,24 @@ type Inside struct {
 	process string
 	said    string // what was logged last of why it waits
 	saidAt  time.Time
+
+	mu     sync.Mutex // guards health
+	health Health
+}
+
+// Health is how the member and its cluster are, as the node saw them last.
+type Health struct {
+	Up       bool // The member of this node answers.
+	Quorum   member.Quorum
+	Size     int64
+	Snapshot time.Time // when the latest was written; zero: never
+}
+
+// Health returns it. It may be called at any time.
+func (i *Inside) Health() Health {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.health
 }
 
 // New checks everything that can be checked without the other members, and writes nothing.
@@ -172,6 +191,7 @@ func (i *Inside) Run(ctx context.Context) error {
 			if time.Since(began) > 10*pause {
 				pause = restartAfter
 			}
+			i.saw(etcdstore.MemberStatus{Err: errors.New("it ended")}, nil)
 			i.cfg.Log.Error("etcd inside ended; the node issues on until its window ends; restarting it", "result",
 				c.result(), "after", pause)
 		}
@@ -227,7 +247,7 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		data.Version = etcdstore.ServerVersion()
 	}
 	// The marker first: it says of every file that comes later whose it is.
-	if err := errors.Join(writeJSON(i.dir.marker(), data), writeJSON(i.dir.run(), i.wants(*data))); err != nil {
+	if err := errors.Join(writeJSON(i.dir.marker(), data), i.dir.Prepare(i.wants(*data))); err != nil {
 		return nil, i.dir.unfit("cannot be written: %v", err)
 	}
 	return i.start()
@@ -447,6 +467,7 @@ func (i *Inside) look(ctx context.Context) bool {
 	own := i.cfg.Etcd.ClientURL(i.host)
 	var s etcdstore.MemberStatus
 	var list []member.Member
+	var states []member.State
 	err := i.group(ctx, []string{own}, func(ctx context.Context, g *etcdstore.Group) (err error) {
 		if s = g.Status(ctx, []member.Member{{Clients: []string{own}}})[0]; s.Err != nil {
 			return s.Err
@@ -454,9 +475,15 @@ func (i *Inside) look(ctx context.Context) bool {
 		if s.Learner { // It answers nothing else.
 			return nil
 		}
-		_, list, err = g.List(ctx)
-		return err
+		if _, list, err = g.List(ctx); err != nil {
+			return err
+		}
+		for _, m := range g.Status(ctx, list) {
+			states = append(states, member.State{Member: m.Member, Healthy: m.Err == nil})
+		}
+		return nil
 	})
+	i.saw(s, states)
 	if err != nil {
 		return false
 	}
@@ -466,6 +493,22 @@ func (i *Inside) look(ctx context.Context) bool {
 	}
 	i.snapshotIfDue(ctx, own, s.Learner)
 	return true
+}
+
+// saw keeps what Health returns.
+func (i *Inside) saw(s etcdstore.MemberStatus, states []member.State) {
+	snapshots, _ := i.dir.List()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(states), Size: s.Size}
+	if len(states) == 0 { // Nobody says who they are; those that were still vote.
+		h.Quorum = i.health.Quorum
+		h.Quorum.Healthy = 0
+	}
+	if len(snapshots) > 0 {
+		h.Snapshot = snapshots[0].At
+	}
+	i.health = h
 }
 
 // note writes the marker if what it says has changed.

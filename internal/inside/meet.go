@@ -24,7 +24,7 @@ import (
 // and asks the others. Where etcd listens already, it answers with its members instead.
 const (
 	meetPath    = "/allocator/waiting"
-	membersPath = "/members" // of etcd
+	membersPath = "/members" // etcd answers there
 	clusterID   = "X-Etcd-Cluster-ID"
 	askTimeout  = 2 * time.Second
 	maxAnswer   = 256 << 10
@@ -142,9 +142,18 @@ func (i *Inside) waiting() member.Waiting {
 func (i *Inside) ask(ctx context.Context) map[string]member.Answer {
 	out := map[string]member.Answer{}
 	c, err := tlsOf(i.cfg.Etcd.TLS)
+	var from net.Dialer
+	if ip := net.ParseIP(i.ip); ip != nil && !ip.IsLoopback() {
+		// etcd compares the address of the caller with its certificate, and calls from there too.
+		from.LocalAddr = &net.TCPAddr{IP: ip}
+	}
 	client := &http.Client{
-		Timeout:   askTimeout,
-		Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true},
+		Timeout: askTimeout,
+		Transport: &http.Transport{
+			DialContext:       from.DialContext,
+			TLSClientConfig:   c,
+			DisableKeepAlives: true,
+		},
 	}
 	var mu sync.Mutex // guards out
 	var all sync.WaitGroup

@@ -13,13 +13,14 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/features"
+	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/internal/config"
 )
 
 // Run is what the child runs with: run.json.
 type Run struct {
-	Version  string     `json:"version"` // of the node that started it
+	Version  string     `json:"version"` // The node that started it had this one of etcd.
 	Name     string     `json:"name"`
 	Client   string     `json:"client"` // URLs that the member is known by
 	Peer     string     `json:"peer"`
@@ -29,6 +30,14 @@ type Run struct {
 	Existing bool       `json:"existing"`
 	Quota    int64      `json:"quota"`
 	TLS      config.TLS `json:"tls"`
+}
+
+// Prepare writes what Serve runs with.
+func (d Dir) Prepare(r Run) error {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return err
+	}
+	return writeJSON(d.run(), r)
 }
 
 // Times of raft. etcd's own are 100 ms and 1 s. An election that comes a second later costs
@@ -64,6 +73,20 @@ func Serve(ctx context.Context, d Dir) error {
 	if err != nil {
 		return err
 	}
+	// Warnings repeat what members say of each other while one restarts.
+	level := zap.NewAtomicLevelAt(zap.ErrorLevel)
+	log, err := zap.Config{
+		Level:             level,
+		Encoding:          "console",
+		EncoderConfig:     zap.NewProductionEncoderConfig(),
+		DisableStacktrace: true,
+		OutputPaths:       []string{"stderr"},
+		ErrorOutputPaths:  []string{"stderr"},
+	}.Build()
+	if err != nil {
+		return err
+	}
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
 	ahead(niceness)
 	etcd, err := embed.StartEtcd(cfg)
 	if err != nil {
@@ -73,6 +96,7 @@ func Serve(ctx context.Context, d Dir) error {
 	ahead(niceness)    // the threads that came meanwhile
 	select {
 	case <-ctx.Done():
+		level.SetLevel(zap.FatalLevel) // A stop in order reports every listener that it closes.
 		return nil
 	case err := <-etcd.Err():
 		return fmt.Errorf("etcd in %s: %w", d, err)
@@ -118,7 +142,6 @@ func (r Run) etcd(d Dir) (*embed.Config, error) {
 			return nil, err
 		}
 	}
-	cfg.LogLevel, cfg.LogOutputs = "warn", []string{"stderr"}
 	cfg.EnableGRPCGateway = false
 	return cfg, os.MkdirAll(filepath.Dir(cfg.Dir), 0o700)
 }

@@ -74,7 +74,7 @@ type Data struct {
 	Peer    string `json:"peer"`
 	Cluster uint64 `json:"cluster,omitempty"` // 0: the member has not answered yet since it began.
 	ID      uint64 `json:"id,omitempty"`
-	Version string `json:"version"` // of the etcd that ran last
+	Version string `json:"version"` // The etcd that ran last had it.
 	// Initial, Token and Existing are how it began.
 	Initial  string `json:"initial"`
 	Token    string `json:"token"`
@@ -100,8 +100,8 @@ const (
 type Step struct {
 	Action  Action
 	Why     string
-	Initial string // of Begin and Join: name=URL,…
-	ID      uint64 // of Move: the member
+	Initial string // Begin and Join start with these: name=URL,…
+	ID      uint64 // Move is about this member.
 	Clients []string
 }
 

@@ -130,6 +130,9 @@ type Member struct {
 	Size     int64
 	Quota    int64
 	Problems []string
+	Learner  bool   // It has no vote yet.
+	Applied  uint64 // It has applied so many entries of the log.
+	Lag      uint64 // It has applied so many less than the one that applied most.
 }
 
 // Members asks every endpoint for its status at the same time, and measures
@@ -146,6 +149,15 @@ func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
 		all.Go(func() { out[i] = memberAt(ctx, client, src, endpoint) })
 	}
 	all.Wait()
+	var most uint64
+	for _, m := range out {
+		most = max(most, m.Applied)
+	}
+	for i := range out {
+		if out[i].Err == nil {
+			out[i].Lag = most - out[i].Applied
+		}
+	}
 	return out
 }
 
@@ -161,7 +173,7 @@ func memberAt(ctx context.Context, client *clientv3.Client, src clock.Source, en
 		m.Version, m.Leader = r.Version, r.Leader != 0
 		m.Leads = m.Leader && r.Leader == r.Header.MemberId
 		m.Size, m.Quota = r.DbSize, r.DbSizeQuota
-		m.Problems = r.Errors
+		m.Problems, m.Learner, m.Applied = r.Errors, r.IsLearner, r.RaftAppliedIndex
 	}
 	return m
 }
