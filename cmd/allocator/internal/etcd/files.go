@@ -156,14 +156,14 @@ func planRestore(r inside.Restored, dir string, hosts []string) plan {
 		question: fmt.Sprintf("Restore member %s?", r.Host),
 	}
 	if !r.Checked {
-		p.Found = append(p.Found, "warning: the snapshot has no checksum of etcd: it is a copy of a database, such as those "+
-			"before an upgrade")
+		p.Found = append(p.Found, "warning: the snapshot has no checksum of etcd: it is a copy of a database, such as "+
+			"those before an upgrade")
 	}
 	p.Does = []string{fmt.Sprintf("%s gets the data of the snapshot, as a member of %s with token %s", dir,
 		strings.Join(hosts, ", "), r.Token)}
 	if r.Runs != 0 {
-		p.Does = append(p.Does, fmt.Sprintf("the member that runs (process %d) is stopped, and its node starts it from "+
-			"that data", r.Runs))
+		p.Does = append(p.Does, fmt.Sprintf("the member that runs (process %d) is stopped, and its node starts it "+
+			"from that data", r.Runs))
 	}
 	p.Does = append(p.Does, "the present data stays beside it")
 	p.Then = []string{

@@ -260,10 +260,11 @@ func (c *call) change(which, with string) error {
 	}
 	id, err := g.Add(ctx, s.Etcd.PeerURL(with))
 	if err != nil {
-		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nThe node at %s adds its member itself when it starts with "+
-			"an empty directory", err, with))
+		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nThe node at %s adds its member itself when it starts "+
+			"with an empty directory", err, with))
 	}
-	_, err = fmt.Fprintf(c.a.Out, "member %s (%x) is added without a vote: it gets one when it has caught up\n", with, id)
+	_, err = fmt.Fprintf(c.a.Out, "member %s (%x) is added without a vote: it gets one when it has caught up\n",
+		with, id)
 	return err
 }
 
@@ -277,7 +278,8 @@ func planChange(in seen, e config.Etcd, which, with string) (p plan, gone member
 	before, after, refused := member.Remove(all, gone)
 	p.Found = append(p.Found, "now "+before.String())
 	if gone.Healthy && with != "" && with == member.HostOf(gone.Peers[0]) && refused == nil {
-		p.Found = append(p.Found, fmt.Sprintf("warning: %s answers, so its data does not seem to be lost", gone.Label()))
+		p.Found = append(p.Found, fmt.Sprintf("warning: %s answers, so its data does not seem to be lost",
+			gone.Label()))
 	}
 	p.Quorum = fmt.Sprintf("yes: without %s %v", gone.Label(), after)
 	if refused != nil {
@@ -288,11 +290,12 @@ func planChange(in seen, e config.Etcd, which, with string) (p plan, gone member
 	if with != "" {
 		p.Title = fmt.Sprintf("replace %s with %s", gone.Label(), with)
 		p.Does = append(p.Does, fmt.Sprintf("member %s is added as a learner, which needs no vote", e.PeerURL(with)))
-		p.Then = append(p.Then, fmt.Sprintf("start the node at %s with an empty directory of etcd.inside, if it does not "+
-			"run: it joins, catches up, and votes", with))
+		p.Then = append(p.Then, fmt.Sprintf("start the node at %s with an empty directory of etcd.inside, if it does "+
+			"not run: it joins, catches up, and votes", with))
 	}
 	if host := member.HostOf(gone.Peers[0]); with != host {
-		p.Then = append(p.Then, fmt.Sprintf("change etcd.join on every node (%s leaves it), for their next start", host))
+		p.Then = append(p.Then, fmt.Sprintf("change etcd.join on every node (%s leaves it), for their next start",
+			host))
 	}
 	p.question = strings.ToUpper(p.Title[:1]) + p.Title[1:] + "?"
 	return p, gone, refused
