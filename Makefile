@@ -6,6 +6,7 @@ TIMEOUT ?= 15m# of the tests of one package
 SIM_SEEDS ?= 2000# runs of `make sim`; FIRST=n for the first, else it is drawn and printed
 FIRST   ?= 0
 CHAOS_LAYOUT ?= scalable# of `make chaos`
+CHAOS_ETCD ?= own# of `make chaos`: own, or inside for the members that nodes run
 CHAOS_FOR ?= 60s# of `make chaos`: 105s has room for every fault of the short list
 SOAK    ?= 8h# of `make chaos-soak`
 WORKER_IDS ?= 10000000# of `make chaos-workers`
@@ -153,7 +154,7 @@ e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of
 	$(GO) -C chaos/real test -timeout 60m -count 1 -v . -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
 
 chaos: ## real faults of every class on a real cluster for CHAOS_FOR; the report is in bin/chaos-…
-	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) run --for $(CHAOS_FOR) --layout $(CHAOS_LAYOUT)
+	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) run --for $(CHAOS_FOR) --layout $(CHAOS_LAYOUT) --etcd $(CHAOS_ETCD)
 
 chaos-workers: ## real programs with worker numbers through faults, until they have used WORKER_IDS
 	$(GO) -C chaos/real test -count 1 -v -timeout 30m ./workers -ids $(WORKER_IDS)
