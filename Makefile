@@ -6,6 +6,7 @@ TIMEOUT ?= 15m# of the tests of one package
 SIM_SEEDS ?= 2000# runs of `make sim`; FIRST=n for the first, else it is drawn and printed
 FIRST   ?= 0
 CHAOS_LAYOUT ?= scalable# of `make chaos`
+CHAOS_ETCD ?= own# of `make chaos`: own, or inside for the members that nodes run
 CHAOS_FOR ?= 60s# of `make chaos`: 105s has room for every fault of the short list
 SOAK    ?= 8h# of `make chaos-soak`
 WORKER_IDS ?= 10000000# of `make chaos-workers`
@@ -54,11 +55,9 @@ endef
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The etcd server of the dev command is a quarter of the program and 33 of its modules:
-# releases leave it out. `go run ./cmd/allocator dev` and `go install` have it.
-build: ## build bin/allocator as it is released: static, without the dev command
+build: ## build bin/allocator as it is released: static
 	@echo "building $(BIN)/allocator; the first build downloads and compiles all modules: a few minutes without output"
-	CGO_ENABLED=0 $(GO) build $(TRIM) -tags nodev -o $(BIN)/allocator ./cmd/allocator
+	CGO_ENABLED=0 $(GO) build $(TRIM) -o $(BIN)/allocator ./cmd/allocator
 
 # No Docker is needed: deploy/image packs what Go builds, with the flags of `make
 # build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd: its
@@ -80,7 +79,7 @@ pack:
 	@$(GO) -C deploy build -o $(CURDIR)/$(BIN)/pack ./image
 
 programs: pack # the programs of the system IMAGE_OS, as a release has them, in IMAGES
-	$(call program,$(IMAGES)/allocator,$(IMAGE_OS),-tags nodev)
+	$(call program,$(IMAGES)/allocator,$(IMAGE_OS))
 	$(call program,$(IMAGES)/dev,$(IMAGE_OS),)
 
 image: IMAGE_OS = linux
@@ -174,7 +173,7 @@ compose-test: image ## deploy/compose.yaml in Docker: kill, pause, disconnect an
 	@set -e; rm -rf $(IMAGES)/previous; \
 		if [ -n "$(PREVIOUS)" ]; then echo "the other version is the last release, $(PREVIOUS)"; git clone -q --branch $(PREVIOUS) . $(IMAGES)/previous; \
 		else echo "there is no release yet: the other version is the same code"; ln -s $(CURDIR) $(IMAGES)/previous; fi; \
-		$(CROSS) $(GO) -C $(IMAGES)/previous build -trimpath -buildvcs=false -tags nodev -ldflags '-X main.version=$(or $(PREVIOUS),compose-test-upgrade)' -o $(CURDIR)/$(IMAGES)/upgrade/allocator ./cmd/allocator
+		$(CROSS) $(GO) -C $(IMAGES)/previous build -trimpath -buildvcs=false -ldflags '-X main.version=$(or $(PREVIOUS),compose-test-upgrade)' -o $(CURDIR)/$(IMAGES)/upgrade/allocator ./cmd/allocator
 	@set -e; $(call PACK_TEST,allocator,allocator,deploy/Dockerfile,$(IMAGE))/allocator-test.tar; \
 		$(call PACK_TEST,upgrade,allocator,deploy/Dockerfile,$(IMAGE),-upgrade)/allocator-upgrade.tar; \
 		$(call PACK_TEST,etcd,etcd,deploy/etcd/Dockerfile,$(IMAGE)-etcd)/etcd-test.tar; \
@@ -239,7 +238,7 @@ e2e: ## the end-to-end run: real processes, E2E_IDS ids or more, etcd outages of
 	$(GO) -C chaos/real test -timeout 60m -count 1 -v . -run TestEndToEnd -ids $(E2E_IDS) -outage 20s -long
 
 chaos: ## real faults of every class on a real cluster for CHAOS_FOR; the report is in bin/chaos-…
-	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) run --for $(CHAOS_FOR) --layout $(CHAOS_LAYOUT)
+	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) run --for $(CHAOS_FOR) --layout $(CHAOS_LAYOUT) --etcd $(CHAOS_ETCD)
 
 chaos-workers: ## real programs with worker numbers through faults, until they have used WORKER_IDS
 	$(GO) -C chaos/real test -count 1 -v -timeout 30m ./workers -ids $(WORKER_IDS)
@@ -306,7 +305,7 @@ bench-redis: ## the Redis protocol beside Redis by redis-benchmark, on TCP and U
 	$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(BENCH_ROUNDS) -slice $(BENCH_SLICE) -only redis-benchmark -json $(BIN)/bench -o $(BIN)/redis.md
 
 bench-programs:
-	CGO_ENABLED=0 $(GO) build -trimpath -tags nodev -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator
 	cd bench && CGO_ENABLED=0 $(GO) build -trimpath -o ../$(BIN)/bench-run ./run
 
 bench-peers: ## our codecs and generators beside other libraries alone, in one run; fails where a goal is missed

@@ -20,12 +20,11 @@ import (
 const module = "github.com/flakelease/allocator"
 
 // Flags of the release, as in the Makefile; a test compares. The programs are
-// static, not position-independent, and keep their symbols. The allocator of the
-// release has no dev command.
+// static, not position-independent, and keep their symbols.
 const trim = "-trimpath"
 
 var (
-	release     = []string{trim, "-tags", "nodev"}
+	release     = []string{trim}
 	environment = []string{"CGO_ENABLED=0"}
 )
 

@@ -107,6 +107,7 @@ func (r *runner) programs(ctx context.Context, seed uint64) (cfg rig.Config, err
 		Timing:  o.timing(),
 		Clocks:  true,
 		Network: !o.loopback,
+		Inside:  o.etcd == "inside",
 		Seed:    seed,
 		Limit:   o.limit << 20,
 	}

@@ -102,6 +102,7 @@ type options struct {
 	dir      string
 	schedule string
 	loopback bool
+	etcd     string // own or inside
 	real     bool
 	limit    int64 // largest size of the history, in MiB
 }
@@ -116,6 +117,7 @@ func (o *options) flags(cmd *cobra.Command, lasts time.Duration, limit int64) {
 	f.StringVar(&o.dir, "dir", "", "directory of the results; a new one bin/chaos-… of the repository if not given")
 	f.StringVar(&o.schedule, "schedule", "", "repeat this schedule.json")
 	f.BoolVar(&o.loopback, "loopback", false, "use loopback only: no network faults")
+	f.StringVar(&o.etcd, "etcd", "own", "own: etcd's program; inside: the members that nodes run inside")
 	f.BoolVar(&o.real, "default-timing", false,
 		"leases and windows of the default length (15 s, 30 s), not short ones (3 s, 5 s)")
 	f.Int64Var(&o.limit, "limit", limit, "maximum size of the history, in MiB")
@@ -130,6 +132,9 @@ func (o *options) check() (err error) {
 	case o.schedule != "" && (len(o.faults) > 0 || o.seed != "" || o.layout != flake.Default.String()):
 		return usageError{
 			errors.New("--schedule cannot be combined with --fault, --seed or --layout: it determines them")}
+	}
+	if o.etcd != "own" && o.etcd != "inside" {
+		return usageError{fmt.Errorf("--etcd %q: must be own or inside", o.etcd)}
 	}
 	if o.format, err = flake.ParseFormat(o.layout); err != nil {
 		return usageError{fmt.Errorf("--layout: %w", err)}
@@ -167,6 +172,9 @@ func (o *options) enter(ctx context.Context) error {
 func (o *options) timing() rig.Timing {
 	if o.real {
 		return rig.Default
+	}
+	if o.etcd == "inside" {
+		return rig.BriskInside
 	}
 	return rig.Brisk
 }

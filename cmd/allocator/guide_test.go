@@ -25,11 +25,11 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-const guide = "../../docs/how-to/run-on-machines.md"
+const guide = "../../docs/how-to/use-your-own-etcd.md"
 
 // programs builds what the guide needs: inside the network there is no way to download
 // modules.
-func programs(t *testing.T) string {
+func programs(t *testing.T, each ...func(context.Context, string) (string, error)) string {
 	t.Helper()
 	for _, tool := range []string{"ip", "sh", "openssl", "make"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -37,7 +37,7 @@ func programs(t *testing.T) string {
 		}
 	}
 	bin := t.TempDir()
-	for _, program := range []func(context.Context, string) (string, error){build.Allocator, build.Etcd, build.Etcdctl} {
+	for _, program := range each {
 		if _, err := program(t.Context(), bin); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ type machine struct {
 
 // here puts the machine's directories in the place of those that a page names.
 func (m *machine) here(text string) string {
-	return strings.NewReplacer("/etc/allocator", m.dir+"/etc", "/etc/etcd", m.dir+"/etcd", "/var/lib/etcd", m.dir+"/data", "/usr/local/bin", m.dir+"/bin").Replace(text)
+	return strings.NewReplacer("/etc/allocator", m.dir+"/etc", "/etc/etcd", m.dir+"/etcd", "/var/lib/etcd", m.dir+"/data", "/var/lib/allocator", m.dir+"/state", "/usr/local/bin", m.dir+"/bin").Replace(text)
 }
 
 // script runs commands of a page at a machine. sudo and other users are left out.
@@ -61,7 +61,7 @@ func (m *machine) script(t *testing.T, work, commands string) string {
 	t.Helper()
 	commands = regexp.MustCompile(`sudo (-u allocator )?`).ReplaceAllString(commands, "")
 	commands = m.here(strings.NewReplacer("-o root -g allocator ", "", "-o root -g etcd ", "").Replace(commands))
-	out, _, err := pages.NewShell(t, pages.Config{Dir: work, Env: []string{"IP=" + m.ip, "PATH=" + work + "/bin:" + os.Getenv("PATH")}}).Run(commands)
+	out, _, err := pages.NewShell(t, pages.Config{Dir: work, Env: []string{"IP=" + m.ip, "ALLOCATOR_ETCD_ADDRESS=" + m.ip, "PATH=" + work + "/bin:" + os.Getenv("PATH")}}).Run(commands)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,40 +108,23 @@ func environment(text, ip string) (out []string) {
 	return out
 }
 
-// TestGuide follows docs/how-to/run-on-machines.md from the certificates to the last check, on
+// TestGuide follows docs/how-to/use-your-own-etcd.md from the certificates to the last check, on
 // three machines that are three addresses, and then the pages about their later life.
 // What is left out: systemd, whose unit is taken for its command, and users.
 func TestGuide(t *testing.T) {
 	tier.Check(t, "builds the release and etcd's programs, and runs three machines")
 	t.Parallel() // it waits for windows and eras
-	bin, ok := pages.OwnNetwork(t, func() string { return programs(t) })
+	bin, ok := pages.OwnNetwork(t, func() string { return programs(t, build.Allocator, build.Etcd, build.Etcdctl) })
 	if !ok {
 		return
 	}
-	page, work, root := pages.Open(t, guide), t.TempDir(), "../.."
-	if err := os.Symlink(bin, filepath.Join(work, "bin")); err != nil {
-		t.Fatal(err)
-	}
+	page := pages.Open(t, guide)
+	work, machines := threeMachines(t, bin)
 	// One binary is the server and the tool for snapshots.
 	if err := os.WriteFile(filepath.Join(bin, "etcdutl"), []byte("#!/bin/sh\nexec "+bin+"/etcd \"$@\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	deploy, err := filepath.Abs(root + "/deploy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(deploy, filepath.Join(work, "deploy")); err != nil {
-		t.Fatal(err)
-	}
-	var machines []*machine
 	host := machine{dir: work}
-	for i := range 3 {
-		m := &machine{ip: fmt.Sprintf("10.0.0.%d", i+1)}
-		m.dir = filepath.Join(work, m.ip)
-		host.script(t, work, "ip address add "+m.ip+"/32 dev lo; mkdir -p "+m.dir+"/bin")
-		machines = append(machines, m)
-	}
-
 	certificates, shared, ok := strings.Cut(page.Text(t, "run: once"), "mkdir -p shared")
 	if !ok {
 		t.Fatal("the guide shares secrets in another way")
@@ -155,12 +138,7 @@ func TestGuide(t *testing.T) {
 	host.script(t, work, "mkdir -p shared"+shared)
 
 	for i, m := range machines {
-		m.script(t, work, "install bin/allocator /usr/local/bin/allocator\n"+page.Text(t, "run: each"))
-		// The file names its files where they are installed.
-		file := filepath.Join(m.dir, "etc/allocator.yaml")
-		if err := os.WriteFile(file, []byte(m.here(readFile(t, file))), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		m.install(t, work, page)
 		if i == 0 {
 			t.Logf("%s", m.script(t, work, page.Text(t, "run: first")))
 		}
@@ -187,6 +165,112 @@ func TestGuide(t *testing.T) {
 	upgrade(t, work, machines, c)
 	restore(t, work, machines, c)
 	lose(t, work, machines, c, page)
+	c.stop()
+}
+
+// threeMachines are three addresses of this one, with what the guides find on them.
+func threeMachines(t *testing.T, bin string) (work string, machines []*machine) {
+	t.Helper()
+	work = t.TempDir()
+	deploy, err := filepath.Abs("../../deploy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"bin": bin, "deploy": deploy} {
+		if err := os.Symlink(to, filepath.Join(work, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host := machine{dir: work}
+	for i := range 3 {
+		m := &machine{ip: fmt.Sprintf("10.0.0.%d", i+1)}
+		m.dir = filepath.Join(work, m.ip)
+		host.script(t, work, "ip address add "+m.ip+"/32 dev lo; mkdir -p "+m.dir+"/bin")
+		machines = append(machines, m)
+	}
+	return work, machines
+}
+
+// install follows the step of a guide that installs a node.
+func (m *machine) install(t *testing.T, work string, page pages.Page) {
+	t.Helper()
+	m.script(t, work, "install bin/allocator /usr/local/bin/allocator\n"+page.Text(t, "run: each"))
+	// The file names its files where they are installed.
+	file := filepath.Join(m.dir, "etc/allocator.yaml")
+	if err := os.WriteFile(file, []byte(m.here(readFile(t, file))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestGuideInside follows docs/how-to/run-on-machines.md: three machines with etcd inside, from
+// the certificates to a member that is replaced and a restore.
+func TestGuideInside(t *testing.T) {
+	tier.Check(t, "builds the release, and runs three machines")
+	t.Parallel() // it waits for windows and eras
+	bin, ok := pages.OwnNetwork(t, func() string { return programs(t, build.Allocator) })
+	if !ok {
+		return
+	}
+	page := pages.Open(t, "../../docs/how-to/run-on-machines.md")
+	work, machines := threeMachines(t, bin)
+	host := machine{dir: work}
+	t.Logf("%s", host.script(t, work, page.Text(t, "run: certs")))
+	host.script(t, work, page.Text(t, "run: once"))
+	for _, m := range machines {
+		m.install(t, work, page)
+		m.startNode(t)
+	}
+	began := time.Now()
+	t.Logf("%s", machines[0].script(t, work, page.Text(t, "run: first")))
+	for _, m := range machines {
+		m.awaitReadyz(t, http.StatusOK, "")
+	}
+	t.Logf("all were ready %v after the third start", time.Since(began).Round(time.Millisecond))
+	said := machines[1].script(t, work, page.Text(t, "run: check"))
+	t.Logf("%s", said)
+	for _, want := range []string{"3 of 3 voting members answer", "0 fail", "node-2 at 10.0.0.2:9000 is ready"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the last check does not say %q", want)
+		}
+	}
+	c := draw(t, work)
+	upgrade(t, work, machines, c)
+
+	// The disk of the third machine is replaced.
+	machines[2].stopNode()
+	if err := os.RemoveAll(filepath.Join(machines[2].dir, "state")); err != nil {
+		t.Fatal(err)
+	}
+	machines[2].startNode(t)
+	machines[2].awaitReadyz(t, http.StatusOK, "")
+	confirmed := strings.Replace(page.Text(t, "run: replace"), "etcd replace", "etcd replace --yes", 1)
+	t.Logf("%s", machines[0].script(t, work, confirmed))
+	awaitOK(t, "the new member", func() error {
+		said := machines[0].script(t, work, "allocator etcd status --config /etc/allocator/allocator.yaml || true")
+		if !strings.Contains(said, "3 of 3 voting members answer") || strings.Contains(said, "learner") {
+			return fmt.Errorf("%s", said)
+		}
+		return nil
+	})
+	c.await(t, 1000)
+
+	machines[0].script(t, work, page.Text(t, "run: backup"))
+	time.Sleep(6 * time.Second) // lease.extend-every and more: windows that the backup does not know
+	for _, m := range machines {
+		m.script(t, work, strings.Replace(page.Text(t, "run: restore"), "etcd restore", "etcd restore --yes", 1))
+	}
+	for _, m := range machines {
+		m.awaitReadyz(t, http.StatusServiceUnavailable, "HISTORY_REWOUND")
+	}
+	drawn := c.ids.Load()
+	t.Logf("%s", machines[0].script(t, work, strings.Replace(page.Text(t, "run: recover"), "admin recover", "admin recover --yes", 1)))
+	if now := c.ids.Load(); now != drawn {
+		t.Errorf("%d IDs were issued on the restored etcd", now-drawn)
+	}
+	for _, m := range machines {
+		m.awaitReadyz(t, http.StatusOK, "")
+	}
+	c.await(t, 1000)
 	c.stop()
 }
 

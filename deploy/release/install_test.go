@@ -121,7 +121,7 @@ func builtPrograms(t *testing.T, dir string) string {
 			t.Fatalf("%v: %v\n%s", cmd, err, out)
 		}
 	}
-	build(root, filepath.Join(program, "allocator"), "-tags", "nodev", "./cmd/allocator")
+	build(root, filepath.Join(program, "allocator"), "./cmd/allocator")
 	build(filepath.Join(root, "chaos/real"), filepath.Join(work, "etcd"), "./etcd")
 	return work
 }

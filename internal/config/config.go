@@ -11,9 +11,12 @@
 package config
 
 import (
+	"cmp"
 	"io/fs"
+	"net"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,6 +69,21 @@ type Etcd struct {
 	PasswordFile string // its content without a last line end is the password
 	TLS          TLS
 	DialTimeout  time.Duration // One attempt to connect may take this long.
+	Inside       Inside
+}
+
+// Inside is the etcd that the nodes run themselves. Dir alone makes a node a member of it; with
+// Join alone a node is a client of the members.
+type Inside struct {
+	Dir           string        // "": this node runs no etcd.
+	Join          []string      // hosts of the members, without ports
+	Address       string        // The host in Join that is this machine; "": found.
+	ClientPort    int           // The port for clients is the same on all members.
+	PeerPort      int           // The port for members is the same on all.
+	Insecure      bool          // Members may listen beyond loopback without TLS.
+	Quota         int64         // bytes of the database
+	SnapshotEvery time.Duration // 0: no snapshots
+	SnapshotKeep  int
 }
 
 // TLS are PEM files; "" is none.
@@ -221,7 +239,16 @@ func Default() Config {
 		Root:   "allocator",
 		Layout: flake.Scalable,
 		Epoch:  clock.Millis(flake.DefaultEpoch),
-		Etcd:   Etcd{DialTimeout: 3 * time.Second},
+		Etcd: Etcd{
+			DialTimeout: 3 * time.Second,
+			Inside: Inside{
+				ClientPort:    2379,
+				PeerPort:      2380,
+				Quota:         2 << 30,
+				SnapshotEvery: time.Hour,
+				SnapshotKeep:  24,
+			},
+		},
 		Lease: Lease{
 			Window:      30 * time.Second,
 			ExtendEvery: 5 * time.Second,
@@ -262,6 +289,36 @@ func Default() Config {
 		Drain:   Drain{Timeout: 10 * time.Second},
 		Stop:    Stop{Timeout: 5 * time.Second},
 	}
+}
+
+// Addresses returns the endpoints of etcd: those given, or else the members in etcd.join.
+func (e Etcd) Addresses() []string {
+	if len(e.Endpoints) > 0 || len(e.Inside.Join) == 0 && e.Inside.Dir == "" {
+		return e.Endpoints
+	}
+	hosts := e.Inside.Join
+	if len(hosts) == 0 {
+		hosts = []string{cmp.Or(e.Inside.Address, "127.0.0.1")}
+	}
+	urls := make([]string, len(hosts))
+	for i, host := range hosts {
+		urls[i] = e.ClientURL(host)
+	}
+	return urls
+}
+
+// ClientURL returns the URL that nodes call a member at.
+func (e Etcd) ClientURL(host string) string { return e.url(host, e.Inside.ClientPort) }
+
+// PeerURL returns the URL that members call each other at.
+func (e Etcd) PeerURL(host string) string { return e.url(host, e.Inside.PeerPort) }
+
+func (e Etcd) url(host string, port int) string {
+	scheme := "http"
+	if e.TLS != (TLS{}) {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // Format returns what the bits of the node's IDs mean.
@@ -318,8 +375,15 @@ func (c Config) MarkEvery() time.Duration { return c.ExtendEvery() / 4 }
 // StopWithin returns the longest that a node takes to stop: what a supervisor
 // must grant it between asking and killing.
 func (c Config) StopWithin() time.Duration {
-	return c.Drain.Delay + c.Drain.Timeout + c.Stop.Timeout + closeSlack
+	within := c.Drain.Delay + c.Drain.Timeout + c.Stop.Timeout + closeSlack
+	if c.Etcd.Inside.Dir != "" {
+		within += InsideStop
+	}
+	return within
 }
+
+// InsideStop is how long the etcd inside may take to stop, after the node gave its sid back.
+const InsideStop = 10 * time.Second
 
 // closeSlack is for what follows once the sid is given back: leaving gossip (1 s), and a scrape of
 // the admin port under way (0.5 s).

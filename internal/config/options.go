@@ -111,6 +111,51 @@ func (c *Config) options() []Option {
 			Usage: "PEM file of the client certificate's key",
 			Why:   "No client certificate."},
 		{
+			Key:   "etcd.inside",
+			value: stringValue(&c.Etcd.Inside.Dir),
+			Usage: "directory for an etcd that this node runs itself; with etcd.join of all its members",
+			Why: "The node is a client of etcd.endpoints, or of etcd.join. Three nodes with etcd inside need no " +
+				"other cluster. One alone has the only copy of its data.",
+		},
+		{
+			Key:   "etcd.join",
+			value: listValue(&c.Etcd.Inside.Join),
+			Usage: "hosts of the nodes with etcd inside, comma-separated: the same on all nodes",
+			Why: "Three, or five to survive the loss of two. With etcd.inside the members begin a cluster; later " +
+				"starts go by the data. A node without etcd.inside is a client of these.",
+		},
+		{Key: "etcd.address", value: stringValue(&c.Etcd.Inside.Address),
+			Usage: "the host in etcd.join that is this machine",
+			Why:   "The one whose address this machine has."},
+		{Key: "etcd.port-clients", value: intValue(&c.Etcd.Inside.ClientPort),
+			Usage: "port of etcd inside for nodes, the same on all members",
+			Why:   "etcd's own."},
+		{Key: "etcd.port-members", value: intValue(&c.Etcd.Inside.PeerPort),
+			Usage: "port of etcd inside for the other members, the same on all",
+			Why:   "etcd's own."},
+		{
+			Key:   "etcd.insecure",
+			value: boolValue(&c.Etcd.Inside.Insecure),
+			Usage: "let etcd inside listen beyond loopback without TLS",
+			Why: "Who reaches its ports could change what nodes were granted. \"allocator etcd certs\" makes the " +
+				"files for etcd.tls.",
+		},
+		{
+			Key:   "etcd.quota",
+			value: sizeValue(&c.Etcd.Inside.Quota),
+			Usage: "size of the database of etcd inside above which it refuses writes, such as 2GiB",
+			Why:   "etcd's own. A thousand nodes need some 20 MB, since history is compacted after an hour.",
+		},
+		{
+			Key:   "etcd.snapshot-every",
+			value: durationValue(&c.Etcd.Inside.SnapshotEvery),
+			Usage: "how often etcd inside writes a snapshot into its directory; 0 is never",
+			Why:   "A snapshot is some MB. After a restore nodes need a new era whatever its age.",
+		},
+		{Key: "etcd.snapshot-keep", value: intValue(&c.Etcd.Inside.SnapshotKeep),
+			Usage: "how many snapshots are kept; older ones are deleted",
+			Why:   "A day of them."},
+		{
 			Key:   "etcd.dial-timeout",
 			value: durationValue(&c.Etcd.DialTimeout),
 			Usage: "how long one attempt to connect to an etcd member may take",

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,6 +88,7 @@ func (c Config) Validate() error {
 	}
 
 	c.validateEtcd(rule)
+	c.validateInside(rule)
 	c.validateLease(rule)
 
 	i := c.Issue
@@ -212,6 +214,76 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 		"only one of etcd.tls.cert and etcd.tls.key is set: set both or neither")
 	rule(e.DialTimeout > 0 && e.DialTimeout <= time.Minute, "etcd.dial-timeout",
 		"%v is out of range: it must be above 0 and at most 1m", e.DialTimeout)
+}
+
+// Bounds of etcd inside.
+const (
+	maxMembers      = 7 // etcd's advice
+	minQuota        = 64 << 20
+	maxQuota        = 8 << 30 // etcd warns above it
+	minSnapshot     = time.Minute
+	maxSnapshot     = 168 * time.Hour
+	maxSnapshotKeep = 1000
+	// minInsideTTL is 1.5 times the election timeout of etcd inside, the shortest lease that it grants.
+	minInsideTTL = 3 * time.Second
+)
+
+func (c Config) validateInside(rule func(bool, string, string, ...any)) {
+	e, i := c.Etcd, c.Etcd.Inside
+	inside := i.Dir != ""
+	rule(!inside || len(e.Endpoints) == 0, "etcd.inside",
+		"etcd.endpoints is set too, and a node uses either an etcd of yours or its own: remove one")
+	rule(len(i.Join) == 0 || len(e.Endpoints) == 0, "etcd.join",
+		"etcd.endpoints is set too: remove one; etcd.join names the nodes with etcd inside")
+	seen := map[string]bool{}
+	for _, host := range i.Join {
+		rule(net.ParseIP(host) != nil || hostPattern.MatchString(host) && host != "*" && host[0] != '.', "etcd.join",
+			"%q is not a host: write addresses or names without scheme and port, such as 10.0.0.1; "+
+				"etcd.port-clients and etcd.port-members are the same on all", host)
+		name := strings.ToLower(host)
+		if ip := net.ParseIP(host); ip != nil {
+			name = ip.String()
+		}
+		rule(!seen[name], "etcd.join", "%s is named twice: each member needs an address of its own", host)
+		seen[name] = true
+	}
+	rule(len(i.Join) <= maxMembers, "etcd.join", "%d members are more than %d, each of which takes part in every "+
+		"write: let the other nodes be clients, without etcd.inside", len(i.Join), maxMembers)
+	rule(i.Address == "" || len(i.Join) == 0 || slices.Contains(i.Join, i.Address), "etcd.address",
+		"%q is not in etcd.join (%s): write it as it stands there", i.Address, strings.Join(i.Join, ","))
+	for _, p := range []struct {
+		key  string
+		port int
+	}{{"etcd.port-clients", i.ClientPort}, {"etcd.port-members", i.PeerPort}} {
+		rule(p.port > 0 && p.port < 1<<16, p.key, "%d is not a port: it must be 1 to 65535", p.port)
+	}
+	rule(i.ClientPort != i.PeerPort, "etcd.port-members", "%d is etcd.port-clients too: choose another", i.PeerPort)
+	rule(i.Quota >= minQuota && i.Quota <= maxQuota, "etcd.quota",
+		"%d is out of range: it must be 64MiB to 8GiB", i.Quota)
+	rule(i.SnapshotEvery == 0 || i.SnapshotEvery >= minSnapshot && i.SnapshotEvery <= maxSnapshot,
+		"etcd.snapshot-every", "%v is out of range: it must be %v to %v, or 0 for none",
+		i.SnapshotEvery, minSnapshot, maxSnapshot)
+	rule(i.SnapshotKeep >= 1 && i.SnapshotKeep <= maxSnapshotKeep, "etcd.snapshot-keep",
+		"%d is out of range: it must be 1 to %d", i.SnapshotKeep, maxSnapshotKeep)
+	if !inside {
+		return
+	}
+	rule(c.Lease.TTL >= minInsideTTL, "lease.ttl", "%v is shorter than the %v that etcd inside grants: raise it",
+		c.Lease.TTL, minInsideTTL)
+	t := e.TLS
+	rule(t == (TLS{}) || t.CA != "" && t.Cert != "" && t.Key != "", "etcd.tls.ca",
+		"members need all of etcd.tls.ca, etcd.tls.cert and etcd.tls.key: they show their certificate to each other; "+
+			"\"allocator etcd certs\" makes them")
+	var open []string
+	for _, host := range i.Join {
+		if !loopback(net.JoinHostPort(host, "0")) {
+			open = append(open, host)
+		}
+	}
+	rule(len(open) == 0 || t != (TLS{}) || i.Insecure, "etcd.insecure",
+		"who reaches %s could change what nodes were granted, without TLS: make certificates with \"allocator etcd "+
+			"certs\" and set etcd.tls, or set etcd.insecure=true where only trusted programs reach the ports",
+		strings.Join(open, " and "))
 }
 
 // Bounds of the limits. Beyond them a limit is a mistake, or none.

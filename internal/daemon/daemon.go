@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/lease/protocol"
@@ -71,6 +72,7 @@ type Daemon struct {
 	console   *console.Console
 	listeners listeners
 	gossip    cluster.Transport // nil: none
+	inside    *inside.Inside    // nil: none
 
 	cluster atomic.Pointer[cluster.Cluster] // nil until gossip runs
 	// looked is the clock.Mono at which somebody last asked for the reports of nodes; 0: nobody did.
@@ -88,6 +90,8 @@ type Config struct {
 	Version string // The program's version is in registrations and metrics.
 	Logger  *slog.Logger
 	Host    Host // the zero value: this machine
+	// Program runs the member of etcd.inside, with "etcd run DIRECTORY" behind it; "": nothing does.
+	Program string
 }
 
 // Host is what a node takes from the machine that it runs on. Fields that are not set
@@ -119,7 +123,8 @@ func (h Host) orMachine(cfg config.Config) Host {
 }
 
 // ErrNoEndpoints says that the settings have no endpoints of etcd.
-var ErrNoEndpoints = errors.New("daemon: no etcd endpoints are configured: set etcd.endpoints")
+var ErrNoEndpoints = errors.New("daemon: no etcd endpoints are configured: set etcd.endpoints, or " +
+	"etcd.inside and etcd.join")
 
 // New returns a node that is not started: it has no port and no connection.
 //
@@ -129,7 +134,7 @@ func New(c Config) (*Daemon, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if len(cfg.Etcd.Endpoints) == 0 {
+	if len(cfg.Etcd.Addresses()) == 0 {
 		return nil, ErrNoEndpoints
 	}
 	if c.Sources == nil {
@@ -151,6 +156,11 @@ func New(c Config) (*Daemon, error) {
 		return nil, err
 	}
 	d.etcd.dial.Options = append(d.etcd.dial.Options, host.Etcd...)
+	if cfg.Etcd.Inside.Dir != "" {
+		if d.inside, err = newInside(c, d.etcd.dial); err != nil {
+			return nil, err
+		}
+	}
 	if d.security, err = newSecurity(cfg, d.clock, log); err != nil {
 		return nil, err
 	}
@@ -202,6 +212,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 	// A stop goes through these lines from the last to the first.
 	l := newLifecycle(ctx, d.log)
+	if d.inside != nil {
+		l.start("etcd inside", config.InsideStop, d.inside.Run)
+	}
 	l.onStop("etcd client", stepTimeout, func(context.Context) error { d.etcd.disconnect(); return nil })
 	l.onStop("admin connections", adminTimeout, func(ctx context.Context) error { return stopAdmin(ctx, adminServer) })
 	serveOn(l, "admin listener", d.listeners.admin, serveHTTP(adminServer))
@@ -389,7 +402,12 @@ func (d *Daemon) build() error {
 			return err
 		}
 	}
+	var member func() metrics.Inside
+	if d.inside != nil {
+		member = d.insideMetrics
+	}
 	d.metrics = metrics.New(metrics.Config{
+		Inside:  member,
 		Node:    d.node,
 		Keeper:  d.keeper,
 		Marks:   d.service.Marks(),
@@ -402,6 +420,7 @@ func (d *Daemon) build() error {
 			MaxSkew:   d.cfg.Issue.MaxSkew,
 			MaxLead:   d.cfg.Issue.MaxLead,
 			Watermark: d.cfg.Watermark.Interval,
+			Snapshot:  d.cfg.Etcd.Inside.SnapshotEvery,
 		},
 		Clocks:   d.watch.Report,
 		Gossip:   d.gossipStats,

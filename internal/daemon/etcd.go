@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/reload"
 )
@@ -34,7 +36,7 @@ type etcd struct {
 // what reloads its certificates; nil if there are none. It reads the files of cfg.
 func DialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Client, error) {
 	c := etcdstore.Config{
-		Endpoints: cfg.Endpoints, Username: cfg.Username, DialTimeout: cfg.DialTimeout,
+		Endpoints: cfg.Addresses(), Username: cfg.Username, DialTimeout: cfg.DialTimeout,
 		Log: log.Handler(),
 	}
 	var t *certs.Client
@@ -76,6 +78,21 @@ func newEtcd(cfg config.Config, log *slog.Logger) (*etcd, error) {
 		disconnect:   func() {},
 		log:          log,
 	}, nil
+}
+
+// newInside returns what runs the member of this node. It writes nothing.
+func newInside(c Config, dial etcdstore.Config) (*inside.Inside, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout*5)
+	defer cancel()
+	return inside.New(ctx, inside.Config{
+		Etcd:      c.Settings.Etcd,
+		Node:      c.Settings.Node.Name,
+		Program:   c.Program,
+		Arguments: []string{"etcd", "run"},
+		Stderr:    os.Stderr,
+		Dial:      dial,
+		Log:       c.Logger,
+	})
 }
 
 // redialAfter is the pause between attempts to authenticate.

@@ -3,11 +3,16 @@ package daemon
 import (
 	"context"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/trend"
@@ -109,6 +114,10 @@ func (d *Daemon) lately() status.Work {
 // etcdMembers asks the members of etcd.
 func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 	var e status.Etcd
+	var syncs map[string]time.Duration
+	if len(d.cfg.Etcd.Endpoints) == 0 { // Members inside nodes show their metrics to nodes.
+		syncs = inside.SyncTimes(ctx, d.cfg.Etcd)
+	}
 	for _, m := range d.etcd.store.Members(ctx, d.clock) {
 		e.Endpoints++
 		if m.Err == nil {
@@ -117,8 +126,47 @@ func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 		if m.Leads {
 			e.Leader = m.Endpoint
 		}
+		e.Members = append(e.Members, status.EtcdMember{
+			Endpoint: m.Endpoint,
+			Leads:    m.Leads,
+			Learner:  m.Learner,
+			Lag:      int64(m.Lag),
+			Size:     m.Size,
+			Quota:    m.Quota,
+			SyncP99:  syncs[member.HostOf(m.Endpoint)].Microseconds(),
+			Problem:  problemOf(m),
+		})
+	}
+	if d.inside != nil {
+		if at := d.inside.Health().Snapshot; !at.IsZero() {
+			e.Snapshot = at.UnixMilli()
+		}
 	}
 	return e
+}
+
+// problemOf returns what is wrong with a member, in a line; "": nothing.
+func problemOf(m etcdstore.Member) string {
+	if m.Err != nil {
+		return m.Err.Error()
+	}
+	return strings.Join(m.Problems, "; ")
+}
+
+// insideMetrics returns the state of the member of this node.
+func (d *Daemon) insideMetrics() metrics.Inside {
+	h := d.inside.Health()
+	if d.cfg.Etcd.Inside.SnapshotEvery == 0 { // Old ones say nothing.
+		h.Snapshot = time.Time{}
+	}
+	return metrics.Inside{
+		Up:        h.Up,
+		Voting:    h.Quorum.Voters,
+		Answering: h.Quorum.Healthy,
+		Size:      h.Size,
+		Quota:     d.cfg.Etcd.Inside.Quota,
+		Snapshot:  h.Snapshot,
+	}
 }
 
 // samplePeers is how many other nodes are asked for their reports before each sample of the

@@ -82,7 +82,7 @@ func (d *Daemon) newConsole() *console.Console {
 			},
 			Slack:   d.cfg.Slack(),
 			Drainer: d.drainer,
-			Etcd:    strings.Join(d.cfg.Etcd.Endpoints, ","),
+			Etcd:    strings.Join(d.cfg.Etcd.Addresses(), ","),
 			GRPC:    cmp.Or(d.addrs.AdvertisedGRPC, "HOST:PORT"),
 		})
 	}

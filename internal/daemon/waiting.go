@@ -30,7 +30,7 @@ func (d *Daemon) logWaiting(ctx context.Context) error {
 		switch s.Phase {
 		case lease.Connecting:
 			log.Warn("waiting for etcd: no reply; check that it runs and is reachable at these endpoints",
-				"endpoints", strings.Join(d.cfg.Etcd.Endpoints, ","))
+				"endpoints", strings.Join(d.cfg.Etcd.Addresses(), ","))
 		case lease.Uninitialized:
 			log.Warn("waiting for the space to be initialized: run `allocator init` once with this node's etcd, "+
 				"root, space, layout and epoch",

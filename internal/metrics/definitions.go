@@ -46,6 +46,11 @@ const (
 	alarms           = "allocator_alarms_total"
 	etcdLatency      = "allocator_etcd_call_duration_seconds"
 	etcdErrors       = "allocator_etcd_call_errors_total"
+	etcdMemberUp     = "allocator_etcd_member_up"
+	etcdMembers      = "allocator_etcd_members"
+	etcdDatabase     = "allocator_etcd_database_bytes"
+	etcdQuota        = "allocator_etcd_quota_bytes"
+	etcdSnapshotAge  = "allocator_etcd_snapshot_age_seconds"
 	tickAge          = "allocator_keeper_tick_age_seconds"
 	epochRemaining   = "allocator_epoch_remaining_seconds"
 	settings         = "allocator_setting_seconds"
@@ -157,6 +162,17 @@ var definitions = []Definition{
 		"window remaining falls; `extend` and `load` are the usual ones", "p99 of `extend` above 0.5 s"},
 	{etcdErrors, "counter", []string{"op"}, "Calls to etcd that failed or whose outcome is unknown.",
 		"the same: calls whose outcome is unknown", "rate above 0 for 1 min"},
+	{etcdMemberUp, "gauge", nil, "1 while the member of etcd that this node runs answers, else 0; absent without " +
+		"etcd.inside, as are the next four.",
+		"always", "0 for 5 min"},
+	{etcdMembers, "gauge", []string{"state"}, "Members of the etcd inside that vote, and how many of them answer " +
+		"this node.",
+		"may another machine fail?", "fewer answering than voting, for 5 min"},
+	{etcdDatabase, "gauge", nil, "Size of the member's database on disk, in bytes.", "does it grow?", ""},
+	{etcdQuota, "gauge", nil, "Size at which etcd refuses writes, in bytes: etcd.quota.",
+		"the same", "80 % of it used"},
+	{etcdSnapshotAge, "gauge", nil, "Time since the member's latest snapshot, in seconds; absent before the first.",
+		"what would a restore bring back?", "above three times etcd.snapshot-every"},
 	{tickAge, "gauge", nil, "Time since the last iteration of the lease keeper's loop, in seconds; above 1 the " +
 		"process gets too little CPU or is blocked.",
 		"a node lost its sid for no reason: the process is starved", "above 2"},

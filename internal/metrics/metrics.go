@@ -37,6 +37,9 @@ type Config struct {
 	// Security returns the state of connections, certificates and tokens. nil: there
 	// are no such series.
 	Security func() Security
+	// Inside returns the state of the node's member of etcd. nil: it has none, and there are no
+	// such series.
+	Inside func() Inside
 	// Gossip returns the counters of gossip; ok is false until gossip runs. nil:
 	// gossip is disabled.
 	Gossip func() (s cluster.Stats, ok bool)
@@ -45,13 +48,13 @@ type Config struct {
 // Settings are the settings that alerts compare other series with, so that the
 // alerts are right for every configuration.
 type Settings struct {
-	Window, TTL, MaxSkew, MaxLead, Watermark time.Duration
+	Window, TTL, MaxSkew, MaxLead, Watermark, Snapshot time.Duration
 }
 
 func (s Settings) list() []setting {
 	return []setting{
 		{"lease.window", s.Window}, {"lease.ttl", s.TTL}, {"issue.max-skew", s.MaxSkew}, {"issue.max-lead", s.MaxLead},
-		{"watermark.interval", s.Watermark},
+		{"watermark.interval", s.Watermark}, {"etcd.snapshot-every", s.Snapshot},
 	}
 }
 
@@ -247,6 +250,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.cfg.Security != nil {
 		collectSecurity(c.cfg.Security(), now.Wall, gauge, counter)
+	}
+	if c.cfg.Inside != nil {
+		collectInside(c.cfg.Inside(), now.Wall, gauge)
 	}
 	var g cluster.Stats
 	if c.cfg.Gossip != nil {

@@ -69,6 +69,9 @@ func newRig(t *testing.T) *rig {
 		Node: n, Keeper: k, Marks: marks(cfg), Clock: src, Version: "v1.2.3", Space: "orders",
 		Settings: metrics.Settings{Window: cfg.Lease.Window, TTL: cfg.Lease.TTL, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead, Watermark: cfg.Watermark.Interval},
 		Clocks:   func() clock.Report { return *r.clocks },
+		Inside: func() metrics.Inside {
+			return metrics.Inside{Up: true, Voting: 3, Answering: 2, Size: 100, Quota: 1000, Snapshot: time.Unix(1, 0)}
+		},
 		Security: func() metrics.Security {
 			return metrics.Security{
 				Listeners:    []metrics.Listener{{Name: "grpc", Open: 4, Refused: 9, Slowed: 3, Closed: map[string]int64{"room": 2}}},
@@ -232,6 +235,11 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		"allocator_reload_failing tokens":                  1,
 		"allocator_reload_failing tls":                     0,
 		"allocator_reloads_total tls":                      2,
+		"allocator_etcd_member_up":                         1,
+		"allocator_etcd_members voting":                    3,
+		"allocator_etcd_members answering":                 2,
+		"allocator_etcd_database_bytes":                    100,
+		"allocator_etcd_quota_bytes":                       1000,
 		"allocator_node_info scalable a orders":            1,
 		"allocator_setting_seconds lease.window":           30,
 		"allocator_setting_seconds lease.ttl":              15,

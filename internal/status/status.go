@@ -144,6 +144,31 @@ type Etcd struct {
 	Endpoints int    `json:"endpoints"`
 	Answer    int    `json:"answer"`
 	Leader    string `json:"leader,omitempty"`
+	// Members are what each of the endpoints says of itself.
+	Members []EtcdMember `json:"members"`
+	// Snapshot is when this node, if it has etcd inside, wrote its latest; 0: never.
+	Snapshot int64 `json:"snapshot_unix_ms,omitempty"`
+}
+
+// EtcdMember is one member of etcd.
+type EtcdMember struct {
+	Endpoint string `json:"endpoint"`
+	Leads    bool   `json:"leads"`
+	Learner  bool   `json:"learner,omitempty"` // It has no vote yet.
+	Lag      int64  `json:"lag"`               // entries that it has applied less than the one that applied most
+	Size     int64  `json:"database_bytes"`
+	Quota    int64  `json:"quota_bytes"`
+	SyncP99  int64  `json:"sync_p99_us,omitempty"` // 0: not known
+	// Problem is an alarm, or why it does not answer; empty if all is well.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Database returns the size of the member's database, and the part of its quota that it is.
+func (m EtcdMember) Database() string {
+	if m.Quota <= 0 {
+		return fmt.Sprintf("%.1f MiB", float64(m.Size)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f MiB, %d %%", float64(m.Size)/(1<<20), m.Size*100/m.Quota)
 }
 
 // SID is one sid with its window record.

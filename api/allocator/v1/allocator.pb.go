@@ -1990,9 +1990,13 @@ type EtcdMembers struct {
 	Endpoints int32 `protobuf:"varint,1,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
 	Answer    int32 `protobuf:"varint,2,opt,name=answer,proto3" json:"answer,omitempty"`
 	// The endpoint that leads; empty: none of them says so.
-	Leader        string `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Leader string `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`
+	// What each of the endpoints says of itself.
+	Members []*EtcdMember `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
+	// When the node that answered, if it has etcd inside, wrote its latest snapshot; 0: never.
+	SnapshotUnixMs int64 `protobuf:"varint,5,opt,name=snapshot_unix_ms,json=snapshotUnixMs,proto3" json:"snapshot_unix_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *EtcdMembers) Reset() {
@@ -2046,6 +2050,126 @@ func (x *EtcdMembers) GetLeader() string {
 	return ""
 }
 
+func (x *EtcdMembers) GetMembers() []*EtcdMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *EtcdMembers) GetSnapshotUnixMs() int64 {
+	if x != nil {
+		return x.SnapshotUnixMs
+	}
+	return 0
+}
+
+// EtcdMember is one member of etcd.
+type EtcdMember struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	Leads    bool                   `protobuf:"varint,2,opt,name=leads,proto3" json:"leads,omitempty"`
+	// It has no vote yet.
+	Learner bool `protobuf:"varint,3,opt,name=learner,proto3" json:"learner,omitempty"`
+	// How many entries it has applied less than the member that applied most.
+	Lag int64 `protobuf:"varint,4,opt,name=lag,proto3" json:"lag,omitempty"`
+	// Its database, and the size above which it refuses writes; 0: not known.
+	DatabaseBytes int64 `protobuf:"varint,5,opt,name=database_bytes,json=databaseBytes,proto3" json:"database_bytes,omitempty"`
+	QuotaBytes    int64 `protobuf:"varint,6,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`
+	// Within this time 99 of 100 writes were on its disk; 0: not known, as of an etcd that is not inside nodes.
+	SyncP99Us int64 `protobuf:"varint,7,opt,name=sync_p99_us,json=syncP99Us,proto3" json:"sync_p99_us,omitempty"`
+	// An alarm, or why it does not answer; empty if all is well.
+	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdMember) Reset() {
+	*x = EtcdMember{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdMember) ProtoMessage() {}
+
+func (x *EtcdMember) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
+func (*EtcdMember) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *EtcdMember) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *EtcdMember) GetLeads() bool {
+	if x != nil {
+		return x.Leads
+	}
+	return false
+}
+
+func (x *EtcdMember) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+func (x *EtcdMember) GetLag() int64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *EtcdMember) GetDatabaseBytes() int64 {
+	if x != nil {
+		return x.DatabaseBytes
+	}
+	return 0
+}
+
+func (x *EtcdMember) GetQuotaBytes() int64 {
+	if x != nil {
+		return x.QuotaBytes
+	}
+	return 0
+}
+
+func (x *EtcdMember) GetSyncP99Us() int64 {
+	if x != nil {
+		return x.SyncP99Us
+	}
+	return 0
+}
+
+func (x *EtcdMember) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // ClusterProblem is something that an operator should know.
 type ClusterProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2062,7 +2186,7 @@ type ClusterProblem struct {
 
 func (x *ClusterProblem) Reset() {
 	*x = ClusterProblem{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2074,7 +2198,7 @@ func (x *ClusterProblem) String() string {
 func (*ClusterProblem) ProtoMessage() {}
 
 func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2087,7 +2211,7 @@ func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterProblem.ProtoReflect.Descriptor instead.
 func (*ClusterProblem) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ClusterProblem) GetKind() string {
@@ -2126,7 +2250,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2138,7 +2262,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2151,7 +2275,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
 }
 
 type DrainResponse struct {
@@ -2175,7 +2299,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2311,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2324,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DrainResponse) GetNode() string {
@@ -2260,7 +2384,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2396,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2409,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
 }
 
 type UndrainResponse struct {
@@ -2301,7 +2425,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2437,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2450,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UndrainResponse) GetNode() string {
@@ -2363,7 +2487,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2375,7 +2499,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2388,7 +2512,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchEventsRequest) GetAfter() string {
@@ -2419,7 +2543,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2555,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2568,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchEventsResponse) GetNowUnixMs() int64 {
@@ -2488,7 +2612,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2624,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2637,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Event) GetId() string {
@@ -2577,7 +2701,7 @@ type MissedEvents struct {
 
 func (x *MissedEvents) Reset() {
 	*x = MissedEvents{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2713,7 @@ func (x *MissedEvents) String() string {
 func (*MissedEvents) ProtoMessage() {}
 
 func (x *MissedEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2726,7 @@ func (x *MissedEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissedEvents.ProtoReflect.Descriptor instead.
 func (*MissedEvents) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *MissedEvents) GetCount() int64 {
@@ -2654,7 +2778,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +2790,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +2803,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Node) GetInstance() string {
@@ -2799,7 +2923,7 @@ type NodeReport struct {
 
 func (x *NodeReport) Reset() {
 	*x = NodeReport{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2935,7 @@ func (x *NodeReport) String() string {
 func (*NodeReport) ProtoMessage() {}
 
 func (x *NodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2948,7 @@ func (x *NodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
 func (*NodeReport) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodeReport) GetIdsPerSecond() int64 {
@@ -2888,7 +3012,7 @@ type NodeWork struct {
 
 func (x *NodeWork) Reset() {
 	*x = NodeWork{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2900,7 +3024,7 @@ func (x *NodeWork) String() string {
 func (*NodeWork) ProtoMessage() {}
 
 func (x *NodeWork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2913,7 +3037,7 @@ func (x *NodeWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeWork.ProtoReflect.Descriptor instead.
 func (*NodeWork) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NodeWork) GetRefused() map[string]int64 {
@@ -2979,7 +3103,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3115,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3128,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -3132,7 +3256,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3144,7 +3268,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3157,7 +3281,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Clock) GetState() string {
@@ -3357,7 +3481,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3369,7 +3493,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3382,7 +3506,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -3436,7 +3560,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +3572,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3461,7 +3585,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{36}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -3594,7 +3718,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3606,7 +3730,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3619,7 +3743,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{37}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -3948,11 +4072,24 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\bproblems\x18\x12 \x03(\v2\x1c.allocator.v1.ClusterProblemR\bproblems\x126\n" +
 	"\asummary\x18\x13 \x01(\v2\x1c.allocator.v1.ClusterProblemR\asummary\x125\n" +
 	"\twatermark\x18\x14 \x01(\v2\x17.allocator.v1.WatermarkR\twatermark\x12-\n" +
-	"\x04etcd\x18\x15 \x01(\v2\x19.allocator.v1.EtcdMembersR\x04etcdJ\x04\b\x03\x10\x04\"[\n" +
+	"\x04etcd\x18\x15 \x01(\v2\x19.allocator.v1.EtcdMembersR\x04etcdJ\x04\b\x03\x10\x04\"\xb9\x01\n" +
 	"\vEtcdMembers\x12\x1c\n" +
 	"\tendpoints\x18\x01 \x01(\x05R\tendpoints\x12\x16\n" +
 	"\x06answer\x18\x02 \x01(\x05R\x06answer\x12\x16\n" +
-	"\x06leader\x18\x03 \x01(\tR\x06leader\"b\n" +
+	"\x06leader\x18\x03 \x01(\tR\x06leader\x122\n" +
+	"\amembers\x18\x04 \x03(\v2\x18.allocator.v1.EtcdMemberR\amembers\x12(\n" +
+	"\x10snapshot_unix_ms\x18\x05 \x01(\x03R\x0esnapshotUnixMs\"\xec\x01\n" +
+	"\n" +
+	"EtcdMember\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x14\n" +
+	"\x05leads\x18\x02 \x01(\bR\x05leads\x12\x18\n" +
+	"\alearner\x18\x03 \x01(\bR\alearner\x12\x10\n" +
+	"\x03lag\x18\x04 \x01(\x03R\x03lag\x12%\n" +
+	"\x0edatabase_bytes\x18\x05 \x01(\x03R\rdatabaseBytes\x12\x1f\n" +
+	"\vquota_bytes\x18\x06 \x01(\x03R\n" +
+	"quotaBytes\x12\x1e\n" +
+	"\vsync_p99_us\x18\a \x01(\x03R\tsyncP99Us\x12\x18\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\"b\n" +
 	"\x0eClusterProblem\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x12\n" +
@@ -4214,7 +4351,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -4240,27 +4377,28 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),      // 21: allocator.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),     // 22: allocator.v1.GetClusterResponse
 	(*EtcdMembers)(nil),            // 23: allocator.v1.EtcdMembers
-	(*ClusterProblem)(nil),         // 24: allocator.v1.ClusterProblem
-	(*DrainRequest)(nil),           // 25: allocator.v1.DrainRequest
-	(*DrainResponse)(nil),          // 26: allocator.v1.DrainResponse
-	(*UndrainRequest)(nil),         // 27: allocator.v1.UndrainRequest
-	(*UndrainResponse)(nil),        // 28: allocator.v1.UndrainResponse
-	(*WatchEventsRequest)(nil),     // 29: allocator.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),    // 30: allocator.v1.WatchEventsResponse
-	(*Event)(nil),                  // 31: allocator.v1.Event
-	(*MissedEvents)(nil),           // 32: allocator.v1.MissedEvents
-	(*Node)(nil),                   // 33: allocator.v1.Node
-	(*NodeReport)(nil),             // 34: allocator.v1.NodeReport
-	(*NodeWork)(nil),               // 35: allocator.v1.NodeWork
-	(*PeerClock)(nil),              // 36: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 37: allocator.v1.Clock
-	(*KernelClock)(nil),            // 38: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 39: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 40: allocator.v1.NodeStatus
-	nil,                            // 41: allocator.v1.Refusal.MetadataEntry
-	nil,                            // 42: allocator.v1.Event.AttributesEntry
-	nil,                            // 43: allocator.v1.NodeWork.RefusedEntry
-	nil,                            // 44: allocator.v1.NodeStatus.RefusedEntry
+	(*EtcdMember)(nil),             // 24: allocator.v1.EtcdMember
+	(*ClusterProblem)(nil),         // 25: allocator.v1.ClusterProblem
+	(*DrainRequest)(nil),           // 26: allocator.v1.DrainRequest
+	(*DrainResponse)(nil),          // 27: allocator.v1.DrainResponse
+	(*UndrainRequest)(nil),         // 28: allocator.v1.UndrainRequest
+	(*UndrainResponse)(nil),        // 29: allocator.v1.UndrainResponse
+	(*WatchEventsRequest)(nil),     // 30: allocator.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),    // 31: allocator.v1.WatchEventsResponse
+	(*Event)(nil),                  // 32: allocator.v1.Event
+	(*MissedEvents)(nil),           // 33: allocator.v1.MissedEvents
+	(*Node)(nil),                   // 34: allocator.v1.Node
+	(*NodeReport)(nil),             // 35: allocator.v1.NodeReport
+	(*NodeWork)(nil),               // 36: allocator.v1.NodeWork
+	(*PeerClock)(nil),              // 37: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 38: allocator.v1.Clock
+	(*KernelClock)(nil),            // 39: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 40: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 41: allocator.v1.NodeStatus
+	nil,                            // 42: allocator.v1.Refusal.MetadataEntry
+	nil,                            // 43: allocator.v1.Event.AttributesEntry
+	nil,                            // 44: allocator.v1.NodeWork.RefusedEntry
+	nil,                            // 45: allocator.v1.NodeStatus.RefusedEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -4269,61 +4407,62 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	41, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	42, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	14, // 9: allocator.v1.Watermark.conditional:type_name -> allocator.v1.WatermarkCondition
 	15, // 10: allocator.v1.Watermark.blocked_by:type_name -> allocator.v1.WatermarkBlocker
-	33, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	39, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	40, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	24, // 14: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
-	24, // 15: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
+	34, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	40, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	41, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	25, // 14: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
+	25, // 15: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
 	13, // 16: allocator.v1.GetClusterResponse.watermark:type_name -> allocator.v1.Watermark
 	23, // 17: allocator.v1.GetClusterResponse.etcd:type_name -> allocator.v1.EtcdMembers
-	31, // 18: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
-	32, // 19: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
-	42, // 20: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
-	36, // 21: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	34, // 22: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
-	0,  // 23: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
-	0,  // 24: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
-	35, // 25: allocator.v1.NodeReport.work:type_name -> allocator.v1.NodeWork
-	43, // 26: allocator.v1.NodeWork.refused:type_name -> allocator.v1.NodeWork.RefusedEntry
-	38, // 27: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
-	0,  // 28: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	37, // 29: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	44, // 30: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
-	35, // 31: allocator.v1.NodeStatus.work:type_name -> allocator.v1.NodeWork
-	3,  // 32: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	5,  // 33: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	8,  // 34: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	11, // 35: allocator.v1.AllocatorService.GetWatermark:input_type -> allocator.v1.GetWatermarkRequest
-	12, // 36: allocator.v1.AllocatorService.WatchWatermark:input_type -> allocator.v1.WatchWatermarkRequest
-	21, // 37: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	25, // 38: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	27, // 39: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	29, // 40: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
-	16, // 41: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
-	17, // 42: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
-	18, // 43: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
-	4,  // 44: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 45: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 46: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	13, // 47: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
-	13, // 48: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
-	22, // 49: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	26, // 50: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	28, // 51: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	30, // 52: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
-	20, // 53: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
-	20, // 54: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
-	19, // 55: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
-	44, // [44:56] is the sub-list for method output_type
-	32, // [32:44] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	24, // 18: allocator.v1.EtcdMembers.members:type_name -> allocator.v1.EtcdMember
+	32, // 19: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
+	33, // 20: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
+	43, // 21: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
+	37, // 22: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	35, // 23: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
+	0,  // 24: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
+	0,  // 25: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
+	36, // 26: allocator.v1.NodeReport.work:type_name -> allocator.v1.NodeWork
+	44, // 27: allocator.v1.NodeWork.refused:type_name -> allocator.v1.NodeWork.RefusedEntry
+	39, // 28: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 29: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	38, // 30: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	45, // 31: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
+	36, // 32: allocator.v1.NodeStatus.work:type_name -> allocator.v1.NodeWork
+	3,  // 33: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	5,  // 34: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	8,  // 35: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	11, // 36: allocator.v1.AllocatorService.GetWatermark:input_type -> allocator.v1.GetWatermarkRequest
+	12, // 37: allocator.v1.AllocatorService.WatchWatermark:input_type -> allocator.v1.WatchWatermarkRequest
+	21, // 38: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	26, // 39: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	28, // 40: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	30, // 41: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
+	16, // 42: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	17, // 43: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	18, // 44: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 45: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 46: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 47: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	13, // 48: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
+	13, // 49: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
+	22, // 50: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	27, // 51: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	29, // 52: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	31, // 53: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
+	20, // 54: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	20, // 55: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	19, // 56: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	45, // [45:57] is the sub-list for method output_type
+	33, // [33:45] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -4342,7 +4481,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

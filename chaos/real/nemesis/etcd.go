@@ -86,7 +86,7 @@ func etcdFaults() []Fault {
 					Must:   exhausted,
 					Within: t.Window + time.Second,
 					May:    []string{exhausted, noSID, starting},
-					Settle: 4 * time.Second,
+					Settle: 4*time.Second + t.Election,
 					Text:   "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after etcd",
 				}
 			},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -70,7 +71,10 @@ func (r *Rig) Restore(ctx context.Context, from Snapshot, fresh bool) error {
 		return err
 	}
 	// A long run restores often, and each member keeps 64 MiB at least.
-	if err := os.RemoveAll(filepath.Dir(r.dataDir(r.Etcds[0].Name))); err != nil {
+	r.mu.Lock()
+	old := filepath.Join(r.Dir, "etcd", strconv.Itoa(r.copies))
+	r.mu.Unlock()
+	if err := os.RemoveAll(old); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -80,13 +84,16 @@ func (r *Rig) Restore(ctx context.Context, from Snapshot, fresh bool) error {
 	}
 	token := r.token
 	r.mu.Unlock()
-	for _, p := range r.Etcds {
-		dir := r.dataDir(p.Name)
+	for i, p := range r.Etcds {
+		dir, of := r.dataDir(p.Name), p.Args
+		if r.Inside {
+			of = r.restores[i]
+		}
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 			return err
 		}
 		args := append([]string{"snapshot", "restore", from.Path, "--data-dir", dir, "--initial-cluster-token", token},
-			flagsOf(p.Args, "--name", "--initial-cluster", "--initial-advertise-peer-urls")...)
+			flagsOf(of, "--name", "--initial-cluster", "--initial-advertise-peer-urls")...)
 		if out, err := exec.CommandContext(ctx, r.Etcd, args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("etcd %s: %w\n%s", strings.Join(args, " "), err, tail(string(out)))
 		}

@@ -25,12 +25,15 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/inside"
 )
 
 // Timing is the configured times of nodes.
 type Timing struct {
 	Window, ExtendEvery, CallTimeout, TTL, KeepAlive time.Duration
 	Watermark                                        time.Duration // watermark.interval; 0: the default
+	// Election is how much longer an election may take than with etcd's own settings.
+	Election time.Duration
 }
 
 // Timings. Brisk lets faults that must outlast a window or a lease fit into a
@@ -43,6 +46,15 @@ var (
 		CallTimeout: time.Second,
 		TTL:         3 * time.Second,
 		KeepAlive:   600 * time.Millisecond,
+	}
+	// BriskInside is for members inside nodes, whose elections wait twice as long.
+	BriskInside = Timing{
+		Window:      10 * time.Second,
+		ExtendEvery: time.Second,
+		CallTimeout: time.Second,
+		TTL:         3 * time.Second,
+		KeepAlive:   600 * time.Millisecond,
+		Election:    2 * time.Second,
 	}
 	Default = Timing{
 		Window:      30 * time.Second,
@@ -75,6 +87,7 @@ type Config struct {
 	Nodes     int
 	Etcd      string // path of the etcd server
 	Allocator string // path of the allocator
+	Inside    bool   // The members are those that nodes run inside: "allocator etcd run", and not Etcd.
 	Embedded  string // path of the program that embeds one; the last node is such a program; "": none is
 	Format    flake.Format
 	Timing    Timing
@@ -102,8 +115,12 @@ type Rig struct {
 	stop    context.CancelFunc
 	spare   *Node
 	keyFile string
-	all     sync.WaitGroup
-	grants  grants
+	// insides are what members inside nodes run with, and restores how etcd's own program would run,
+	// of which restores take names and URLs.
+	insides  []inside.Run
+	restores [][]string
+	all      sync.WaitGroup
+	grants   grants
 
 	mu     sync.Mutex // guards all below
 	token  string     // token of etcd's cluster
@@ -212,14 +229,28 @@ func (r *Rig) places() error {
 				"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
 				"--log-level", "warn"},
 		})
+		if r.Inside {
+			r.insides = append(r.insides, inside.Run{
+				Name:   name,
+				Client: "http://" + client,
+				Peer:   "http://" + peer,
+				IP:     p.IP(),
+				Quota:  2 << 30,
+			})
+		}
 		if r.Retention > 0 {
 			p := r.Etcds[i]
 			p.Args = append(p.Args, "--auto-compaction-mode", "periodic",
 				"--auto-compaction-retention", r.Retention.String())
 		}
 	}
-	for _, p := range r.Etcds {
+	for i, p := range r.Etcds {
 		p.Args = append(p.Args, "--initial-cluster", strings.Join(peers, ","))
+		if r.Inside {
+			r.insides[i].Initial = strings.Join(peers, ",")
+			r.restores = append(r.restores, p.Args)
+			p.Path, p.Args = r.Allocator, []string{"etcd", "run"}
+		}
 	}
 	for i := range r.Config.Nodes {
 		n, err := r.newNode(fmt.Sprintf("n%d", i+1), urls, place, at)
@@ -395,7 +426,11 @@ func (r *Rig) Start(ctx context.Context) error {
 func (r *Rig) dataDir(member string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return filepath.Join(r.Dir, "etcd", strconv.Itoa(r.copies), member)
+	dir := filepath.Join(r.Dir, "etcd", strconv.Itoa(r.copies), member)
+	if r.Inside {
+		return filepath.Join(dir, "etcd")
+	}
+	return dir
 }
 
 func (r *Rig) memberArgs(member, state string) []string {
@@ -403,6 +438,14 @@ func (r *Rig) memberArgs(member, state string) []string {
 	_ = os.MkdirAll(filepath.Dir(dir), 0o755)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, run := range r.insides {
+		if run.Name == member {
+			run.Token, run.Existing = r.token, state == "existing"
+			d := inside.Dir(filepath.Dir(dir))
+			_ = d.Prepare(run) // without it the member does not start, and says so
+			return []string{string(d)}
+		}
+	}
 	return []string{"--data-dir", dir, "--initial-cluster-state", state, "--initial-cluster-token", r.token}
 }
 

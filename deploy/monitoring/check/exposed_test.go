@@ -3,6 +3,8 @@ package check
 import (
 	"bytes"
 	"fmt"
+	"net"
+	"path/filepath"
 	"regexp"
 	"testing"
 	"time"
@@ -63,6 +65,13 @@ func exposed(t *testing.T) catalog {
 	nodes := dev(t, path, 2, "--resp")
 	cert, key := certificate(t)
 	nodes = append(nodes, serve(t, path, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
+	inside := node{Node: "node-inside", HTTP: free(t), Admin: free(t)}
+	_, clients, _ := net.SplitHostPort(free(t))
+	_, members, _ := net.SplitHostPort(free(t))
+	start(t, path, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--etcd.port-clients", clients,
+		"--etcd.port-members", members, "--node.name", inside.Node, "--listen.grpc", "", "--listen.http", inside.HTTP,
+		"--listen.admin", inside.Admin, "--listen.gossip", free(t))
+	nodes = append(nodes, inside)
 	var c catalog
 	await(t, "measurements of each other's clocks", time.Minute, func() error {
 		c = catalog{"up": {}}
@@ -81,6 +90,7 @@ func exposed(t *testing.T) catalog {
 		for _, name := range []string{
 			"allocator_clock_cluster_offset_seconds",
 			"allocator_clock_offset_seconds",
+			"allocator_etcd_snapshot_age_seconds",
 			"allocator_pool_sids",
 			"allocator_tls_certificate_remaining_seconds",
 			"allocator_watermark_lag_seconds",

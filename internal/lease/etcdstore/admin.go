@@ -134,6 +134,9 @@ type Member struct {
 	Size     int64
 	Quota    int64
 	Problems []string
+	Learner  bool   // It has no vote yet.
+	Applied  uint64 // It has applied so many entries of the log.
+	Lag      uint64 // It has applied so many less than the one that applied most.
 }
 
 // Members asks every endpoint for its status at the same time, and measures
@@ -147,13 +150,22 @@ func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
 	out := make([]Member, len(endpoints))
 	var all sync.WaitGroup
 	for i, endpoint := range endpoints {
-		all.Go(func() { out[i] = member(ctx, client, src, endpoint) })
+		all.Go(func() { out[i] = memberAt(ctx, client, src, endpoint) })
 	}
 	all.Wait()
+	var most uint64
+	for _, m := range out {
+		most = max(most, m.Applied)
+	}
+	for i := range out {
+		if out[i].Err == nil {
+			out[i].Lag = most - out[i].Applied
+		}
+	}
 	return out
 }
 
-func member(ctx context.Context, client *clientv3.Client, src clock.Source, endpoint string) Member {
+func memberAt(ctx context.Context, client *clientv3.Client, src clock.Source, endpoint string) Member {
 	m := Member{Endpoint: endpoint}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptsKey{}, &attempts{}), statusTimeout)
 	defer cancel()
@@ -165,7 +177,7 @@ func member(ctx context.Context, client *clientv3.Client, src clock.Source, endp
 		m.Version, m.Leader = r.Version, r.Leader != 0
 		m.Leads = m.Leader && r.Leader == r.Header.MemberId
 		m.Size, m.Quota = r.DbSize, r.DbSizeQuota
-		m.Problems = r.Errors
+		m.Problems, m.Learner, m.Applied = r.Errors, r.IsLearner, r.RaftAppliedIndex
 	}
 	return m
 }

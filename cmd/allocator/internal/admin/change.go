@@ -1,12 +1,10 @@
 package admin
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -79,7 +77,7 @@ func (c *change) operator(s *deployment.Space,
 		Who:       operatorName(),
 		Slack:     s.Cfg.Slack(),
 		StepLimit: s.Cfg.Clock.StepLimit,
-		Etcd:      strings.Join(s.Cfg.Etcd.Endpoints, ","),
+		Etcd:      strings.Join(s.Cfg.Etcd.Addresses(), ","),
 	})
 }
 
@@ -112,7 +110,7 @@ func (c *change) run(o *operate.Operator, p operate.Plan, err error) (_ operate.
 		_, err := fmt.Fprintln(c.a.Out, "nothing was written (--dry-run)")
 		return p, false, err
 	case c.yes != nil:
-		if err := confirm(c.a, *c.yes, strings.ToUpper(p.Title[:1])+p.Title[1:]+"?"); err != nil {
+		if err := cli.Confirm(c.a, *c.yes, strings.ToUpper(p.Title[:1])+p.Title[1:]+"?"); err != nil {
 			return p, false, err
 		}
 	}
@@ -177,33 +175,6 @@ func failed(err error) error {
 	}
 	return cli.Exit(cli.ExitUnavailable,
 		fmt.Errorf("%w\nCheck that etcd runs and that --etcd.endpoints is right; \"allocator doctor\" shows more", err))
-}
-
-// confirm asks a person. Without a terminal, and without --yes, it fails.
-func confirm(a *cli.App, yes bool, question string) error {
-	if yes {
-		return nil
-	}
-	if f, ok := a.In.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return ask(a, question)
-		}
-	}
-	return cli.UsageError("nothing was written: stdin is not a terminal, so nobody can confirm; give --yes to skip " +
-		"the confirmation")
-}
-
-func ask(a *cli.App, question string) error {
-	fmt.Fprintf(a.Err, "%s Type yes: ", question)
-	answer, err := bufio.NewReader(a.In).ReadString('\n')
-	if err != nil {
-		fmt.Fprintln(a.Err)
-		return cli.UsageError("nothing was written: no answer was given; give --yes to skip the confirmation")
-	}
-	if strings.TrimSpace(answer) != "yes" {
-		return cli.Exit(cli.ExitInvalid, errors.New("nothing was written"))
-	}
-	return nil
 }
 
 // timeFlag is a flag whose value is a point in time; 0: not given.

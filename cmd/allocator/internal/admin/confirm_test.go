@@ -1,27 +1,6 @@
 package admin
 
-import (
-	"bytes"
-	"strings"
-	"testing"
-
-	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-)
-
-func TestAsk(t *testing.T) {
-	for answer, want := range map[string]int{"yes\n": 0, " yes \n": 0, "y\n": cli.ExitInvalid, "\n": cli.ExitInvalid, "": cli.ExitUsage, "yes": cli.ExitUsage} {
-		var out bytes.Buffer
-		a := &cli.App{In: strings.NewReader(answer), Err: &out}
-		err := ask(a, "Really?")
-		got := 0
-		if exit, ok := err.(*cli.ExitError); ok {
-			got = exit.Code
-		}
-		if got != want || !strings.HasPrefix(out.String(), "Really? Type yes: ") {
-			t.Errorf("%q: %d, %v", answer, got, err)
-		}
-	}
-}
+import "testing"
 
 func TestTimeFlag(t *testing.T) {
 	for text, want := range map[string]int64{

@@ -92,7 +92,8 @@ func Logger(c config.Log, w io.Writer) *slog.Logger {
 
 // NoEndpoints is the error of commands that need etcd and have no endpoints.
 func NoEndpoints(command string) error {
-	return UsageError("%s needs etcd: give --etcd.endpoints http://HOST:2379 or $ALLOCATOR_ETCD_ENDPOINTS.\n"+
+	return UsageError("%s needs etcd: give --etcd.join HOST,HOST,HOST of nodes with etcd inside, or "+
+		"--etcd.endpoints http://HOST:2379 of your own, or their variables such as $ALLOCATOR_ETCD_ENDPOINTS.\n"+
 		"To try allocator without one, %s", command, TryDev)
 }
 

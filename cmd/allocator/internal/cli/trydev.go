@@ -1,5 +1,3 @@
-//go:build !nodev
-
 package cli
 
 // TryDev is how to start a cluster for a trial.

@@ -32,7 +32,7 @@ func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.
 	if err != nil {
 		return nil, err
 	}
-	if len(c.Etcd.Endpoints) == 0 {
+	if len(c.Etcd.Addresses()) == 0 {
 		return nil, cli.NoEndpoints(command)
 	}
 	if err := c.Validate(); err != nil {

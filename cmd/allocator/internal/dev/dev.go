@@ -1,7 +1,4 @@
-//go:build !nodev
-
-// Package dev holds the command that runs a whole cluster on this machine. With
-// the build tag nodev it only reports that the build lacks it.
+// Package dev holds the command that runs a whole cluster on this machine.
 package dev
 
 import (

@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/member"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -155,7 +156,10 @@ func (r *findings) etcd(f facts) {
 	default:
 		r.Add("etcd-compaction", report.Skipped, "", "too early to decide, at revision %d", highest)
 	}
+	r.etcdMembers(f)
 	switch {
+	case f.own && f.mutual:
+		r.Add("etcd-role", report.OK, "", "members inside nodes accept certificates of their authority alone")
 	case f.roleErr != nil:
 		r.Add("etcd-role", report.Fail, "Give a user that may read and write the prefix of the space", "%s",
 			status.Convert(f.roleErr).Message())
@@ -167,6 +171,57 @@ func (r *findings) etcd(f facts) {
 			"nothing else", "this user may write outside the prefix")
 	default:
 		r.Add("etcd-role", report.OK, "", "writing outside the prefix is denied")
+	}
+}
+
+const (
+	// farBehind is how many entries a member may lag: some minutes of what a thousand nodes write.
+	farBehind = 10_000
+	// slowDisk is etcd's own advice for the 99th percentile, tenfold: windows outlast seconds.
+	slowDisk = 100 * time.Millisecond
+	// lateSnapshot is how many times the pause between snapshots is too long.
+	lateSnapshot = 3
+)
+
+// etcdMembers judges the members one by one, and the disk of the one on this machine.
+func (r *findings) etcdMembers(f facts) {
+	for _, m := range f.members {
+		switch {
+		case m.Err != nil:
+		case m.Learner:
+			r.Add("etcd-lag", report.Warn, "It gets its vote when it has caught up; see the log of its node",
+				"%s has no vote yet", m.Endpoint)
+		case m.Lag > farBehind:
+			r.Add("etcd-lag", report.Warn, "Look at its disk and network", "%s is %d entries behind", m.Endpoint, m.Lag)
+		}
+	}
+	if !r.Has("etcd-lag") {
+		r.Add("etcd-lag", report.OK, "", "every member that answers votes and keeps up")
+	}
+	if !f.own {
+		return
+	}
+	for _, m := range f.members {
+		if p99 := f.syncs[member.HostOf(m.Endpoint)]; p99 > slowDisk {
+			r.Add("etcd-disk", report.Warn, "Give etcd inside a faster disk, or one of its own",
+				"%s: one in a hundred writes takes %v or more to reach the disk", m.Endpoint, p99)
+		}
+	}
+	if !r.Has("etcd-disk") {
+		r.Add("etcd-disk", report.OK, "", "no slow disk")
+	}
+	switch {
+	case f.due == 0:
+	case len(f.snapshots) == 0:
+		r.Add("etcd-snapshot", report.Warn, "See the log of this machine's node",
+			"this machine has no snapshot of etcd")
+	default:
+		age := f.now.Time().Sub(f.snapshots[0].At)
+		level, do := report.OK, ""
+		if age > lateSnapshot*f.due {
+			level, do = report.Warn, "See the log of this machine's node; is the disk full?"
+		}
+		r.Add("etcd-snapshot", level, do, "the latest of this machine is %s old", text.Span(age))
 	}
 }
 

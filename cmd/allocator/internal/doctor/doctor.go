@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
@@ -107,7 +108,7 @@ ca, cert, key and token-file are as the flags, which stand in for them:
 		var checks report.Report
 		reached, maxSkew := true, c.Issue.MaxSkew
 		given := deployment.NodeAddrs(nil, strings.Join(*addrs, ","))
-		if *count == 0 || len(c.Etcd.Endpoints) > 0 || len(given) == 0 {
+		if *count == 0 || len(c.Etcd.Addresses()) > 0 || len(given) == 0 {
 			s, err := deployment.OpenSpace(a, "doctor", load)
 			if err != nil {
 				return err
@@ -161,7 +162,14 @@ type facts struct {
 	expect   int // nodes; 0: any number
 
 	members []etcdstore.Member
-	noSpace bool
+	own     bool                     // The members are inside nodes.
+	mutual  bool                     // They take calls with certificates of their authority alone.
+	syncs   map[string]time.Duration // by host: within this time 99 of 100 writes were on disk
+	// snapshots are those of this machine, the latest first, and due is how often there is to be one; 0:
+	// it has no member, or writes none.
+	snapshots []inside.Snapshot
+	due       time.Duration
+	noSpace   bool
 	noSpaceErr,
 	loadErr,
 	compactErr,
@@ -188,12 +196,20 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 	sys := clock.NewSystem(clock.SystemConfig{})
 	f := facts{
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
-		sids: s.Cfg.SIDRange, space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Endpoints, ","),
+		sids: s.Cfg.SIDRange, space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Addresses(), ","),
 		slack: s.Cfg.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.ExtendEvery(),
 		kernel: sys.Kernel(), hint: d.Hint,
 	}
 	progress.Set("asking the members of etcd")
 	f.members = s.Store.Members(ctx, sys)
+	if e := s.Cfg.Etcd; len(e.Endpoints) == 0 {
+		f.own, f.mutual = true, e.TLS.CA != "" && e.TLS.Cert != ""
+		f.syncs = inside.SyncTimes(ctx, e)
+		if e.Inside.Dir != "" {
+			f.due = e.Inside.SnapshotEvery
+			f.snapshots, _ = inside.Dir(e.Inside.Dir).List() // none are a finding
+		}
+	}
 	if f.reached() {
 		progress.Set("reading the space from etcd")
 		f.noSpace, f.noSpaceErr = s.Store.NoSpace(ctx)

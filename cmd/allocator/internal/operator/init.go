@@ -61,7 +61,7 @@ change, and nodes learn them from etcd.`,
 		if err != nil {
 			return err
 		}
-		if len(c.Etcd.Endpoints) == 0 {
+		if len(c.Etcd.Addresses()) == 0 {
 			return cli.NoEndpoints("init")
 		}
 		if err := c.Validate(); err != nil {
@@ -122,7 +122,7 @@ change, and nodes learn them from etcd.`,
 		case err != nil:
 			return cli.Exit(cli.ExitUnavailable,
 				fmt.Errorf("etcd at %s does not answer: %w; check that it runs and that --etcd.endpoints is right",
-					strings.Join(c.Etcd.Endpoints, ", "), err))
+					strings.Join(c.Etcd.Addresses(), ", "), err))
 		}
 		space, era := now.Config.Value, now.Era.Value
 		if format.Value == "json" {

@@ -44,14 +44,18 @@ func tuneGC() {
 func ServeCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run one node against etcd",
+		Short: "Run one node, with an etcd inside or against one of yours",
 		Long: `Serve waits for etcd to answer and for the space to be initialized (see "allocator init").
+
+With --etcd.inside the node runs a member of etcd itself, as a second process. The same
+--etcd.join on three machines is a cluster; nodes without --etcd.inside are its clients.
 
 SIGINT and SIGTERM stop it in order, and it gives its sid back. SIGHUP makes it read
 certificates, tokens and gossip keys at once; without it they are read every 5 s. Settings
 need a restart.`,
-		Example: "  allocator serve --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379",
-		Args:    cobra.NoArgs,
+		Example: "  allocator serve --etcd.inside /var/lib/allocator --etcd.join 10.0.0.1,10.0.0.2,10.0.0.3\n" +
+			"  allocator serve --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379",
+		Args: cobra.NoArgs,
 	}
 	load := a.Settings(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -59,7 +63,7 @@ need a restart.`,
 		if err != nil {
 			return err
 		}
-		if len(c.Etcd.Endpoints) == 0 {
+		if len(c.Etcd.Addresses()) == 0 {
 			return cli.NoEndpoints("serve")
 		}
 		if err := c.Validate(); err != nil {
@@ -69,8 +73,21 @@ need a restart.`,
 		signal.Notify(hangup, syscall.SIGHUP)
 		a.DetachErr()
 		log := cli.Logger(c.Log, a.Err)
-		d, err := daemon.New(daemon.Config{Settings: c, Sources: sources, Version: a.Build().Version, Logger: log})
-		if err != nil {
+		program, err := os.Executable()
+		if err != nil && c.Etcd.Inside.Dir != "" {
+			return cli.UsageError("etcd.inside: the program does not find itself: %w", err)
+		}
+		d, err := daemon.New(daemon.Config{
+			Settings: c,
+			Sources:  sources,
+			Version:  a.Build().Version,
+			Logger:   log,
+			Program:  program,
+		})
+		switch {
+		case err != nil && c.Etcd.Inside.Dir != "":
+			return cli.Exit(cli.ExitUsage, err) // A restart would not help.
+		case err != nil:
 			return err
 		}
 		tuneGC()

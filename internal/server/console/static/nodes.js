@@ -41,6 +41,11 @@ function cluster() {
   text($("#latency"), `${latency(snap.total.work.p50_us)} · ${latency(snap.total.work.p99_us)}`);
   text($("#members"), etcd ? `${etcd.answer} of ${etcd.endpoints}` : "–");
   text($("#leader"), (etcd && etcd.leader) || "–");
+  if ($("#etcd") && etcd && etcd.members) {
+    const mib = (m) => `${(m.database_bytes / 1048576).toFixed(1)} MiB${m.quota_bytes ? `, ${Math.floor(m.database_bytes * 100 / m.quota_bytes)} %` : ""}`;
+    rows($("#etcd"), etcd.members.map((m) => ({ key: m.endpoint, values: [m.endpoint, m.problem || (m.leads ? "leader" : m.learner ? "learner" : "follower"),
+      String(m.lag), mib(m), m.sync_p99_us ? latency(m.sync_p99_us) : "–"] })), [{}, {}, { class: "n" }, { class: "n" }, { class: "n" }]);
+  }
   text($("#write"), latency(work.etcd_write_us));
   const serves = (n) => (n.state === "serving" ? 1 : 0);
   let list = [...snap.nodes].sort((a, b) => serves(a) - serves(b));

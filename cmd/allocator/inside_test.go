@@ -1,0 +1,572 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/client"
+)
+
+// insides are three machines, 127.0.0.1 to 127.0.0.3, on which nodes run with etcd inside.
+type insides struct {
+	t        *testing.T
+	dir, bin string
+	clients  int // ports
+	members  int
+	nodes    [4]*exec.Cmd // by machine, from 1
+	logs     [4]*output.Text
+	join     string
+	more     []string // settings of all
+}
+
+func newInsides(t *testing.T) *insides {
+	t.Helper()
+	bin, err := build.Dev(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &insides{t: t, dir: t.TempDir(), bin: bin, join: "127.0.0.1,127.0.0.2,127.0.0.3"}
+	c.clients = freeOnAll(t)
+	c.members = freeOnAll(t)
+	t.Cleanup(func() {
+		for i := range c.nodes {
+			c.stop(i)
+			if log := c.logs[i]; log != nil && t.Failed() {
+				text := log.String()
+				t.Logf("machine %d:\n…%s", i, text[max(0, len(text)-5000):])
+			}
+			if pid := c.etcd(i); i > 0 && pid != 0 {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	})
+	c.must("etcd", "certs", "--hosts", c.join, "--out", filepath.Join(c.dir, "pki"))
+	return c
+}
+
+// freeOnAll returns a port that is free on all three machines, below those of outgoing connections.
+func freeOnAll(t *testing.T) int {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
+		port := 20_000 + l.Addr().(*net.TCPAddr).Port%10_000
+		free := true
+		for i := 1; i <= 3; i++ {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%d", i, port))
+			if free = free && err == nil; err == nil {
+				_ = l.Close()
+			}
+		}
+		if free {
+			return port
+		}
+	}
+	t.Fatal("no port is free on three addresses")
+	return 0
+}
+
+func (c *insides) machine(i int) string { return fmt.Sprintf("127.0.0.%d", i) }
+func (c *insides) data(i int) string    { return filepath.Join(c.dir, fmt.Sprintf("m%d", i)) }
+
+// settings are those of machine i, as flags.
+func (c *insides) settings(i int) []string {
+	host, pki := c.machine(i), filepath.Join(c.dir, "pki")
+	return append([]string{
+		"--etcd.join", c.join, "--etcd.address", host, "--etcd.inside", c.data(i),
+		"--etcd.port-clients", strconv.Itoa(c.clients), "--etcd.port-members", strconv.Itoa(c.members),
+		"--etcd.tls.ca", filepath.Join(pki, "ca.pem"),
+		"--etcd.tls.cert", filepath.Join(pki, host+".pem"), "--etcd.tls.key", filepath.Join(pki, host+".key"),
+	}, c.more...)
+}
+
+// start starts the node of machine i.
+func (c *insides) start(i int, more ...string) {
+	c.t.Helper()
+	host := c.machine(i)
+	args := append([]string{"serve", "--node.name", "node-" + strconv.Itoa(i)}, c.settings(i)...)
+	for _, l := range []struct {
+		name string
+		port int
+	}{{"grpc", 5}, {"http", 6}, {"admin", 7}, {"gossip", 8}} {
+		args = append(args, "--listen."+l.name, net.JoinHostPort(host, strconv.Itoa(c.clients-10_000+l.port)))
+	}
+	cmd := exec.Command(c.bin, append(args, more...)...)
+	c.logs[i] = &output.Text{}
+	cmd.Stderr = c.logs[i]
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// The member writes to the node's stderr and may outlive it: Wait must not wait for that.
+	cmd.WaitDelay = 100 * time.Millisecond
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.nodes[i] = cmd
+}
+
+// stop stops the node of machine i in order.
+func (c *insides) stop(i int) {
+	if c.nodes[i] == nil {
+		return
+	}
+	_ = c.nodes[i].Process.Signal(syscall.SIGTERM)
+	_ = c.nodes[i].Wait()
+	c.nodes[i] = nil
+}
+
+// crash kills the node of machine i, and leaves its member.
+func (c *insides) crash(i int) {
+	_ = c.nodes[i].Process.Kill()
+	_ = c.nodes[i].Wait()
+	c.nodes[i] = nil
+}
+
+// etcd returns the process of the member of machine i; 0: none.
+func (c *insides) etcd(i int) int {
+	text, err := os.ReadFile(filepath.Join(c.data(i), "etcd.lock"))
+	if err != nil {
+		return 0
+	}
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	if pid == 0 || syscall.Kill(pid, 0) != nil {
+		return 0
+	}
+	return pid
+}
+
+func (c *insides) try(args ...string) (string, error) {
+	cmd := exec.Command(c.bin, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+func (c *insides) must(args ...string) string {
+	c.t.Helper()
+	out, err := c.try(args...)
+	if err != nil {
+		c.t.Fatalf("allocator %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// command runs a command with the settings of machine i behind its own words.
+func (c *insides) command(i int, words ...string) (string, error) {
+	return c.try(append(words, c.settings(i)...)...)
+}
+
+// says waits until a command with the settings of machine i prints a text.
+func (c *insides) says(i int, want string, words ...string) {
+	c.t.Helper()
+	awaitOK(c.t, strings.Join(words, " "), func() error {
+		out, err := c.command(i, words...)
+		if !strings.Contains(out, want) {
+			return fmt.Errorf("%w: %s; want %q", err, out, want)
+		}
+		return nil
+	})
+}
+
+// draws waits until machine i gives an ID.
+func (c *insides) draws(i int) {
+	c.t.Helper()
+	awaitOK(c.t, "an ID", func() error {
+		r, err := http.Post(fmt.Sprintf("http://%s:%d/v1/ids", c.machine(i), c.clients-10_000+6), "", nil)
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return fmt.Errorf("status %d", r.StatusCode)
+		}
+		return nil
+	})
+}
+
+func (c *insides) logged(i int, want string) {
+	c.t.Helper()
+	awaitOK(c.t, "the log of machine "+strconv.Itoa(i), func() error {
+		if !strings.Contains(c.logs[i].String(), want) {
+			return fmt.Errorf("it does not say %q", want)
+		}
+		return nil
+	})
+}
+
+// TestEtcdInside starts the same line on three machines and takes the cluster through the life of
+// its members: crashes of either process, lost data, a member replaced, removed, and back.
+func TestEtcdInside(t *testing.T) {
+	tier.Check(t, "builds the program, and runs three nodes with etcd inside")
+	t.Parallel()
+	c := newInsides(t)
+
+	// Nobody begins before all are there, and init waits for them.
+	c.start(1)
+	c.logged(1, "127.0.0.2 to answer")
+	c.start(2)
+	c.logged(2, "127.0.0.3 to answer")
+	if c.etcd(1) != 0 || c.etcd(2) != 0 {
+		t.Error("a member began without the third")
+	}
+	if _, err := os.Stat(filepath.Join(c.data(1), "member.json")); err == nil {
+		t.Error("a member that waits has written who it is")
+	}
+	initialized := make(chan error)
+	go func() {
+		out, err := c.command(1, "init", "--fresh", "--timeout", "1m")
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		initialized <- err
+	}()
+	began := time.Now()
+	c.start(3)
+	if err := <-initialized; err != nil {
+		t.Fatal(err)
+	}
+	c.draws(3)
+	first := time.Since(began)
+	t.Logf("the first ID came %v after the third start", first.Round(time.Millisecond))
+	if first > 10*time.Second && !testing.Short() {
+		t.Errorf("the first ID came %v after the third start, want 10 s at most", first)
+	}
+	for i := 1; i <= 3; i++ {
+		c.draws(i)
+	}
+	memory(t, c)
+	c.says(1, "3 of 3 voting members answer, 2 are needed: 1 more may fail", "etcd", "status")
+	c.says(2, "voter", "etcd", "members")
+
+	// A crash of either process leaves the other.
+	member := c.etcd(1)
+	c.crash(1)
+	if c.etcd(1) != member {
+		t.Error("the member ended with its node")
+	}
+	c.says(2, "3 of 3 voting members answer", "etcd", "status")
+	c.start(1)
+	c.logged(1, "taken over")
+	c.draws(1)
+	if c.etcd(1) != member {
+		t.Error("the member was restarted")
+	}
+	if err := syscall.Kill(member, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	c.draws(1)
+	c.logged(1, "etcd inside ended")
+	awaitOK(t, "the member", func() error {
+		if pid := c.etcd(1); pid == 0 || pid == member {
+			return fmt.Errorf("process %d", pid)
+		}
+		return nil
+	})
+	if out, err := c.try(append([]string{"serve", "--listen.grpc", "127.0.0.1:0"}, c.settings(1)...)...); err == nil || !strings.Contains(out, "in use by another node") {
+		t.Errorf("a second node on one directory: %v, %s", err, out)
+	}
+
+	// A node that stops takes its member along.
+	member = c.etcd(3)
+	c.stop(3)
+	if syscall.Kill(member, 0) == nil {
+		t.Error("the member outlives the stop of its node")
+	}
+
+	// With one member away no other may be removed. Its data is lost: it does not begin again, and is
+	// replaced under its address, by itself.
+	if out, err := c.command(1, "etcd", "remove", "127.0.0.2", "--yes"); err == nil || !strings.Contains(out, "the quorum would not survive this") {
+		t.Errorf("remove with one away: %v, %s", err, out)
+	}
+	if err := os.Rename(c.data(3), c.data(3)+"-lost"); err != nil {
+		t.Fatal(err)
+	}
+	c.start(3)
+	c.logged(3, "its data was lost")
+	c.draws(3) // as a client of the other two
+	if c.etcd(3) != 0 {
+		t.Error("a member whose data was lost began again")
+	}
+	if out, err := c.command(1, "etcd", "replace", "127.0.0.3", "--dry-run"); err != nil || !strings.Contains(out, "does the quorum survive this? yes") || !strings.Contains(out, "nothing was changed") {
+		t.Errorf("replace --dry-run: %v, %s", err, out)
+	}
+	out, err := c.command(1, "etcd", "replace", "127.0.0.3", "--yes")
+	if err != nil {
+		t.Fatalf("replace: %v, %s", err, out)
+	}
+	t.Logf("%s", out)
+	c.says(1, "3 of 3 voting members answer", "etcd", "status")
+	c.logged(3, "votes now")
+
+	// The old data comes back: it counts no more. Then the member is removed, and joins as a new one.
+	c.stop(3)
+	if err := os.Rename(c.data(3), c.data(3)+"-new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(c.data(3)+"-lost", c.data(3)); err != nil {
+		t.Fatal(err)
+	}
+	c.start(3)
+	c.logged(3, "removed 127.0.0.3 from their cluster")
+	c.stop(3)
+	if out, err := c.command(1, "etcd", "remove", "127.0.0.3", "--yes"); err != nil {
+		t.Fatalf("remove: %v, %s", err, out)
+	}
+	c.says(1, "2 of 2 voting members answer", "etcd", "status")
+	if err := os.RemoveAll(c.data(3)); err != nil {
+		t.Fatal(err)
+	}
+	c.start(3)
+	c.says(1, "3 of 3 voting members answer", "etcd", "status")
+	c.draws(3)
+}
+
+// memory prints what a node and its member hold at rest.
+func memory(t *testing.T, c *insides) {
+	for i := 1; i <= 3; i++ {
+		sum := 0
+		for _, pid := range []int{c.nodes[i].Process.Pid, c.etcd(i)} {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			if err != nil {
+				return
+			}
+			_, rest, _ := strings.Cut(string(text), "VmRSS:")
+			kb, _ := strconv.Atoi(strings.Fields(rest)[0])
+			sum += kb
+		}
+		t.Logf("machine %d: node and member hold %d MiB", i, sum>>10)
+		if sum>>10 > 120 {
+			t.Errorf("machine %d: node and member hold %d MiB, want 120 at most", i, sum>>10)
+		}
+	}
+}
+
+// TestEtcdInsideRestore restores a snapshot on three machines while their nodes run. Every node
+// refuses until the new era, and none needs a restart.
+func TestEtcdInsideRestore(t *testing.T) {
+	tier.Check(t, "builds the program, and runs three nodes with etcd inside")
+	t.Parallel()
+	c := newInsides(t)
+	c.more = []string{"--lease.window", "12s", "--worker.window", "12s"} // The new era begins so much later.
+	for i := 1; i <= 3; i++ {
+		c.start(i)
+	}
+	if out, err := c.command(1, "init", "--fresh", "--timeout", "1m"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for i := 1; i <= 3; i++ {
+		c.draws(i)
+	}
+	backup := filepath.Join(c.dir, "backup.db")
+	if out, err := c.command(1, "etcd", "snapshot", backup); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	awaitOK(t, "a snapshot by itself", func() error {
+		list, err := filepath.Glob(c.data(1) + "/snapshots/hourly-*.db")
+		if len(list) == 0 {
+			return fmt.Errorf("none: %v", err)
+		}
+		return nil
+	})
+	time.Sleep(6 * time.Second) // lease.extend-every and more: windows that the backup does not know
+	if out, err := c.command(1, "etcd", "restore", filepath.Join(c.data(1), "member.json"), "--yes"); err == nil || !strings.Contains(out, "is no snapshot of etcd") {
+		t.Errorf("restore of another file: %v, %s", err, out)
+	}
+	for i := 1; i <= 3; i++ {
+		out, err := c.command(i, "etcd", "restore", backup, "--yes")
+		if err != nil {
+			t.Fatalf("restore: %v, %s", err, out)
+		}
+		if i == 1 {
+			t.Logf("%s", out)
+		}
+	}
+	for i := 1; i <= 3; i++ {
+		awaitOK(t, "HISTORY_REWOUND", func() error {
+			_, body, err := c.readyz(i)
+			if err == nil && !strings.Contains(body, "HISTORY_REWOUND") {
+				err = fmt.Errorf("%s", body)
+			}
+			return err
+		})
+	}
+	if out, err := c.command(1, "admin", "recover", "--yes", "--addr", net.JoinHostPort(c.machine(1), strconv.Itoa(c.clients-10_000+5))); err != nil {
+		t.Fatalf("recover: %v, %s", err, out)
+	}
+	for i := 1; i <= 3; i++ {
+		awaitOK(t, "ready", func() error {
+			code, body, err := c.readyz(i)
+			if err == nil && code != http.StatusOK {
+				err = fmt.Errorf("%s", body)
+			}
+			return err
+		})
+		c.draws(i)
+	}
+}
+
+func (c *insides) readyz(i int) (int, string, error) {
+	r, err := http.Get(fmt.Sprintf("http://%s:%d/readyz?verbose", c.machine(i), c.clients-10_000+7))
+	if err != nil {
+		return 0, "", err
+	}
+	defer r.Body.Close()
+	var b bytes.Buffer
+	_, err = b.ReadFrom(r.Body)
+	return r.StatusCode, b.String(), err
+}
+
+// A node that cannot run a member says why and writes nothing.
+func TestEtcdInsideBadInput(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	file := filepath.Join(t.TempDir(), "file")
+	used := t.TempDir()
+	for path, text := range map[string]string{file: "", filepath.Join(used, "photo.jpg"): ""} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newer := t.TempDir()
+	marker, err := json.Marshal(map[string]string{"host": "127.0.0.1", "peer": "http://127.0.0.1:2380", "version": "3.99.0"})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(newer, "member.json"), marker, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--etcd.inside", dir, "--etcd.endpoints", "http://127.0.0.1:1"}, "etcd.endpoints is set too"},
+		{[]string{"--etcd.join", "a,b,c", "--etcd.endpoints", "http://127.0.0.1:1"}, "etcd.endpoints is set too"},
+		{[]string{"--etcd.inside", dir, "--etcd.join", "127.0.0.1,127.0.0.1"}, "named twice"},
+		{[]string{"--etcd.inside", dir, "--etcd.join", "A.example,a.example", "--etcd.insecure"}, "named twice"},
+		{[]string{"--etcd.inside", dir, "--etcd.join", "10.0.0.1:2380"}, "is not a host"},
+		{[]string{"--etcd.inside", dir, "--etcd.join", "198.51.100.1,198.51.100.2,198.51.100.3"}, "could change what nodes were granted"},
+		{[]string{"--etcd.inside", dir, "--etcd.join", "198.51.100.1,198.51.100.2", "--etcd.insecure"}, "is an address of this machine"},
+		{[]string{"--etcd.inside", dir, "--etcd.join", "127.0.0.1", "--etcd.address", "127.0.0.9"}, "is not in etcd.join"},
+		{[]string{"--etcd.inside", dir, "--etcd.tls.ca", file}, "all of etcd.tls.ca, etcd.tls.cert and etcd.tls.key"},
+		{[]string{"--etcd.inside", dir, "--etcd.port-clients", "70000"}, "is not a port"},
+		{[]string{"--etcd.inside", dir, "--etcd.port-clients", "2380"}, "choose another"},
+		{[]string{"--etcd.inside", dir, "--etcd.quota", "1MiB"}, "64MiB to 8GiB"},
+		{[]string{"--etcd.inside", dir, "--etcd.snapshot-every", "1s"}, "out of range"},
+		{[]string{"--etcd.inside", dir, "--lease.ttl", "2s", "--lease.keepalive", "500ms"}, "that etcd inside grants"},
+		{[]string{"--etcd.inside", file}, "is not a directory"},
+		{[]string{"--etcd.inside", used}, "is not empty"},
+		{[]string{"--etcd.inside", newer}, "was used by etcd 3.99.0"},
+		{[]string{"--etcd.inside", "/proc/none"}, "etcd.inside: /proc/none"},
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), append([]string{"serve", "--listen.grpc", "127.0.0.1:0"}, tc.args...), strings.NewReader(""), &out, &errs, nil)
+		if code != 2 || !strings.Contains(errs.String(), tc.want) {
+			t.Errorf("%v: exit code %d, %s; want 2 and %q", tc.args, code, errs.String(), tc.want)
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the directory was made")
+	}
+}
+
+// TestEtcdInsideUnderPressure takes every core with requests for IDs, at nodes that have etcd
+// inside. No election happens, and no window is lost.
+func TestEtcdInsideUnderPressure(t *testing.T) {
+	tier.Nightly(t, "takes all cores for half a minute")
+	c := newInsides(t)
+	for i := 1; i <= 3; i++ {
+		c.start(i)
+	}
+	if out, err := c.command(1, "init", "--fresh", "--timeout", "1m"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for i := 1; i <= 3; i++ {
+		c.draws(i)
+	}
+	before := c.elections()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	var ids, failures atomic.Int64
+	for i := 1; i <= 3; i++ {
+		sdk, err := client.New(client.Options{Targets: []string{net.JoinHostPort(c.machine(i), strconv.Itoa(c.clients-10_000+5))}, Unordered: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sdk.Close()
+		for range 16 * runtime.NumCPU() {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if b, err := sdk.Block(ctx, 1); err == nil {
+						ids.Add(int64(b.Count))
+					} else if ctx.Err() == nil {
+						failures.Add(1)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	t.Logf("%d IDs in 30 s, one a request; %d calls failed; leaders changed %d times before and %d times after", ids.Load(), failures.Load(), before, c.elections())
+	if after := c.elections(); after != before {
+		t.Errorf("the leader changed %d times under load", after-before)
+	}
+	for i := 1; i <= 3; i++ {
+		if log := c.logs[i].String(); strings.Contains(log, "WINDOW_EXHAUSTED") || strings.Contains(log, "lease lost") {
+			t.Errorf("machine %d lost its window", i)
+		}
+		c.draws(i)
+	}
+}
+
+// elections returns how often machine 1 saw a leader change.
+func (c *insides) elections() (n int) {
+	c.t.Helper()
+	pki := filepath.Join(c.dir, "pki")
+	pair, err := tls.LoadX509KeyPair(filepath.Join(pki, "127.0.0.1.pem"), filepath.Join(pki, "127.0.0.1.key"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM([]byte(readFile(c.t, filepath.Join(pki, "ca.pem"))))
+	r, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool}}}).
+		Get(fmt.Sprintf("https://127.0.0.1:%d/metrics", c.clients))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(r.Body); err != nil {
+		c.t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(b.String(), "\netcd_server_leader_changes_seen_total ")
+	if !ok {
+		c.t.Fatal("etcd counts no changes of its leader")
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	if n, err = strconv.Atoi(line); err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,189 @@
+// Package etcd holds the commands for the etcd that nodes run inside: its members, snapshots and
+// certificates. What changes members shows its plan, with the question whether the quorum survives
+// it, and asks.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// Command returns "allocator etcd".
+func Command(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "etcd",
+		Short: "The etcd that nodes run inside: members, snapshots, certificates",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(certsCommand(a), statusCommand(a), membersCommand(a), removeCommand(a), replaceCommand(a),
+		snapshotCommand(a), restoreCommand(a), runCommand(a))
+	return cmd
+}
+
+// runCommand returns "allocator etcd run", which a node starts.
+func runCommand(*cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:    "run DIRECTORY",
+		Short:  "Run the member of a directory that \"allocator serve --etcd.inside\" prepared",
+		Args:   cobra.ExactArgs(1),
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return inside.Serve(cmd.Context(), inside.Dir(args[0]))
+		},
+	}
+}
+
+// call is a command that asks the members.
+type call struct {
+	a       *cli.App
+	cmd     *cobra.Command
+	format  *cli.Choice
+	timeout *time.Duration
+	load    func() (config.Config, []config.Setting, error)
+	dryRun  *bool // nil: the command changes nothing
+	yes     *bool // nil: the command does not ask
+}
+
+func newCall(a *cli.App, cmd *cobra.Command, changes bool) *call {
+	c := &call{a: a, cmd: cmd, format: cli.FormatFlag(cmd)}
+	if changes {
+		c.dryRun = cmd.Flags().Bool("dry-run", false, "show the plan, and change nothing")
+		c.yes = cmd.Flags().Bool("yes", false, "do not ask for confirmation")
+	}
+	c.timeout = cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
+	c.load = a.Settings(cmd)
+	cli.ListSettings(cmd, "etcd", "log")
+	return c
+}
+
+// settings returns the settings, which have to name the members.
+func (c *call) settings() (config.Config, error) {
+	s, _, err := c.load()
+	if err != nil {
+		return s, err
+	}
+	if len(s.Etcd.Addresses()) == 0 {
+		return s, cli.NoEndpoints("etcd " + c.cmd.Name())
+	}
+	if err := s.Validate(); err != nil {
+		return s, cli.InvalidSettings(err)
+	}
+	return s, nil
+}
+
+// open connects to the members.
+func (c *call) open() (config.Config, *etcdstore.Group, error) {
+	s, err := c.settings()
+	if err != nil {
+		return s, nil, err
+	}
+	dial, _, err := daemon.DialConfig(s.Etcd, cli.Logger(config.Log{Level: "error", Format: s.Log.Format}, c.a.Err))
+	if err != nil {
+		return s, nil, cli.Exit(cli.ExitUsage, err)
+	}
+	g, err := etcdstore.OpenGroup(dial)
+	if err != nil {
+		return s, nil, cli.Exit(cli.ExitUnavailable, err)
+	}
+	return s, g, nil
+}
+
+// seen is what the members say.
+type seen struct {
+	list    []etcdstore.MemberStatus
+	cluster uint64
+	problem error // A majority does not answer.
+}
+
+// look asks the members. Without a quorum those in the settings are asked each by itself.
+func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group) seen {
+	cluster, list, err := g.List(ctx)
+	if err != nil {
+		for _, url := range s.Etcd.Addresses() {
+			list = append(list, member.Member{Name: member.HostOf(url), Clients: []string{url}})
+		}
+		ctx = context.WithoutCancel(ctx) // each answer has a limit of its own
+	}
+	out := seen{cluster: cluster, problem: err, list: g.Status(ctx, list)}
+	for _, m := range out.list {
+		if out.cluster == 0 {
+			out.cluster = m.Cluster
+		}
+	}
+	return out
+}
+
+func (s seen) states() (out []member.State) {
+	for _, m := range s.list {
+		out = append(out, member.State{Member: m.Member, Healthy: m.Err == nil})
+	}
+	return out
+}
+
+// unavailable is the error of a cluster without a quorum.
+func unavailable(s config.Config, err error) error {
+	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no majority of %s answers: %w; \"allocator etcd status\" shows "+
+		"which do", strings.Join(s.Etcd.Addresses(), ", "), err))
+}
+
+// plan is what a change would do.
+type plan struct {
+	Title    string   `json:"plan"`
+	Found    []string `json:"found,omitempty"`
+	Quorum   string   `json:"quorum,omitempty"` // whether it survives
+	Does     []string `json:"does"`
+	Then     []string `json:"then,omitempty"`
+	question string
+}
+
+// run shows a plan, asks, and reports whether to carry it out.
+func (c *call) run(p plan, refused error) (bool, error) {
+	if *c.dryRun && c.format.Value == "json" {
+		return false, errors.Join(cli.PrintLine(c.a.Out, p), refusal(refused))
+	}
+	w := c.a.Err
+	for _, text := range p.Found {
+		fmt.Fprintln(w, text)
+	}
+	if p.Quorum != "" {
+		fmt.Fprintf(w, "does the quorum survive this? %s\n", p.Quorum)
+	}
+	if refused != nil {
+		return false, refusal(refused)
+	}
+	fmt.Fprintf(w, "\n%s:\n", p.Title)
+	for _, text := range p.Does {
+		fmt.Fprintf(w, "  %s\n", text)
+	}
+	if len(p.Then) > 0 {
+		fmt.Fprintln(w, "then it is for you to:")
+		for _, text := range p.Then {
+			fmt.Fprintf(w, "  %s\n", text)
+		}
+	}
+	if *c.dryRun {
+		_, err := fmt.Fprintln(c.a.Out, "nothing was changed (--dry-run)")
+		return false, err
+	}
+	return true, cli.Confirm(c.a, *c.yes, p.question)
+}
+
+func refusal(err error) error {
+	if err == nil {
+		return nil
+	}
+	return cli.Exit(cli.ExitInvalid, fmt.Errorf("%w; nothing was changed", err))
+}

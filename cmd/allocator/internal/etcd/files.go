@@ -1,0 +1,174 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/certs"
+	"github.com/flakelease/allocator/internal/inside"
+)
+
+// certsCommand returns "allocator etcd certs".
+func certsCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "certs",
+		Short: "Make an authority and a certificate for each host",
+		Long: `Certs makes ca.pem and ca.key, once, and for each host HOST.pem and HOST.key, which are valid to
+serve and to call with: for etcd inside (etcd.tls), and for the API (tls). Give each machine ca.pem and its
+own two files. ca.key stays where it is.
+
+Run it again with more hosts to add certificates, and to renew those of which less than a tenth of their
+time is left. Nodes and members read files again when they change.`,
+		Example: "  allocator etcd certs --hosts 10.0.0.1,10.0.0.2,10.0.0.3 --out pki",
+		Args:    cobra.NoArgs,
+	}
+	hosts := cmd.Flags().StringSlice("hosts", nil, "addresses or names of the machines, comma-separated")
+	out := cmd.Flags().String("out", "pki", "`directory` for the files")
+	days := cmd.Flags().Int("days", 365, "how long certificates are valid")
+	again := cmd.Flags().Bool("renew", false, "replace certificates that are valid")
+	_ = cmd.MarkFlagDirname("out")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if len(*hosts) == 0 {
+			return cli.UsageError("--hosts is empty: name the machines, such as --hosts 10.0.0.1,10.0.0.2,10.0.0.3")
+		}
+		if *days < 1 || *days > 3650 {
+			return cli.UsageError("--days is %d: it must be 1 to 3650", *days)
+		}
+		authority := certs.Authority{Dir: *out, Now: time.Now()}
+		made, err := authority.Sign(*hosts, time.Duration(*days)*24*time.Hour, *again)
+		switch {
+		case errors.Is(err, certs.ErrAuthority):
+			return cli.UsageError("%w", err)
+		case err != nil:
+			return cli.Exit(cli.ExitInvalid, err)
+		case len(made) == 0:
+			_, err = fmt.Fprintf(a.Out, "%s has valid certificates of all %d hosts already\n", *out, len(*hosts))
+			return err
+		}
+		_, err = fmt.Fprintf(a.Out, "%s has certificates for %s, valid for %d days; keep %s/ca.key away from the "+
+			"machines\n", *out, strings.Join(made, ", "), *days, *out)
+		return err
+	}
+	return cmd
+}
+
+// snapshotCommand returns "allocator etcd snapshot".
+func snapshotCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot FILE",
+		Short: "Write a snapshot of etcd into a file",
+		Long: `Snapshot writes what etcd holds now. Members with etcd inside write one each hour by themselves, into
+the directory snapshots of etcd.inside; copy these to another machine.`,
+		Example: "  allocator etcd snapshot backup.db --config /etc/allocator/allocator.yaml",
+		Args:    cobra.ExactArgs(1),
+	}
+	c := newCall(a, cmd, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		_, g, err := c.open()
+		if err != nil {
+			return err
+		}
+		defer g.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
+		defer cancel()
+		if err := inside.Save(ctx, g, args[0]); err != nil {
+			if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+				return cli.UsageError("%w", err)
+			}
+			return cli.Exit(cli.ExitUnavailable, err)
+		}
+		info, err := os.Stat(args[0])
+		if err != nil {
+			return cli.Exit(cli.ExitInvalid, err)
+		}
+		if c.format.Value == "json" {
+			return cli.PrintLine(a.Out, inside.Snapshot{Path: args[0], At: info.ModTime(), Size: info.Size()})
+		}
+		_, err = fmt.Fprintf(a.Out, "%s has %s\n", args[0], mebi(info.Size()))
+		return err
+	}
+	return cmd
+}
+
+// restoreCommand returns "allocator etcd restore".
+func restoreCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Restore this machine's member from a snapshot, into a new cluster",
+		Long: `Restore prepares the directory of etcd.inside with a snapshot, and restarts the member if one runs.
+The node goes on running: it knows what it was granted. Run it on every machine of etcd.join with the same
+file. The members are a new cluster then, and every node refuses until "allocator admin recover" has begun a
+new era.
+
+The data that the member had is kept in the directory.`,
+		Example: "  allocator etcd restore backup.db --config /etc/allocator/allocator.yaml",
+		Args:    cobra.ExactArgs(1),
+	}
+	c := newCall(a, cmd, true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := c.settings()
+		if err != nil {
+			return err
+		}
+		in := s.Etcd.Inside
+		if in.Dir == "" {
+			return cli.UsageError("restore works on a machine with a member: give --etcd.inside or --config")
+		}
+		host, _, err := inside.OwnAddress(cmd.Context(), in)
+		if err != nil {
+			return cli.UsageError("%w", err)
+		}
+		d, hosts := inside.Dir(in.Dir), in.Join
+		if len(hosts) == 0 {
+			hosts = []string{host}
+		}
+		r, err := d.PlanRestore(args[0], host, s.Etcd.PeerURL(host), inside.Initial(hosts, s.Etcd.PeerURL))
+		if err != nil {
+			return cli.Exit(cli.ExitInvalid, err)
+		}
+		if ok, err := c.run(planRestore(r, in.Dir, hosts), nil); err != nil || !ok {
+			return err
+		}
+		if err := d.Restore(r); err != nil {
+			return cli.Exit(cli.ExitInvalid, err)
+		}
+		if err := d.Terminate(*c.timeout); err != nil {
+			return cli.Exit(cli.ExitInvalid, err)
+		}
+		_, err = fmt.Fprintf(a.Out, "%s has the data of %s for the next start of member %s\n", in.Dir, args[0], host)
+		return err
+	}
+	return cmd
+}
+
+func planRestore(r inside.Restored, dir string, hosts []string) plan {
+	p := plan{
+		Title:    fmt.Sprintf("restore member %s from %s", r.Host, r.File),
+		Quorum:   "the restored members are a new cluster, which has its quorum once most of them are restored",
+		Found:    []string{"SHA-256 of the snapshot: " + r.SHA256},
+		question: fmt.Sprintf("Restore member %s?", r.Host),
+	}
+	if !r.Checked {
+		p.Found = append(p.Found, "warning: the snapshot has no checksum of etcd: it is a copy of a database, such as "+
+			"those before an upgrade")
+	}
+	p.Does = []string{fmt.Sprintf("%s gets the data of the snapshot, as a member of %s with token %s", dir,
+		strings.Join(hosts, ", "), r.Token)}
+	if r.Runs != 0 {
+		p.Does = append(p.Does, fmt.Sprintf("the member that runs (process %d) is stopped, and its node starts it "+
+			"from that data", r.Runs))
+	}
+	p.Does = append(p.Does, "the present data stays beside it")
+	p.Then = []string{
+		"do the same on each other machine of etcd.join, with the same file",
+		"run \"allocator admin recover\": until then every node refuses with HISTORY_REWOUND",
+	}
+	return p
+}

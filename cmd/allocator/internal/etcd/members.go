@@ -1,0 +1,302 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// statusCommand returns "allocator etcd status".
+func statusCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the members of etcd, their quorum, and the last snapshot",
+		Long: `Status asks each member for its leader, lag, database, disk and alarms. It exits with 1 if a
+member does not answer or has an alarm, and with 3 if there is no quorum. With --etcd.inside it shows the
+snapshots of this machine.`,
+		Example: "  allocator etcd status --config /etc/allocator/allocator.yaml",
+		Args:    cobra.NoArgs,
+	}
+	c := newCall(a, cmd, false)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, g, err := c.open()
+		if err != nil {
+			return err
+		}
+		defer g.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
+		defer cancel()
+		return c.showStatus(s, c.look(ctx, s, g), inside.SyncTimes(ctx, s.Etcd))
+	}
+	return cmd
+}
+
+// line is a member as "etcd status" prints it.
+type line struct {
+	Name    string   `json:"name"`
+	ID      string   `json:"id,omitempty"`
+	State   string   `json:"state"` // leader, follower, learner, or why it does not answer
+	Version string   `json:"version,omitempty"`
+	Lag     uint64   `json:"lag"`
+	Size    int64    `json:"database_bytes"`
+	Quota   int64    `json:"quota_bytes"`
+	SyncP99 float64  `json:"disk_sync_p99_ms,omitempty"`
+	Alarms  []string `json:"alarms,omitempty"`
+}
+
+func lineOf(m etcdstore.MemberStatus, syncs map[string]time.Duration) line {
+	l := line{Name: m.Label(), Version: m.Version, Lag: m.Lag, Size: m.Size, Quota: m.Quota, Alarms: m.Alarms}
+	if m.ID != 0 {
+		l.ID = fmt.Sprintf("%x", m.ID)
+	}
+	switch {
+	case m.Err != nil:
+		l.State = m.Err.Error()
+	case m.Learner:
+		l.State = "learner"
+	case m.Leads:
+		l.State = "leader"
+	default:
+		l.State = "follower"
+	}
+	for _, url := range m.Clients {
+		l.SyncP99 = float64(syncs[member.HostOf(url)].Microseconds()) / 1000
+	}
+	return l
+}
+
+func (c *call) showStatus(s config.Config, in seen, syncs map[string]time.Duration) error {
+	q := member.QuorumOf(in.states())
+	well := true
+	var lines []line
+	for _, m := range in.list {
+		l := lineOf(m, syncs)
+		well = well && m.Err == nil && len(m.Alarms) == 0
+		lines = append(lines, l)
+	}
+	var snapshots []inside.Snapshot
+	if s.Etcd.Inside.Dir != "" {
+		var err error
+		if snapshots, err = inside.Dir(s.Etcd.Inside.Dir).List(); err != nil {
+			return cli.Exit(cli.ExitInvalid, err)
+		}
+	}
+	if c.format.Value == "json" {
+		if err := cli.PrintLine(c.a.Out, struct {
+			Cluster   string            `json:"cluster"`
+			Quorum    string            `json:"quorum"`
+			Members   []line            `json:"members"`
+			Snapshots []inside.Snapshot `json:"snapshots,omitempty"`
+		}{fmt.Sprintf("%x", in.cluster), q.String(), lines, snapshots}); err != nil {
+			return err
+		}
+		return verdict(s, in, q, well)
+	}
+	t := tabwriter.NewWriter(c.a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "MEMBER\tSTATE\tVERSION\tLAG\tDATABASE\tQUOTA\tDISK SYNC P99\tALARMS")
+	for _, l := range lines {
+		sync := "-"
+		if l.SyncP99 > 0 {
+			sync = fmt.Sprintf("%.1f ms", l.SyncP99)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", l.Name, l.State, cli.OrDash(l.Version), l.Lag, mebi(l.Size),
+			mebi(l.Quota), sync, cli.OrDash(strings.Join(l.Alarms, ",")))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.a.Out, q)
+	if s.Etcd.Inside.Dir != "" && len(snapshots) == 0 {
+		fmt.Fprintln(c.a.Out, "there is no snapshot on this machine")
+	} else if len(snapshots) > 0 {
+		fmt.Fprintf(c.a.Out, "%d snapshots on this machine, the latest %s: %s\n", len(snapshots),
+			cli.Relative(snapshots[0].At, time.Now()), snapshots[0].Path)
+	}
+	return verdict(s, in, q, well)
+}
+
+func verdict(s config.Config, in seen, q member.Quorum, well bool) error {
+	switch {
+	case in.problem != nil:
+		return unavailable(s, in.problem)
+	case !well || !q.Holds():
+		return cli.ErrInvalid
+	}
+	return nil
+}
+
+func mebi(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+}
+
+// membersCommand returns "allocator etcd members".
+func membersCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "members",
+		Short:   "List the members of etcd as a majority of them has it",
+		Example: "  allocator etcd members --etcd.join 10.0.0.1,10.0.0.2,10.0.0.3",
+		Args:    cobra.NoArgs,
+	}
+	c := newCall(a, cmd, false)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, g, err := c.open()
+		if err != nil {
+			return err
+		}
+		defer g.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
+		defer cancel()
+		_, list, err := g.List(ctx)
+		if err != nil {
+			return unavailable(s, err)
+		}
+		if c.format.Value == "json" {
+			return cli.PrintLine(a.Out, list)
+		}
+		t := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "MEMBER\tID\tROLE\tPEER\tCLIENTS")
+		for _, m := range list {
+			role := "voter"
+			switch {
+			case m.Learner:
+				role = "learner"
+			case !m.Started():
+				role = "voter, not started"
+			}
+			fmt.Fprintf(t, "%s\t%x\t%s\t%s\t%s\n", cli.OrDash(m.Name), m.ID, role, strings.Join(m.Peers, ","),
+				cli.OrDash(strings.Join(m.Clients, ",")))
+		}
+		return t.Flush()
+	}
+	return cmd
+}
+
+// removeCommand returns "allocator etcd remove".
+func removeCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "remove MEMBER",
+		Short: "Remove a member for good",
+		Long: `Remove takes a member out of the cluster, if the quorum survives it. MEMBER is its host, name or ID.
+The node there goes on as a client of the others; its data counts no more.`,
+		Example: "  allocator etcd remove 10.0.0.3 --config /etc/allocator/allocator.yaml --dry-run",
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	c := newCall(a, cmd, true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.change(args[0], "") }
+	return cmd
+}
+
+// replaceCommand returns "allocator etcd replace".
+func replaceCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "replace MEMBER",
+		Short: "Replace a member whose data is lost, under its address or another",
+		Long: `Replace removes a member and adds a new one without a vote. The node there starts with an empty
+--etcd.inside, catches up, and gets its vote. With --with the new member has another address.`,
+		Example: "  allocator etcd replace 10.0.0.3 --config /etc/allocator/allocator.yaml\n" +
+			"  allocator etcd replace 10.0.0.3 --with 10.0.0.4 --config /etc/allocator/allocator.yaml",
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	with := cmd.Flags().String("with", "", "`host` of the new member; default: that of the old one")
+	c := newCall(a, cmd, true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		to := *with
+		if to == "" {
+			to = args[0]
+		}
+		return c.change(args[0], to)
+	}
+	return cmd
+}
+
+// change removes a member, and adds the one at the host with unless that is "".
+func (c *call) change(which, with string) error {
+	s, g, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
+	defer cancel()
+	in := c.look(ctx, s, g)
+	if in.problem != nil {
+		return unavailable(s, in.problem)
+	}
+	p, gone, refused := planChange(in, s.Etcd, which, with)
+	if gone.ID == 0 {
+		return refusal(refused)
+	}
+	agreed, err := c.run(p, refused)
+	if err != nil || !agreed {
+		return err
+	}
+	// The person may have taken a while.
+	ctx, cancel = context.WithTimeout(c.cmd.Context(), *c.timeout)
+	defer cancel()
+	if _, _, err := member.Remove(c.look(ctx, s, g).states(), gone); err != nil {
+		return refusal(err)
+	}
+	if err := g.Remove(ctx, gone.ID); err != nil {
+		return cli.Exit(cli.ExitUnavailable, err)
+	}
+	fmt.Fprintf(c.a.Out, "member %s (%x) is removed\n", gone.Label(), gone.ID)
+	if with == "" {
+		return nil
+	}
+	id, err := g.Add(ctx, s.Etcd.PeerURL(with))
+	if err != nil {
+		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nThe node at %s adds its member itself when it starts "+
+			"with an empty directory", err, with))
+	}
+	_, err = fmt.Fprintf(c.a.Out, "member %s (%x) is added without a vote: it gets one when it has caught up\n",
+		with, id)
+	return err
+}
+
+// planChange says what the removal of a member, and the addition of another, would do.
+func planChange(in seen, e config.Etcd, which, with string) (p plan, gone member.State, refused error) {
+	all := in.states()
+	gone, err := member.Find(all, which)
+	if err != nil {
+		return p, gone, err
+	}
+	before, after, refused := member.Remove(all, gone)
+	p.Found = append(p.Found, "now "+before.String())
+	if gone.Healthy && with != "" && with == member.HostOf(gone.Peers[0]) && refused == nil {
+		p.Found = append(p.Found, fmt.Sprintf("warning: %s answers, so its data does not seem to be lost",
+			gone.Label()))
+	}
+	p.Quorum = fmt.Sprintf("yes: without %s %v", gone.Label(), after)
+	if refused != nil {
+		p.Quorum = "no"
+	}
+	p.Title = "remove " + gone.Label()
+	p.Does = []string{fmt.Sprintf("member %s (%x) is removed", gone.Label(), gone.ID)}
+	if with != "" {
+		p.Title = fmt.Sprintf("replace %s with %s", gone.Label(), with)
+		p.Does = append(p.Does, fmt.Sprintf("member %s is added as a learner, which needs no vote", e.PeerURL(with)))
+		p.Then = append(p.Then, fmt.Sprintf("start the node at %s with an empty directory of etcd.inside, if it does "+
+			"not run: it joins, catches up, and votes", with))
+	}
+	if host := member.HostOf(gone.Peers[0]); with != host {
+		p.Then = append(p.Then, fmt.Sprintf("change etcd.join on every node (%s leaves it), for their next start",
+			host))
+	}
+	p.question = strings.ToUpper(p.Title[:1]) + p.Title[1:] + "?"
+	return p, gone, refused
+}

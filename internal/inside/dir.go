@@ -1,0 +1,223 @@
+// Package inside runs an etcd for the nodes themselves: one program, two processes.
+//
+// The node starts its own program again as a child, which is the member of etcd, so that a flood
+// of requests for IDs cannot take the processor from the raft loop, and so that a crash of either
+// leaves the other. A node that starts finds a member that still runs and takes it over. A node
+// that stops in order stops the member too, after it gave its sid back.
+//
+// Inside (the node's part) asks the other members, has internal/member decide how to start, and
+// tends the child: it promotes a learner, notes the members, writes snapshots, and restarts a
+// member that ended. Serve is the child. Neither is on the path of a request for IDs.
+package inside
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// Dir is a directory of etcd.inside:
+//
+//	member.json   who the member is, and how it began
+//	run.json      what the child is to run with
+//	node.lock     held by the node
+//	etcd.lock     held by the child, with its process ID
+//	etcd/         etcd's own data
+//	snapshots/    what is written each hour and before an upgrade
+type Dir string
+
+func (d Dir) marker() string   { return filepath.Join(string(d), "member.json") }
+func (d Dir) run() string      { return filepath.Join(string(d), "run.json") }
+func (d Dir) nodeLock() string { return filepath.Join(string(d), "node.lock") }
+func (d Dir) etcdLock() string { return filepath.Join(string(d), "etcd.lock") }
+func (d Dir) data() string     { return filepath.Join(string(d), "etcd") }
+
+// Snapshots returns the directory of the snapshots.
+func (d Dir) Snapshots() string { return filepath.Join(string(d), "snapshots") }
+
+func (d Dir) database() string { return filepath.Join(d.data(), "member", "snap", "db") }
+
+// ErrDir is a directory that cannot be used as etcd.inside. Nothing was written.
+var ErrDir = errors.New("etcd.inside")
+
+func (d Dir) unfit(format string, args ...any) error {
+	return fmt.Errorf("%w: %s %s", ErrDir, string(d), fmt.Sprintf(format, args...))
+}
+
+const (
+	// minFree is what a new member needs of the disk. etcd writes its log in files of 64 MB, and
+	// makes the next one before it needs it.
+	minFree = 256 << 20
+	// maxMarker is far more than the file of a member has.
+	maxMarker = 1 << 20
+)
+
+// Check says why d cannot be used; nil: it can. It writes nothing.
+func (d Dir) Check() error {
+	entries, err := os.ReadDir(string(d))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return d.writable(existing(string(d)))
+	case errors.Is(err, syscall.ENOTDIR):
+		return d.unfit("is not a directory: choose another")
+	case err != nil:
+		return d.unfit("cannot be read: %v; check its owner and mode", err)
+	}
+	has := func(name string) bool {
+		return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == name })
+	}
+	others := slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return !slices.Contains([]string{"lost+found", "node.lock", "etcd.lock", "snapshots"}, e.Name())
+	})
+	switch {
+	case has("member") && !has("member.json"):
+		return d.unfit("has the data of another etcd: choose an empty directory, or restore a snapshot of that one "+
+			"with %q", "allocator etcd restore")
+	case others && !has("member.json"):
+		return d.unfit("is not empty, and is no directory of etcd.inside: choose an empty one")
+	}
+	if err := d.writable(string(d)); err != nil {
+		return err
+	}
+	data, err := d.read()
+	if err != nil {
+		return err
+	}
+	if data != nil && newer(data.Version, etcdstore.ServerVersion()) {
+		return d.unfit("was used by etcd %s, and this program has %s, which cannot read it: use the newer program",
+			data.Version, etcdstore.ServerVersion())
+	}
+	unlock, err := d.lock()
+	if err == nil {
+		unlock()
+	}
+	return err
+}
+
+// writable says why nothing could be written under at.
+func (d Dir) writable(at string) error {
+	if err := access(at); err != nil {
+		return d.unfit("cannot be written: %s: %v; check its owner, its mode, and ReadWritePaths of the unit", at, err)
+	}
+	free, err := freeBytes(at)
+	if _, has := os.Stat(d.marker()); err == nil && has != nil && free < minFree {
+		return d.unfit("has %d MiB free: etcd needs %d to begin; choose another disk", free>>20, int64(minFree)>>20)
+	}
+	return nil
+}
+
+// existing returns the first directory above path that there is.
+func existing(path string) string {
+	for p := path; ; p = filepath.Dir(p) {
+		if _, err := os.Stat(p); err == nil || p == filepath.Dir(p) {
+			return p
+		}
+	}
+}
+
+// read returns the marker; nil: there is none.
+func (d Dir) read() (*member.Data, error) {
+	f, err := os.Open(d.marker())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, d.unfit("cannot be read: %v", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxMarker))
+	data, parsed := ParseData(text)
+	if err = cmp.Or(err, parsed); err != nil {
+		return nil, d.unfit("has a member.json that cannot be read: %v; if the cluster has its quorum, empty the "+
+			"directory and replace the member", err)
+	}
+	return data, nil
+}
+
+// ParseData reads a member.json.
+func ParseData(text []byte) (*member.Data, error) {
+	var data member.Data
+	if err := json.Unmarshal(text, &data); err != nil {
+		return nil, err
+	}
+	if data.Host == "" || data.Peer == "" || data.Version == "" {
+		return nil, errors.New("it does not say whose it is")
+	}
+	return &data, nil
+}
+
+// own returns what d holds; nil: nothing, or data that is gone although there was some.
+func (d Dir) own() (*member.Data, error) {
+	data, err := d.read()
+	if data == nil || err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(d.data(), "member")); errors.Is(err, os.ErrNotExist) && data.Cluster != 0 {
+		return nil, nil
+	}
+	return data, nil
+}
+
+// newer reports whether version a is of a later minor version than b.
+func newer(a, b string) bool {
+	pa, pb := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range 2 {
+		if i >= len(pa) || i >= len(pb) {
+			return false
+		}
+		na, erra := strconv.Atoi(pa[i])
+		nb, errb := strconv.Atoi(pb[i])
+		if erra != nil || errb != nil || na != nb {
+			return erra == nil && errb == nil && na > nb
+		}
+	}
+	return false
+}
+
+// writeJSON replaces a file of d as a whole.
+func writeJSON(path string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replace(path, func(w io.Writer) error {
+		_, err := w.Write(append(text, '\n'))
+		return err
+	})
+}
+
+// replace writes a file of which a crash leaves the old or the new content.
+func replace(path string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	err = write(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}

@@ -1,0 +1,172 @@
+package inside
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// A directory that cannot be used is an error that says why, and nothing is written.
+func TestCheck(t *testing.T) {
+	marker := func(version string) string {
+		return `{"host":"a","peer":"http://a:2380","version":"` + version + `"}`
+	}
+	for _, tc := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"nothing", nil, ""},
+		{"of this etcd", map[string]string{"member.json": marker(etcdstore.ServerVersion()), "etcd/member/wal/0": ""}, ""},
+		{"of an older etcd", map[string]string{"member.json": marker("3.5.9")}, ""},
+		{"of a newer etcd", map[string]string{"member.json": marker("3.99.0")}, "was used by etcd 3.99.0"},
+		{"of another etcd", map[string]string{"member/wal/0": ""}, "has the data of another etcd"},
+		{"something else", map[string]string{"photos/1.jpg": ""}, "is not empty"},
+		{"left by an aborted start", map[string]string{"node.lock": ""}, ""},
+		{"of a new file system", map[string]string{"lost+found/x": ""}, ""},
+		{"a broken marker", map[string]string{"member.json": "{"}, "member.json that cannot be read"},
+		{"an empty marker", map[string]string{"member.json": "{}"}, "does not say whose it is"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := Dir(t.TempDir())
+			for name, text := range tc.files {
+				path := filepath.Join(string(d), name)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := d.Check()
+			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, ErrDir) || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Dir(file).Check(); !errors.Is(err, ErrDir) {
+		t.Errorf("a file: %v", err)
+	}
+	if err := Dir("/proc/none").Check(); !errors.Is(err, ErrDir) {
+		t.Errorf("not writable: %v", err)
+	}
+	if _, err := os.Stat("/proc/none"); err == nil {
+		t.Error("the check wrote")
+	}
+}
+
+func TestLock(t *testing.T) {
+	d := Dir(t.TempDir())
+	release, err := d.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Check(); !errors.Is(err, ErrDir) || !strings.Contains(err.Error(), "in use by another node") {
+		t.Errorf("in use: %v", err)
+	}
+	release()
+	if err := d.Check(); err != nil {
+		t.Errorf("free again: %v", err)
+	}
+	if pid := d.runs(); pid != 0 {
+		t.Errorf("no member runs, and %d does", pid)
+	}
+	release, _, err = hold(d.etcdLock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid := d.runs(); pid != os.Getpid() {
+		t.Errorf("runs: %d", pid)
+	}
+	release()
+}
+
+// Data that a member had, and that is gone, counts as none: the others then know it as lost.
+func TestOwn(t *testing.T) {
+	d := Dir(t.TempDir())
+	if data, err := d.own(); data != nil || err != nil {
+		t.Fatalf("nothing: %v, %v", data, err)
+	}
+	want := member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}
+	if err := writeJSON(d.marker(), want); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := d.own(); err != nil || data == nil || data.Host != "a" {
+		t.Errorf("before the first start: %v, %v", data, err)
+	}
+	want.Cluster = 7
+	if err := writeJSON(d.marker(), want); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := d.own(); data != nil || err != nil {
+		t.Errorf("etcd's data is gone: %v, %v", data, err)
+	}
+}
+
+func TestSnapshots(t *testing.T) {
+	d, now := Dir(t.TempDir()), time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	if list, err := d.List(); len(list) > 0 || err != nil {
+		t.Errorf("none: %v, %v", list, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(d.database()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.beforeUpgrade(member.Data{}, "3.8.0", now); err != nil {
+		t.Errorf("never ran: %v", err)
+	}
+	if err := os.WriteFile(d.database(), []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if err := d.beforeUpgrade(member.Data{}, "3.8.0", now.Add(time.Duration(i)*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(d.Snapshots(), "mine.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := d.List()
+	if err != nil || len(list) != 3 || !list[0].At.Equal(now.Add(2*time.Hour)) || list[0].Size != 4 {
+		t.Errorf("got %+v, %v", list, err)
+	}
+}
+
+func TestNewer(t *testing.T) {
+	for _, tc := range []struct {
+		a, b string
+		want bool
+	}{
+		{"3.7.3", "3.7.3", false}, {"3.7.9", "3.7.3", false}, {"3.8.0", "3.7.3", true}, {"4.0.0", "3.7.3", true},
+		{"3.5.0", "3.7.3", false}, {"", "3.7.3", false}, {"x.y", "3.7.3", false}, {"3.10.0", "3.9.0", true},
+	} {
+		if got := newer(tc.a, tc.b); got != tc.want {
+			t.Errorf("%q newer than %q: %v", tc.a, tc.b, got)
+		}
+	}
+}
+
+// What others send is refused or read, and never more.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"host":"a","process":"x","join":["a"],"now":"2026-11-20T12:00:00Z"}`))
+	f.Add([]byte(`[{"id":1,"peerURLs":["http://a:2380"],"name":"a","clientURLs":["http://a:2379"],"isLearner":true}]`))
+	f.Add([]byte(`{"host":"a","peer":"http://a:1","version":"3.7.3","members":[{}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if w, err := ParseWaiting(body); (w == nil) != (err != nil) {
+			t.Errorf("%v, %v", w, err)
+		}
+		list, _ := ParseMembers(body)
+		for _, m := range list {
+			_ = member.HostOf(m.Label())
+		}
+		if data, err := ParseData(body); err == nil && (data.Host == "" || data.Peer == "") {
+			t.Errorf("%+v", data)
+		}
+	})
+}

@@ -1,0 +1,562 @@
+package inside
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// Config is what Inside needs; all of it.
+type Config struct {
+	Etcd config.Etcd
+	Node string // node.name
+	// Program runs the member, with Arguments behind it and then the directory.
+	Program   string
+	Arguments []string
+	Stderr    *os.File // The member writes there.
+	Dial      etcdstore.Config
+	Log       *slog.Logger
+}
+
+// Inside runs and tends the member of this node.
+type Inside struct {
+	cfg     Config
+	dir     Dir
+	host    string   // this machine in join
+	ip      string   // It listens there.
+	join    []string // sorted
+	process string
+	said    string // what was logged last of why it waits
+	saidAt  time.Time
+
+	mu     sync.Mutex // guards health
+	health Health
+}
+
+// Health is how the member and its cluster are, as the node saw them last.
+type Health struct {
+	Up       bool // The member of this node answers.
+	Quorum   member.Quorum
+	Size     int64
+	Snapshot time.Time // when the latest was written; zero: never
+}
+
+// Health returns it. It may be called at any time.
+func (i *Inside) Health() Health {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.health
+}
+
+// New checks everything that can be checked without the other members, and writes nothing.
+//
+// It returns ErrDir, or an error that names the setting.
+func New(ctx context.Context, cfg Config) (*Inside, error) {
+	in := cfg.Etcd.Inside
+	i := &Inside{cfg: cfg, dir: Dir(in.Dir), process: rand.Text(), join: slices.Sorted(slices.Values(in.Join))}
+	if cfg.Program == "" {
+		return nil, errors.New("etcd.inside: only \"allocator serve\" runs an etcd inside: set etcd.endpoints or " +
+			"etcd.join")
+	}
+	var err error
+	if i.host, i.ip, err = OwnAddress(ctx, in); err != nil {
+		return nil, err
+	}
+	if len(i.join) == 0 {
+		i.join = []string{i.host}
+	}
+	if err := checkTLS(cfg.Etcd.TLS, i.host, time.Now()); err != nil {
+		return nil, err
+	}
+	return i, i.dir.Check()
+}
+
+// OwnAddress returns the host in etcd.join that is this machine, and the address behind it.
+func OwnAddress(ctx context.Context, in config.Inside) (host, ip string, err error) {
+	host = in.Address
+	if host == "" && len(in.Join) == 0 {
+		host = "127.0.0.1"
+	}
+	if host == "" && len(in.Join) == 1 {
+		host = in.Join[0]
+	}
+	if host != "" {
+		ips, err := lookup(ctx, host)
+		if err != nil {
+			return "", "", fmt.Errorf("etcd.address: %s has no address: %w", host, err)
+		}
+		return host, ips[0], nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", "", fmt.Errorf("etcd.join: the addresses of this machine are unknown: %w; set etcd.address", err)
+	}
+	mine := map[string]bool{}
+	var all []string
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			mine[n.IP.String()] = true
+			all = append(all, n.IP.String())
+		}
+	}
+	var found []string
+	for _, h := range in.Join {
+		ips, err := lookup(ctx, h)
+		if err != nil {
+			continue // another one's name may be unknown here
+		}
+		if at := slices.IndexFunc(ips, func(ip string) bool { return mine[ip] }); at >= 0 {
+			found, host, ip = append(found, h), h, ips[at]
+		}
+	}
+	switch len(found) {
+	case 1:
+		return host, ip, nil
+	case 0:
+		return "", "", fmt.Errorf("etcd.join: none of %s is an address of this machine (%s): correct the list, set "+
+			"etcd.address, or leave etcd.inside out where no member runs", strings.Join(in.Join, ", "),
+			strings.Join(all, ", "))
+	}
+	return "", "", fmt.Errorf("etcd.join: %s are all addresses of this machine: name each machine once, or set "+
+		"etcd.address", strings.Join(found, " and "))
+}
+
+func lookup(ctx context.Context, host string) ([]string, error) {
+	if ip := net.ParseIP(host); ip != nil {
+		return []string{ip.String()}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return net.DefaultResolver.LookupHost(ctx, host)
+}
+
+const (
+	// askEvery is the pause between questions to the other members.
+	askEvery = 500 * time.Millisecond
+	// sayEvery is how often the log repeats why the member waits.
+	sayEvery = time.Minute
+	// tendEvery is how often the member is looked after.
+	tendEvery = 5 * time.Second
+	// restartAfter is the pause before a member that ended is started again.
+	restartAfter    = time.Second
+	maxRestartAfter = 30 * time.Second
+)
+
+// Run runs the member until ctx ends, and stops it then. If this process ends otherwise, the
+// member goes on, and the next Run takes it over.
+//
+// It returns ErrDir for a directory that cannot be written or that another node has.
+func (i *Inside) Run(ctx context.Context) error {
+	if err := os.MkdirAll(string(i.dir), 0o700); err != nil {
+		return i.dir.unfit("cannot be made: %v", err)
+	}
+	release, err := i.dir.lock()
+	if err != nil {
+		return err
+	}
+	defer release()
+	for pause := restartAfter; ; pause = min(2*pause, maxRestartAfter) {
+		c, err := i.up(ctx)
+		if ctx.Err() != nil {
+			if c != nil {
+				c.stop(i.cfg.Log)
+			}
+			return nil
+		}
+		if err != nil {
+			i.say(slog.LevelError, "etcd inside is not started", err.Error())
+		} else {
+			began := time.Now()
+			i.tend(ctx, c)
+			if ctx.Err() != nil {
+				c.stop(i.cfg.Log)
+				return nil
+			}
+			if time.Since(began) > 10*pause {
+				pause = restartAfter
+			}
+			i.saw(etcdstore.MemberStatus{Err: errors.New("it ended")}, nil)
+			i.cfg.Log.Error("etcd inside ended; the node issues on until its window ends; restarting it", "result",
+				c.result(), "after", pause)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// say logs why the member waits, when that changes and each minute.
+func (i *Inside) say(level slog.Level, message, why string) {
+	if why == i.said && time.Since(i.saidAt) < sayEvery {
+		return
+	}
+	i.said, i.saidAt = why, time.Now()
+	i.cfg.Log.Log(context.Background(), level, message, "because", why)
+}
+
+// up returns a member that runs: one that did already, or a new one once it is clear how to
+// start it.
+func (i *Inside) up(ctx context.Context) (*child, error) {
+	data, err := i.dir.own()
+	if err != nil {
+		return nil, err
+	}
+	if pid := i.dir.runs(); pid != 0 {
+		c := adopt(i.dir, pid)
+		if data != nil && !i.dir.prepared() && reflect.DeepEqual(i.wants(*data), i.running()) {
+			i.cfg.Log.Info("etcd inside runs already: taken over", "process", pid)
+			return c, nil
+		}
+		i.cfg.Log.Warn("etcd inside runs with other settings or data: restarting it", "process", pid)
+		c.stop(i.cfg.Log)
+	}
+	if i.dir.prepared() {
+		if err := i.dir.takeRestored(time.Now()); err != nil {
+			return nil, fmt.Errorf("take over the restored data: %w", err)
+		}
+		i.cfg.Log.Warn("etcd inside starts from a restored snapshot: nodes refuse until \"allocator admin recover\"")
+		if data, err = i.dir.own(); err != nil {
+			return nil, err
+		}
+	}
+	if data, err = i.decide(ctx, data); err != nil || ctx.Err() != nil {
+		return nil, err
+	}
+	if data.Version != etcdstore.ServerVersion() {
+		if err := i.dir.beforeUpgrade(*data, etcdstore.ServerVersion(), time.Now()); err != nil {
+			return nil, fmt.Errorf("snapshot before the upgrade of etcd from %s: %w", data.Version, err)
+		}
+		data.Version = etcdstore.ServerVersion()
+	}
+	// The marker first: it says of every file that comes later whose it is.
+	if err := errors.Join(writeJSON(i.dir.marker(), data), i.dir.Prepare(i.wants(*data))); err != nil {
+		return nil, i.dir.unfit("cannot be written: %v", err)
+	}
+	return i.start()
+}
+
+// decide asks the other members until it is clear how to start.
+func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, error) {
+	peer := i.cfg.Etcd.PeerURL(i.host)
+	var m *meeting
+	defer func() { m.close() }()
+	seen := map[string]member.Answer{}
+	for {
+		for host, a := range i.ask(ctx) {
+			// What waited once has no data; that it stopped waiting means that it began.
+			if a.Err == nil || seen[host].Waiting == nil {
+				seen[host] = a
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		own := member.Own{
+			Host:    i.host,
+			Node:    i.cfg.Node,
+			Process: i.process,
+			Join:    i.join,
+			Peer:    peer,
+			Now:     time.Now(),
+		}
+		step, err := member.Decide(own, data, seen)
+		if err == nil {
+			switch step.Action {
+			case member.Start:
+				return data, nil
+			case member.Begin, member.Join:
+				return i.begins(step, peer), nil
+			case member.Add:
+				err = i.group(ctx, step.Clients, func(ctx context.Context, g *etcdstore.Group) error {
+					_, err := g.Add(ctx, peer)
+					return err
+				})
+			case member.Move:
+				err = i.group(ctx, step.Clients, func(ctx context.Context, g *etcdstore.Group) error {
+					return g.Move(ctx, step.ID, peer)
+				})
+				if err == nil {
+					data.Host, data.Peer = i.host, peer
+					return data, nil
+				}
+			}
+		}
+		switch {
+		case err != nil:
+			i.say(slog.LevelError, "etcd inside is not started", err.Error())
+		case step.Action == member.Wait:
+			i.say(slog.LevelInfo, "etcd inside waits", step.Why)
+		}
+		if m == nil && data == nil {
+			if m, err = i.meet(); err != nil {
+				i.say(slog.LevelError, "etcd inside cannot listen", err.Error())
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(askEvery):
+		}
+	}
+}
+
+// begins returns what the marker says of a new member.
+func (i *Inside) begins(step member.Step, peer string) *member.Data {
+	d := &member.Data{
+		Host:     i.host,
+		Peer:     peer,
+		Version:  etcdstore.ServerVersion(),
+		Initial:  step.Initial,
+		Existing: step.Action == member.Join,
+	}
+	if step.Action == member.Begin {
+		d.Initial = Initial(i.join, i.cfg.Etcd.PeerURL)
+		d.Token = fmt.Sprintf("allocator-%x", sha256.Sum256([]byte(d.Initial)))[:26]
+	}
+	return d
+}
+
+// wants returns what the member is to run with.
+func (i *Inside) wants(data member.Data) Run {
+	e := i.cfg.Etcd
+	return Run{
+		Version:  etcdstore.ServerVersion(),
+		Name:     i.host,
+		Client:   e.ClientURL(i.host),
+		Peer:     e.PeerURL(i.host),
+		IP:       i.ip,
+		Initial:  data.Initial,
+		Token:    data.Token,
+		Existing: data.Existing,
+		Quota:    e.Inside.Quota,
+		TLS:      e.TLS,
+	}
+}
+
+func (i *Inside) running() (run Run) {
+	_ = readJSON(i.dir.run(), &run) // zero: differs from every one
+	return run
+}
+
+// group calls members of the cluster.
+func (i *Inside) group(ctx context.Context, clients []string, f func(context.Context, *etcdstore.Group) error) error {
+	dial := i.cfg.Dial
+	dial.Endpoints = clients
+	if len(clients) == 0 {
+		return errors.New("no member of the cluster says where it answers")
+	}
+	g, err := etcdstore.OpenGroup(dial)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
+	defer cancel()
+	return f(ctx, g)
+}
+
+// child is the process of the member.
+type child struct {
+	pid   int
+	ended chan struct{}
+	cmd   *exec.Cmd // nil: another process started it
+	err   error     // why it ended; set before ended is closed
+}
+
+func (i *Inside) start() (*child, error) {
+	cmd := exec.Command(i.cfg.Program, append(slices.Clone(i.cfg.Arguments), string(i.dir))...)
+	cmd.Stderr = i.cfg.Stderr // the file itself: it outlives this process
+	cmd.SysProcAttr = apart()
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", i.cfg.Program, err)
+	}
+	c := &child{pid: cmd.Process.Pid, cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		c.err = cmd.Wait()
+		close(c.ended)
+	}()
+	i.cfg.Log.Info("etcd inside started", "process", c.pid, "version", etcdstore.ServerVersion(), "directory", i.dir)
+	return c, nil
+}
+
+// adoptedEvery is how often a member is looked for that another process started. Its end cannot
+// be waited for.
+const adoptedEvery = 200 * time.Millisecond
+
+// adopt returns the member that holds the lock of d.
+func adopt(d Dir, pid int) *child {
+	c := &child{pid: pid, ended: make(chan struct{})}
+	go func() {
+		for d.runs() == pid {
+			time.Sleep(adoptedEvery)
+		}
+		close(c.ended)
+	}()
+	return c
+}
+
+func (c *child) result() string {
+	return cmp.Or(c.err, errors.New("it stopped")).Error()
+}
+
+// stop stops the member in order: it hands leadership over.
+func (c *child) stop(log *slog.Logger) {
+	select {
+	case <-c.ended:
+		return
+	default:
+	}
+	terminate(c.pid)
+	select {
+	case <-c.ended:
+	case <-time.After(config.InsideStop - time.Second):
+		log.Warn("etcd inside does not stop: killing it", "process", c.pid)
+		kill(c.pid)
+		<-c.ended
+	}
+}
+
+// tend looks after a member until it ends or ctx does.
+func (i *Inside) tend(ctx context.Context, c *child) {
+	tick := time.NewTicker(tendEvery)
+	defer tick.Stop()
+	soon := time.NewTicker(tendEvery / 10) // until it has answered once
+	defer soon.Stop()
+	for known := false; ; {
+		if !known {
+			known = i.look(ctx)
+			if known {
+				soon.Stop()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.ended:
+			return
+		case <-soon.C:
+		case <-tick.C:
+			if known {
+				i.look(ctx)
+			}
+		}
+	}
+}
+
+// look notes who the members are, promotes this one, and writes a snapshot if it is time. It
+// reports whether the member answered.
+func (i *Inside) look(ctx context.Context) bool {
+	own := i.cfg.Etcd.ClientURL(i.host)
+	var s etcdstore.MemberStatus
+	var list []member.Member
+	var states []member.State
+	err := i.group(ctx, []string{own}, func(ctx context.Context, g *etcdstore.Group) (err error) {
+		if s = g.Status(ctx, []member.Member{{Clients: []string{own}}})[0]; s.Err != nil {
+			return s.Err
+		}
+		if s.Learner { // It answers nothing else.
+			return nil
+		}
+		if _, list, err = g.List(ctx); err != nil {
+			return err
+		}
+		for _, m := range g.Status(ctx, list) {
+			states = append(states, member.State{Member: m.Member, Healthy: m.Err == nil})
+		}
+		return nil
+	})
+	i.saw(s, states)
+	if err != nil {
+		return false
+	}
+	i.note(s, list)
+	if s.Learner {
+		i.promote(ctx, s.ID)
+	}
+	i.snapshotIfDue(ctx, own, s.Learner)
+	return true
+}
+
+// saw keeps what Health returns.
+func (i *Inside) saw(s etcdstore.MemberStatus, states []member.State) {
+	snapshots, _ := i.dir.List()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(states), Size: s.Size}
+	if len(states) == 0 { // Nobody says who they are; those that were still vote.
+		h.Quorum = i.health.Quorum
+		h.Quorum.Healthy = 0
+	}
+	if len(snapshots) > 0 {
+		h.Snapshot = snapshots[0].At
+	}
+	i.health = h
+}
+
+// note writes the marker if what it says has changed.
+func (i *Inside) note(s etcdstore.MemberStatus, list []member.Member) {
+	data, err := i.dir.read()
+	if err != nil || data == nil {
+		i.cfg.Log.Warn("member.json of etcd inside is gone", "error", err)
+		return
+	}
+	before := *data
+	data.Cluster, data.ID = s.Cluster, s.ID
+	if len(list) > 0 {
+		data.Members = list
+	}
+	if reflect.DeepEqual(before, *data) {
+		return
+	}
+	if err := writeJSON(i.dir.marker(), data); err != nil {
+		i.cfg.Log.Warn("member.json of etcd inside cannot be written", "error", err)
+	}
+	if len(list) != len(before.Members) || before.Cluster == 0 {
+		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.host, "members",
+			len(list), "learner", s.Learner)
+	}
+	if len(list) == 1 {
+		i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
+			"two more with etcd.join, or keep its snapshots elsewhere")
+	}
+}
+
+func (i *Inside) promote(ctx context.Context, id uint64) {
+	data, err := i.dir.read()
+	if err != nil || data == nil {
+		return
+	}
+	var others []string
+	for _, host := range i.join {
+		if host != i.host {
+			others = append(others, i.cfg.Etcd.ClientURL(host))
+		}
+	}
+	err = i.group(ctx, others, func(ctx context.Context, g *etcdstore.Group) error { return g.Promote(ctx, id) })
+	switch {
+	case err == nil:
+		i.cfg.Log.Info("etcd inside has caught up and votes now", "member", i.host)
+	case errors.Is(err, etcdstore.ErrNotReady):
+		i.say(slog.LevelInfo, "etcd inside waits", "it catches up with the other members")
+	default:
+		i.say(slog.LevelError, "etcd inside cannot become a voting member", err.Error())
+	}
+}

@@ -1,0 +1,36 @@
+//go:build !unix
+
+package inside
+
+import (
+	"errors"
+	"math"
+	"os"
+	"syscall"
+)
+
+var errTaken = errors.New("the lock is taken")
+
+// etcd inside needs locks that end with their process.
+var errSystem = errors.New("etcd.inside works on Linux and other Unix systems only: set etcd.endpoints")
+
+func hold(string) (func(), int, error) { return nil, 0, errSystem }
+
+func (d Dir) lock() (func(), error) { return nil, d.unfit("%v", errSystem) }
+
+func (d Dir) runs() int { return 0 }
+
+func access(path string) error {
+	_, err := os.Stat(path)
+	return err
+}
+
+func freeBytes(string) (int64, error) { return math.MaxInt64, nil }
+
+func ahead(int) {}
+
+func apart() *syscall.SysProcAttr { return nil }
+
+func terminate(int) {}
+
+func kill(int) {}

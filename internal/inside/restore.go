@@ -1,0 +1,142 @@
+package inside
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// Restored is what a restore makes of a snapshot: a member of a cluster that never was before.
+type Restored struct {
+	File    string `json:"snapshot"`
+	SHA256  string `json:"sha256"`
+	Checked bool   `json:"checked"` // It has a checksum of etcd; the copy of a database has none.
+	Host    string `json:"host"`
+	Peer    string `json:"peer"`
+	Initial string `json:"initial"`
+	// Token is that of the new cluster. It follows from the snapshot and the members, so that it is the
+	// same on each machine, and no cluster that the snapshot knows has it: the snapshot was taken of
+	// that one.
+	Token string `json:"token"`
+	Runs  int    `json:"runs"` // the process of the member that runs now; 0: none
+}
+
+// ErrSnapshot is a file that cannot be restored.
+var ErrSnapshot = errors.New("snapshot")
+
+func (d Dir) restored() string       { return filepath.Join(string(d), "restored") }
+func (d Dir) restoredMarker() string { return filepath.Join(string(d), "restored.json") }
+
+// PlanRestore reads a snapshot and says what its restore would make. It writes nothing.
+//
+// It returns ErrSnapshot or ErrDir.
+func (d Dir) PlanRestore(file, host, peer, initial string) (Restored, error) {
+	r := Restored{File: file, Host: host, Peer: peer, Initial: initial, Runs: d.runs()}
+	f, err := os.Open(file)
+	if err != nil {
+		return r, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() < 1024 {
+		return r, fmt.Errorf("%w: %s is no snapshot of etcd", ErrSnapshot, file)
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return r, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	r.SHA256 = fmt.Sprintf("%x", h.Sum(nil))
+	r.Checked = info.Size()%512 == sha256.Size
+	r.Token = fmt.Sprintf("restored-%x", sha256.Sum256([]byte(r.SHA256+"\n"+initial)))[:25]
+	if _, err := os.Stat(string(d)); errors.Is(err, os.ErrNotExist) {
+		return r, d.writable(existing(string(d)))
+	}
+	return r, d.writable(string(d))
+}
+
+// Restore prepares what r says in d. The member takes it over when it starts next; the data that
+// it has now is kept beside it.
+func (d Dir) Restore(r Restored) error {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return d.unfit("cannot be made: %v", err)
+	}
+	if err := errors.Join(os.RemoveAll(d.restoredMarker()), os.RemoveAll(d.restored())); err != nil {
+		return d.unfit("cannot be written: %v", err)
+	}
+	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath:        r.File,
+		Name:                r.Host,
+		OutputDataDir:       d.restored(),
+		PeerURLs:            []string{r.Peer},
+		InitialCluster:      r.Initial,
+		InitialClusterToken: r.Token,
+		SkipHashCheck:       !r.Checked,
+	})
+	if err != nil {
+		_ = os.RemoveAll(d.restored())
+		return fmt.Errorf("%w: %s: %w", ErrSnapshot, r.File, err)
+	}
+	return writeJSON(d.restoredMarker(), member.Data{
+		Host:    r.Host,
+		Peer:    r.Peer,
+		Version: etcdstore.ServerVersion(),
+		Initial: r.Initial,
+		Token:   r.Token,
+	})
+}
+
+// prepared reports whether a restore waits to be taken over.
+func (d Dir) prepared() bool {
+	_, err := os.Stat(d.restoredMarker())
+	return err == nil
+}
+
+// takeRestored puts what Restore prepared in the place of the data. A crash between any two of
+// its steps is no matter: the next call does the rest.
+func (d Dir) takeRestored(now time.Time) error {
+	if _, err := os.Stat(d.restored()); err == nil {
+		kept := d.data() + "-before-" + now.UTC().Format(snapshotTime)
+		if err := os.Rename(d.data(), kept); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err := os.Rename(d.restored(), d.data()); err != nil {
+			return err
+		}
+	}
+	return os.Rename(d.restoredMarker(), d.marker())
+}
+
+// Terminate asks the member that runs in d to stop, and waits. Its node starts it again.
+func (d Dir) Terminate(within time.Duration) error {
+	pid := d.runs()
+	if pid == 0 {
+		return nil
+	}
+	terminate(pid)
+	for began := time.Now(); d.runs() == pid; time.Sleep(adoptedEvery) {
+		if time.Since(began) > within {
+			return d.unfit("has a member that does not stop (process %d)", pid)
+		}
+	}
+	return nil
+}
+
+// Initial returns the list with which members at hosts begin.
+func Initial(hosts []string, peer func(host string) string) string {
+	var parts []string
+	for _, host := range hosts {
+		parts = append(parts, host+"="+peer(host))
+	}
+	return strings.Join(parts, ",")
+}

@@ -1,0 +1,347 @@
+// Package member decides how a member of the nodes' own etcd starts, and what a change of
+// the members does to their quorum.
+//
+// Decide is given what the directory of this member holds and what the other members answer. It
+// upholds two things that etcd alone does not:
+//
+//   - Members begin a cluster only when each of them said that it has no data. A member that lost
+//     its disk would otherwise begin again as itself, and vote a second time on what it forgot.
+//   - A member that the cluster removed, or whose data is gone, does not come back under its old
+//     identity. It says which command replaces it.
+//
+// The package does no I/O; internal/inside asks and carries out.
+package member
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Member is a member as the members' own list has it.
+type Member struct {
+	ID      uint64   `json:"id"`
+	Name    string   `json:"name"` // It is empty for one that was added and has not started.
+	Peers   []string `json:"peers"`
+	Clients []string `json:"clients"` // none: it has never started
+	Learner bool     `json:"learner,omitempty"`
+}
+
+// Started says that the member has taken part in its cluster.
+func (m Member) Started() bool { return len(m.Clients) > 0 }
+
+// Label names the member as well as it is known.
+func (m Member) Label() string {
+	if m.Name != "" {
+		return m.Name
+	}
+	return strings.Join(m.Peers, ",")
+}
+
+// Waiting is what a member without data says of itself before a cluster exists.
+type Waiting struct {
+	Host     string    `json:"host"`     // its own address in the list
+	Node     string    `json:"node"`     // node.name
+	Process  string    `json:"process"`  // random
+	Join     []string  `json:"join"`     // its list, sorted
+	Insecure bool      `json:"insecure"` // It uses no TLS.
+	Now      time.Time `json:"now"`
+}
+
+// Answer is what one address of the list answered. Without Waiting and Members it did not.
+type Answer struct {
+	Waiting *Waiting
+	Cluster uint64
+	Members []Member
+	Err     error
+}
+
+// Own is the member that decides.
+type Own struct {
+	Host    string
+	Node    string
+	Process string
+	Join    []string // sorted, with Host in it
+	Peer    string   // URL
+	Now     time.Time
+}
+
+// Data is what the directory of the member holds: who wrote it.
+type Data struct {
+	Host    string `json:"host"`
+	Peer    string `json:"peer"`
+	Cluster uint64 `json:"cluster,omitempty"` // 0: the member has not answered yet since it began.
+	ID      uint64 `json:"id,omitempty"`
+	Version string `json:"version"` // The etcd that ran last had it.
+	// Initial, Token and Existing are how it began.
+	Initial  string `json:"initial"`
+	Token    string `json:"token"`
+	Existing bool   `json:"existing,omitempty"`
+	// Members are those of the cluster when they were last listed.
+	Members []Member `json:"members,omitempty"`
+}
+
+// Action is what to do now.
+type Action string
+
+// The actions.
+const (
+	Wait  Action = "wait"  // Ask again; Step.Why says for what.
+	Begin Action = "begin" // Start a new cluster with the members of Step.Initial.
+	Start Action = "start" // Start from the data.
+	Add   Action = "add"   // Add the member to the cluster as a learner, and ask again.
+	Join  Action = "join"  // Start as a member that the cluster has added already.
+	Move  Action = "move"  // Tell the cluster the new address of the member, and ask again.
+)
+
+// Step is a decision.
+type Step struct {
+	Action  Action
+	Why     string
+	Initial string // Begin and Join start with these: name=URL,…
+	ID      uint64 // Move is about this member.
+	Clients []string
+}
+
+// Reason is why a member does not start.
+type Reason string
+
+// The reasons.
+const (
+	Lost         Reason = "data lost"
+	Removed      Reason = "removed"
+	OtherCluster Reason = "other cluster"
+	OtherList    Reason = "other list"
+	SameName     Reason = "same name"
+	SameHost     Reason = "same address"
+	Clocks       Reason = "clocks"
+	Plain        Reason = "TLS"
+)
+
+// Refusal says why a member does not start, and what to do. The node keeps asking, and uses the
+// other members meanwhile.
+type Refusal struct {
+	Reason Reason
+	Text   string
+}
+
+// Error returns the sentence.
+func (r *Refusal) Error() string { return r.Text }
+
+func refuse(r Reason, format string, args ...any) error {
+	return &Refusal{r, fmt.Sprintf(format, args...)}
+}
+
+// MaxSkew is by how much clocks may differ when a cluster begins. Certificates are valid from an
+// hour before they were made; nodes compare their clocks in milliseconds later.
+const MaxSkew = time.Minute
+
+// Decide returns what to do. seen has the answers of the other addresses of the list, by
+// address; an address without an answer is asked again. data is nil for an empty directory.
+//
+// It returns a *Refusal if the member must not start as it is.
+func Decide(own Own, data *Data, seen map[string]Answer) (Step, error) {
+	cluster, members, err := theCluster(own, seen)
+	if err != nil {
+		return Step{}, err
+	}
+	if data != nil {
+		return withData(own, *data, cluster, members)
+	}
+	if len(members) > 0 {
+		return intoCluster(own, seen, members)
+	}
+	return begin(own, seen)
+}
+
+// theCluster returns the cluster that answers, of which there is at most one.
+func theCluster(own Own, seen map[string]Answer) (id uint64, list []Member, err error) {
+	from := ""
+	for _, host := range sorted(seen) {
+		a := seen[host]
+		if len(a.Members) == 0 {
+			continue
+		}
+		if id != 0 && a.Cluster != id {
+			return 0, nil, refuse(OtherCluster, "%s and %s are members of different clusters (%x and %x): correct "+
+				"etcd.join of %s, or empty the directory of the one that does not belong to it", from, host, id,
+				a.Cluster, own.Host)
+		}
+		if from == "" || len(a.Members) > len(list) {
+			id, list, from = a.Cluster, a.Members, host
+		}
+	}
+	return id, list, nil
+}
+
+// withData starts from what the directory holds, unless the members that answer contradict it.
+func withData(own Own, data Data, cluster uint64, members []Member) (Step, error) {
+	if len(members) == 0 {
+		// etcd itself finds the others, and needs a majority of them.
+		return Step{Action: Start}, nil
+	}
+	if data.Cluster != 0 && cluster != data.Cluster {
+		return Step{}, refuse(OtherCluster, "the directory of etcd.inside is of cluster %x, and the members in "+
+			"etcd.join are cluster %x: give the directory that belongs to it, or an empty one", data.Cluster, cluster)
+	}
+	me := slices.IndexFunc(members, func(m Member) bool {
+		return m.ID == data.ID || data.ID == 0 && slices.Contains(m.Peers, data.Peer)
+	})
+	if me < 0 {
+		if data.Cluster == 0 {
+			return Step{Action: Start}, nil // The list may be older than this member.
+		}
+		return Step{}, refuse(Removed, "the members removed %s from their cluster, so its data counts no more: to "+
+			"join again, move the directory of etcd.inside away and restart", own.Host)
+	}
+	if !slices.Contains(members[me].Peers, own.Peer) && data.Peer != own.Peer {
+		return Step{Action: Move, ID: members[me].ID, Clients: clients(members),
+			Why: fmt.Sprintf("the member was %s, and is %s now", data.Peer, own.Peer)}, nil
+	}
+	return Step{Action: Start}, nil
+}
+
+// standing is how a list of members has this member.
+type standing string
+
+const (
+	absent  standing = "no member"
+	added   standing = "a member that was added"     // It has no name yet.
+	founder standing = "a member that never started" // The cluster began with it.
+	started standing = "a member"
+)
+
+func standingOf(own Own, members []Member) standing {
+	me := slices.IndexFunc(members, func(m Member) bool { return slices.Contains(m.Peers, own.Peer) })
+	switch {
+	case me < 0:
+		return absent
+	case members[me].Started():
+		return started
+	case members[me].Name == "":
+		return added
+	}
+	return founder
+}
+
+// intoCluster joins a cluster that exists with an empty directory.
+func intoCluster(own Own, seen map[string]Answer, members []Member) (Step, error) {
+	in := map[standing]string{} // who has it so
+	for _, host := range sorted(seen) {
+		if list := seen[host].Members; len(list) > 0 {
+			in[standingOf(own, list)] = host
+		}
+	}
+	switch {
+	case in[started] != "":
+		return Step{}, refuse(Lost, "%s is a member, and the directory of etcd.inside is empty: its data was lost, or "+
+			"it is the wrong directory. If it was lost, run \"allocator etcd replace %s\"", own.Host, own.Host)
+	case len(in) > 1: // A list that is behind catches up.
+		return Step{Action: Wait, Why: "the members to agree about " + own.Host}, nil
+	case in[absent] != "":
+		for _, m := range members {
+			if m.Learner {
+				return Step{Action: Wait, Why: fmt.Sprintf("member %s to be promoted: members join one at a time",
+					m.Label())}, nil
+			}
+		}
+		return Step{Action: Add, Clients: clients(members)}, nil
+	case in[added] != "":
+		return Step{Action: Join, Initial: initial(own, members), Clients: clients(members)}, nil
+	}
+	if err := sameList(own, members); err != nil {
+		return Step{}, err
+	}
+	return begin(own, seen)
+}
+
+func sameList(own Own, members []Member) error {
+	if len(members) != len(own.Join) {
+		return refuse(OtherList, "the cluster began with %d members, and etcd.join of %s names %d: give all of them "+
+			"the same etcd.join", len(members), own.Host, len(own.Join))
+	}
+	return nil
+}
+
+// begin starts a new cluster once each other member is known to have no data.
+func begin(own Own, seen map[string]Answer) (Step, error) {
+	nodes := map[string]string{own.Node: own.Host}
+	var missing []string
+	for _, host := range own.Join {
+		if host == own.Host {
+			continue
+		}
+		a := seen[host]
+		if len(a.Members) > 0 { // It has begun, and knows us as one that has never started.
+			continue
+		}
+		w := a.Waiting
+		if w == nil {
+			missing = append(missing, because(host, a.Err))
+			continue
+		}
+		switch {
+		case w.Process == own.Process || w.Host != host:
+			return Step{}, refuse(SameHost, "%s answers as %s: two addresses in etcd.join are one machine, or "+
+				"etcd.address is wrong on one; each machine has one address there", host, w.Host)
+		case !slices.Equal(w.Join, own.Join):
+			return Step{}, refuse(OtherList, "%s has etcd.join=%s, and %s has %s: give all of them the same", host,
+				strings.Join(w.Join, ","), own.Host, strings.Join(own.Join, ","))
+		case nodes[w.Node] != "":
+			return Step{}, refuse(SameName, "%s and %s have the same node.name %q: give each its own",
+				nodes[w.Node], host, w.Node)
+		case w.Now.Sub(own.Now).Abs() > MaxSkew:
+			return Step{}, refuse(Clocks, "the clock of %s differs from that of %s by %v, and certificates need the "+
+				"time: run NTP on both", host, own.Host, w.Now.Sub(own.Now).Round(time.Second))
+		}
+		nodes[w.Node] = host
+	}
+	if len(missing) > 0 {
+		why := strings.Join(missing, ", ") + ": the first start needs all members of etcd.join"
+		return Step{Action: Wait, Why: why}, nil
+	}
+	return Step{Action: Begin}, nil
+}
+
+func because(host string, err error) string {
+	if err == nil {
+		return host + " to answer"
+	}
+	return fmt.Sprintf("%s to answer (%v)", host, err)
+}
+
+// initial returns the list with which a member starts that was added: etcd compares the URLs,
+// and needs names that differ.
+func initial(own Own, members []Member) string {
+	var parts []string
+	for _, m := range members {
+		name := cmp.Or(m.Name, fmt.Sprintf("%x", m.ID))
+		if slices.Contains(m.Peers, own.Peer) {
+			name = own.Host
+		}
+		for _, p := range m.Peers {
+			parts = append(parts, name+"="+p)
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func clients(members []Member) (urls []string) {
+	for _, m := range members {
+		if !m.Learner {
+			urls = append(urls, m.Clients...)
+		}
+	}
+	return urls
+}
+
+func sorted[T any](m map[string]T) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}

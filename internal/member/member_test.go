@@ -1,0 +1,194 @@
+package member
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func peer(host string) string   { return "https://" + host + ":2380" }
+func client(host string) string { return "https://" + host + ":2379" }
+
+// voter is a member that has started.
+func voter(id uint64, host string) Member {
+	return Member{ID: id, Name: host, Peers: []string{peer(host)}, Clients: []string{client(host)}}
+}
+
+// begun is one with which a cluster began, and that has not started.
+func begun(id uint64, host string) Member {
+	return Member{ID: id, Name: host, Peers: []string{peer(host)}}
+}
+
+func learner(id uint64, host string) Member {
+	return Member{ID: id, Peers: []string{peer(host)}, Learner: true}
+}
+
+func runs(cluster uint64, list ...Member) Answer { return Answer{Cluster: cluster, Members: list} }
+
+func waits(host string, change ...func(*Waiting)) Answer {
+	w := &Waiting{Host: host, Node: "node-" + host, Process: "process-" + host, Join: []string{"a", "b", "c"}, Now: noon}
+	for _, f := range change {
+		f(w)
+	}
+	return Answer{Waiting: w}
+}
+
+// The cases are those that PD's join lists, and the inputs that no member may begin with.
+func TestDecide(t *testing.T) {
+	down := Answer{Err: errors.New("connection refused")}
+	abc := []Member{voter(1, "a"), voter(2, "b"), voter(3, "c")}
+	had := func(change ...func(*Data)) *Data {
+		d := &Data{Host: "c", Peer: peer("c"), Cluster: 7, ID: 3, Version: "3.7.3"}
+		for _, f := range change {
+			f(d)
+		}
+		return d
+	}
+	for _, tc := range []struct {
+		name   string
+		data   *Data
+		a, b   Answer
+		want   Action
+		reason Reason
+		says   string
+	}{
+		// Without data.
+		{name: "first start, all wait", a: waits("a"), b: waits("b"), want: Begin},
+		{name: "first start, one has not come", a: waits("a"), b: down, want: Wait, says: "b to answer (connection refused)"},
+		{name: "first start, nobody has come", a: Answer{}, b: Answer{}, want: Wait, says: "a to answer, b to answer"},
+		{name: "first start, one began already", a: runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")), b: waits("b"), want: Begin},
+		{name: "first start, both run", a: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")),
+			b: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")), want: Begin},
+		{name: "data lost", a: runs(7, abc...), b: runs(7, abc...), reason: Lost, says: "allocator etcd replace c"},
+		{name: "data lost, one answers", a: runs(7, abc...), b: down, reason: Lost},
+		{name: "data lost, nobody answers", a: down, b: down, want: Wait},
+		{name: "data lost, one waits without data too", a: waits("a"), b: down, want: Wait},
+		{name: "new", a: runs(7, abc[:2]...), b: runs(7, abc[:2]...), want: Add},
+		{name: "removed, and comes back empty", a: runs(7, abc[:2]...), b: down, want: Add},
+		{name: "two join at once", a: runs(7, voter(1, "a"), voter(2, "b"), learner(9, "d")), b: down, want: Wait, says: "one at a time"},
+		{name: "added, starts", a: runs(7, voter(1, "a"), voter(2, "b"), learner(9, "c")), b: down, want: Join},
+		{name: "wrong list", a: waits("a", func(w *Waiting) { w.Join = []string{"a", "b"} }), b: waits("b"), reason: OtherList, says: "etcd.join=a,b"},
+		{name: "began with another list", a: runs(7, begun(1, "a"), begun(3, "c")), b: down, reason: OtherList},
+		{name: "equal names", a: waits("a"), b: waits("b", func(w *Waiting) { w.Node = "node-a" }), reason: SameName, says: "a and b have the same node.name"},
+		{name: "own name", a: waits("a", func(w *Waiting) { w.Node = "node-c" }), b: waits("b"), reason: SameName},
+		{name: "one machine twice", a: waits("a"), b: waits("a"), reason: SameHost, says: "b answers as a"},
+		{name: "this machine twice", a: waits("a"), b: waits("b", func(w *Waiting) { w.Process = "process-c" }), reason: SameHost},
+		{name: "clock ahead", a: waits("a", func(w *Waiting) { w.Now = noon.Add(2 * time.Hour) }), b: waits("b"), reason: Clocks, says: "2h0m0s"},
+		{name: "clock behind", a: waits("a", func(w *Waiting) { w.Now = noon.Add(-MaxSkew - 1) }), b: waits("b"), reason: Clocks},
+		{name: "clock at the limit", a: waits("a", func(w *Waiting) { w.Now = noon.Add(-MaxSkew) }), b: waits("b"), want: Begin},
+		{name: "two clusters", a: runs(7, abc...), b: runs(8, abc...), reason: OtherCluster},
+		// With data.
+		{name: "starts again", data: had(), a: runs(7, abc...), b: runs(7, abc...), want: Start},
+		{name: "all start again", data: had(), a: down, b: down, want: Start},
+		{name: "crashed at the first start", data: had(func(d *Data) { d.Cluster, d.ID = 0, 0 }),
+			a: runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")), b: down, want: Start},
+		{name: "removed, and comes back with data", data: had(), a: runs(7, abc[:2]...), b: down, reason: Removed, says: "move the directory"},
+		{name: "replaced under its address", data: had(), a: runs(7, voter(1, "a"), voter(2, "b"), learner(9, "c")), b: down, reason: Removed},
+		{name: "of another cluster", data: had(func(d *Data) { d.Cluster = 6 }), a: runs(7, abc...), b: down, reason: OtherCluster, says: "is of cluster 6"},
+		{name: "changed address", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }),
+			a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), b: down, want: Move},
+		{name: "changed address, nobody answers", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: down, b: down, want: Start},
+		{name: "changed address, known already", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: runs(7, abc...), b: down, want: Start},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Now: noon}
+			step, err := Decide(own, tc.data, map[string]Answer{"a": tc.a, "b": tc.b})
+			var refusal *Refusal
+			errors.As(err, &refusal)
+			switch {
+			case tc.reason == "" && err != nil, tc.reason != "" && (refusal == nil || refusal.Reason != tc.reason), step.Action != tc.want:
+				t.Fatalf("got %+v, %v; want %q, %q", step, err, tc.want, tc.reason)
+			case err != nil && !strings.Contains(err.Error(), tc.says), err == nil && !strings.Contains(step.Why, tc.says):
+				t.Errorf("says %q, %v; want %q", step.Why, err, tc.says)
+			}
+			if step.Action == Join && step.Initial != "a="+peer("a")+",b="+peer("b")+",c="+peer("c") {
+				t.Errorf("starts with %s", step.Initial)
+			}
+		})
+	}
+}
+
+// Whatever the others answer, a member with an empty directory begins only if each of the others
+// waits without data or knows it as one that has never started. The table is every combination.
+func TestNobodyBeginsAgain(t *testing.T) {
+	answers := map[string]Answer{
+		"down": {Err: errors.New("down")}, "silent": {}, "waits": {},
+		"begun":  runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")),
+		"ours":   runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")),
+		"lost":   runs(7, voter(1, "a"), voter(2, "b"), voter(3, "c")),
+		"gone":   runs(7, voter(1, "a"), voter(2, "b")),
+		"added":  runs(7, voter(1, "a"), voter(2, "b"), learner(3, "c")),
+		"others": runs(8, voter(1, "x"), voter(2, "y")),
+	}
+	may := map[string]bool{"waits": true, "begun": true, "ours": true}
+	for na, a := range answers {
+		for nb, b := range answers {
+			if na == "waits" {
+				a = waits("a")
+			}
+			if nb == "waits" {
+				b = waits("b")
+			}
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Now: noon}
+			step, err := Decide(own, nil, map[string]Answer{"a": a, "b": b})
+			if begins := err == nil && step.Action == Begin; begins && !(may[na] && may[nb]) {
+				t.Errorf("a %s, b %s: it begins", na, nb)
+			} else if !begins && may[na] && may[nb] {
+				t.Errorf("a %s, b %s: %+v, %v; want it to begin", na, nb, step, err)
+			}
+		}
+	}
+}
+
+func TestQuorum(t *testing.T) {
+	states := func(spec string) (out []State) { // u: up, d: down, l: learner
+		for i, c := range spec {
+			m := voter(uint64(i+1), string(rune('a'+i)))
+			m.Learner = c == 'l'
+			out = append(out, State{Member: m, Healthy: c != 'd'})
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		members string
+		remove  string
+		ok      bool
+		says    string
+	}{
+		{"uuu", "c", true, "2 of 2"},
+		{"uud", "c", true, "2 of 2 voting members answer, 2 are needed: the loss of one more"},
+		{"uud", "a", false, "1 of 2 voting members answer, 2 are needed: there is no quorum"},
+		{"udd", "c", false, "1 of 3"},
+		{"uuuuu", "e", true, "4 of 4 voting members answer, 3 are needed: 1 more may fail"},
+		{"uuudd", "a", false, "2 of 4"},
+		{"uuudd", "e", true, "3 of 4"},
+		{"u", "a", false, "0 of 0"},
+		{"uul", "c", true, "2 of 2"},
+		{"uu", "b", true, "1 of 1"},
+		{"ud", "b", false, "1 of 2"},
+	} {
+		all := states(tc.members)
+		gone, err := Find(all, tc.remove)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after, err := Remove(all, gone)
+		if text := before.String() + after.String(); (err == nil) != tc.ok || errors.Is(err, ErrQuorum) == tc.ok || !strings.Contains(text, tc.says) {
+			t.Errorf("%s without %s: %v; %v, then %v; want %v, %q", tc.members, tc.remove, err, before, after, tc.ok, tc.says)
+		}
+	}
+	if _, err := Find(states("uuu"), "x"); !errors.Is(err, ErrNoMember) || !strings.Contains(err.Error(), "a, b, c") {
+		t.Errorf("no member x: %v", err)
+	}
+	if m, err := Find(states("uuu"), "2"); err != nil || m.Name != "b" {
+		t.Errorf("member 2: %+v, %v", m, err)
+	}
+	for url, want := range map[string]string{"https://a:1": "a", "http://[fd00::1]:2380": "fd00::1", "10.0.0.1:2": "10.0.0.1", "fd00::1": "fd00:", "": ""} {
+		if got := HostOf(url); got != want {
+			t.Errorf("host of %q: %q, want %q", url, got, want)
+		}
+	}
+}
