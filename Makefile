@@ -60,8 +60,8 @@ build: ## build bin/allocator as it is released: static, without the dev command
 	CGO_ENABLED=0 $(GO) build $(TRIM) -tags nodev -o $(BIN)/allocator ./cmd/allocator
 
 # No Docker is needed: deploy/image packs what Go builds, with the flags of `make
-# build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd: its
-# image stays the same from commit to commit.
+# build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd. Its image has
+# the allocator too, which starts members.
 IMAGES := $(BIN)/image
 CROSS  := CGO_ENABLED=0 GOOS=linux GOARCH=$(IMAGE_ARCH)
 STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
@@ -73,7 +73,9 @@ image: ## container images, their SBOMs and licenses, reproducible, without Dock
 	@set -e; for b in allocator/allocator etcd/etcd etcd/etcdctl; do $(BIN)/pack sbom $(IMAGES)/$$b >$(IMAGES)/$$b.spdx.json; done
 	@$(BIN)/pack notice $(IMAGES)/allocator/allocator >$(IMAGES)/allocator/NOTICE
 	@{ printf '\nuPlot 1.6.32, in the pages for operators\n\n'; cat internal/server/console/static/uplot.LICENSE; echo; } >>$(IMAGES)/allocator/NOTICE
-	@$(BIN)/pack notice $(IMAGES)/etcd/etcd $(IMAGES)/etcd/etcdctl >$(IMAGES)/etcd/NOTICE
+	@cp $(addprefix $(IMAGES)/allocator/,allocator allocator.spdx.json) $(IMAGES)/etcd
+	@$(BIN)/pack notice $(addprefix $(IMAGES)/etcd/,etcd etcdctl allocator) >$(IMAGES)/etcd/NOTICE
+	@{ printf '\nuPlot 1.6.32, in the pages for operators\n\n'; cat internal/server/console/static/uplot.LICENSE; echo; } >>$(IMAGES)/etcd/NOTICE
 	@$(BIN)/pack pack --file deploy/Dockerfile --context $(IMAGES)/allocator --binary $(IMAGES)/allocator/allocator --tag $(IMAGE):latest -o $(IMAGES)/allocator.tar
 	@$(BIN)/pack pack --file deploy/etcd/Dockerfile --context $(IMAGES)/etcd --binary $(IMAGES)/etcd/etcd \
 		--version $$(cd chaos/real && $(GO) list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3) --tag $(IMAGE)-etcd:latest -o $(IMAGES)/etcd.tar

@@ -320,7 +320,7 @@ func (e *etcdPods) client(user string, i int) *clientv3.Client {
 	return etcd
 }
 
-// access checks that nodes may use their prefix, and that peers and strangers may nothing.
+// access checks that nodes may use their prefix, and that members' certificates and nodes may do nothing else.
 func (e *etcdPods) access() {
 	e.Helper()
 	nodes := e.client("client", 0)

@@ -75,7 +75,7 @@ const (
 	Add       Do = "add"       // have this member added as a learner
 	Start     Do = "start"     // etcd goes on from its data
 	Bootstrap Do = "bootstrap" // etcd begins a new cluster with all configured members
-	Restore   Do = "restore"   // the same from the snapshot
+	Restore   Do = "restore"   // etcd begins a new cluster with the snapshot
 	Join      Do = "join"      // etcd starts as the learner that the list has, and is promoted
 )
 
@@ -138,16 +138,16 @@ func begin(s Seen) Step {
 	}
 	switch {
 	case len(foreign) > 0:
-		return Step{Do: Wait, Why: fmt.Sprintf("members run another cluster than %s: %s; stop all members, then start them together",
-			s.Token, strings.Join(foreign, ", "))}
+		return Step{Do: Wait, Why: fmt.Sprintf("members run another cluster than %s: %s; stop all members, then start "+
+			"them together", s.Token, strings.Join(foreign, ", "))}
 	// It decided to begin once, and wrote nothing since: it never voted.
 	case s.Data == DataIntended && (len(present) > 0 || len(none) == 0 && len(silent) == 0):
 		return new
 	case len(silent) > 0:
 		return Step{Do: Wait, Why: "this member has no data, and these do not answer: " + strings.Join(silent, ", ")}
 	case len(present) > 0:
-		return Step{Do: Wait, Why: fmt.Sprintf("this member has lost its data, and those that have data are no quorum: %s; "+
-			"if the others have lost their volumes, restore a snapshot", strings.Join(present, ", "))}
+		return Step{Do: Wait, Why: fmt.Sprintf("this member has lost its data, and those that have data are no "+
+			"quorum: %s; if the others have lost their volumes, restore a snapshot", strings.Join(present, ", "))}
 	case s.Data == DataIntended:
 		return Step{Do: Wait, Why: "these have not yet seen that no member has data: " + strings.Join(none, ", ")}
 	}
@@ -159,8 +159,8 @@ type Condition struct {
 	Endpoint string
 	Leader   bool
 	Healthy  bool
-	Size     int64 // of the database on disk, in bytes
-	Used     int64
+	Size     int64 // bytes of the database on disk
+	Used     int64 // bytes that hold something
 }
 
 // Defragment returns the endpoints to defragment, one after the other and the leader last, whose databases
@@ -169,7 +169,8 @@ type Condition struct {
 func Defragment(members []Condition, least int64) ([]string, error) {
 	for _, m := range members {
 		if !m.Healthy {
-			return nil, fmt.Errorf("defragment: %s is not healthy: nothing is done while a member is away; bring it back first", m.Endpoint)
+			return nil, fmt.Errorf("defragment: %s is not healthy: nothing is done while a member is away; bring it "+
+				"back first", m.Endpoint)
 		}
 	}
 	sorted := slices.SortedStableFunc(slices.Values(members), func(a, b Condition) int {

@@ -62,7 +62,8 @@ func defragment(ctx context.Context, out io.Writer, c *etcdstore.Admin, endpoint
 	}
 	before := conditions()
 	for _, m := range before {
-		fmt.Fprintf(out, "%s: healthy %t, leader %t, %d bytes, of which %d are used\n", m.Endpoint, m.Healthy, m.Leader, m.Size, m.Used)
+		fmt.Fprintf(out, "%s: healthy %t, leader %t, %d bytes, of which %d are used\n", m.Endpoint, m.Healthy,
+			m.Leader, m.Size, m.Used)
 	}
 	targets, err := etcdpod.Defragment(before, least)
 	if err != nil {

@@ -98,7 +98,8 @@ func (s *state) handler(log *slog.Logger) http.Handler {
 
 // named reports whether the client has a certificate with one of the names.
 func named(r *http.Request, names ...string) bool {
-	return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && slices.Contains(names, r.TLS.PeerCertificates[0].Subject.CommonName)
+	return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 &&
+		slices.Contains(names, r.TLS.PeerCertificates[0].Subject.CommonName)
 }
 
 // healthy asks the etcd of this member.

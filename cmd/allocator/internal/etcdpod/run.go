@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	again       = time.Second      // between two looks at a cluster that is not there yet
-	callTimeout = 5 * time.Second  // of one call to etcd
-	stopTimeout = 20 * time.Second // of etcd, after SIGTERM
-	fetchLimit  = 10 * time.Minute // of fetching a snapshot
+	again       = time.Second      // A cluster that is not there yet is asked after this time.
+	callTimeout = 5 * time.Second  // It bounds one call to etcd.
+	stopTimeout = 20 * time.Second // etcd has this time after SIGTERM.
+	fetchLimit  = 10 * time.Minute // It bounds the download of a snapshot.
 )
 
 // settings are the flags of "allocator etcd-pod run".
@@ -110,7 +110,7 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	case s.snapshot != "" && (filepath.Base(s.snapshot) != s.snapshot || s.snapshot[0] == '.'):
 		return nil, cli.UsageError("--snapshot is %q: give the name of a file without a directory", s.snapshot)
 	case s.user == "" || s.prefix == "":
-		return nil, cli.UsageError("--user or --prefix is empty: give the user of the nodes and the prefix of their keys")
+		return nil, cli.UsageError("--user or --prefix is empty: give the user of the nodes and their prefix")
 	}
 	r := &runner{s: s, self: all[i], all: all, log: log, volume: volume{filepath.Join(s.dir, s.token)}}
 	r.others = slices.Delete(slices.Clone(all), i, i+1)
@@ -288,10 +288,11 @@ func (r *runner) dial(endpoints []string) (*etcdstore.Admin, error) {
 
 // etcd runs etcd for a step until ctx ends or it does.
 func (r *runner) etcd(ctx context.Context, step etcdpod.Step, list []etcdpod.Listed) error {
-	begin := map[etcdpod.Do]string{etcdpod.Start: "existing", etcdpod.Bootstrap: "new", etcdpod.Restore: "existing", etcdpod.Join: "existing"}
+	begin := "existing"
 	initial := r.initial(r.all)
 	switch step.Do {
 	case etcdpod.Bootstrap:
+		begin = "new"
 		if err := r.volume.prepare(); err != nil {
 			return fmt.Errorf("prepare the volume: %w", err)
 		}
@@ -325,7 +326,7 @@ func (r *runner) etcd(ctx context.Context, step etcdpod.Step, list []etcdpod.Lis
 		"--listen-peer-urls=" + listen(peerPort),
 		"--initial-advertise-peer-urls=" + r.self.peer(),
 		"--initial-cluster=" + initial,
-		"--initial-cluster-state=" + begin[step.Do],
+		"--initial-cluster-state=" + begin,
 		"--initial-cluster-token=" + r.clusterToken(),
 		"--listen-metrics-urls=http://" + net.JoinHostPort(r.s.listen, metricsPort),
 		"--cert-file=" + cert, "--key-file=" + key, "--trusted-ca-file=" + ca, "--client-cert-auth",

@@ -48,7 +48,8 @@ certificates of which less than a third of the lifetime is left, or that lack a 
 	user := cmd.Flags().String("user", "", "user of the nodes")
 	dir := cmd.Flags().String("account", "/var/run/secrets/kubernetes.io/serviceaccount",
 		"directory with the token, namespace and ca.crt of the service account")
-	api := cmd.Flags().String("api", "https://kubernetes.default.svc", "URL of the API server, unless the environment has its address")
+	api := cmd.Flags().String("api", "https://kubernetes.default.svc",
+		"URL of the API server, unless the environment has its address")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *name == "" || len(*names) == 0 || *user == "" {
 			return cli.UsageError("--name, --dns or --user is empty: give all three")
@@ -115,9 +116,12 @@ func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns
 	}
 	authority, err := parse(ca.Data)
 	if err != nil {
-		return fmt.Errorf("Secret %s-ca: %w; delete it, and those of %s that it signed, to begin again", name, err, name)
+		return fmt.Errorf("read Secret %s-ca: %w; delete it, and those of %s that it signed, to begin again", name, err,
+			name)
 	}
-	for _, w := range []wanted{{name + "-server", memberName, dns}, {name + "-client", user, nil}, {name + "-root", rootName, nil}} {
+	for _, w := range []wanted{
+		{name + "-server", memberName, dns}, {name + "-client", user, nil}, {name + "-root", rootName, nil},
+	} {
 		old, err := k.get(ctx, w.name)
 		if err != nil {
 			return err
@@ -154,7 +158,8 @@ func stale(data map[string][]byte, authority *authorityPair, w wanted, now time.
 	}
 	life := p.cert.NotAfter.Sub(p.cert.NotBefore)
 	switch {
-	case p.cert.CheckSignatureFrom(authority.cert) != nil || !bytes.Equal(data["ca.crt"], encode("CERTIFICATE", authority.cert.Raw)):
+	case p.cert.CheckSignatureFrom(authority.cert) != nil,
+		!bytes.Equal(data["ca.crt"], encode("CERTIFICATE", authority.cert.Raw)):
 		return "made again: another authority signed it"
 	case p.cert.Subject.CommonName != w.common:
 		return "made again: it is of " + p.cert.Subject.CommonName
@@ -178,7 +183,11 @@ type authorityPair struct {
 
 // data is the contents of a Secret, as cert-manager writes it.
 func (p *authorityPair) data(ca *x509.Certificate) map[string][]byte {
-	return map[string][]byte{"tls.crt": encode("CERTIFICATE", p.cert.Raw), "tls.key": p.pem, "ca.crt": encode("CERTIFICATE", ca.Raw)}
+	return map[string][]byte{
+		"tls.crt": encode("CERTIFICATE", p.cert.Raw),
+		"tls.key": p.pem,
+		"ca.crt":  encode("CERTIFICATE", ca.Raw),
+	}
 }
 
 func encode(kind string, b []byte) []byte {
@@ -186,7 +195,8 @@ func encode(kind string, b []byte) []byte {
 }
 
 // issue makes a certificate that by signs; nil: an authority, which signs itself.
-func issue(by *authorityPair, subject pkix.Name, dns []string, now time.Time, life time.Duration) (*authorityPair, error) {
+func issue(by *authorityPair, subject pkix.Name, dns []string, now time.Time,
+	life time.Duration) (*authorityPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -271,8 +281,9 @@ func inCluster(dir, url string) (*kubernetes, error) {
 	if !pool.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("%s has no certificate", read("ca.crt"))
 	}
+	trust := &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	return &kubernetes{
-		client:    &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}},
+		client:    &http.Client{Transport: &http.Transport{TLSClientConfig: trust}},
 		url:       url,
 		namespace: string(bytes.TrimSpace(namespace)),
 		token:     string(bytes.TrimSpace(token)),

@@ -74,7 +74,8 @@ func (s store) latest() (time.Time, error) {
 }
 
 // take writes a snapshot, which is complete or not there, and removes the oldest.
-func (s store) take(ctx context.Context, c *etcdstore.Admin, now time.Time) (name string, size int64, removed int, err error) {
+func (s store) take(ctx context.Context, c *etcdstore.Admin, now time.Time) (name string, size int64, removed int,
+	err error) {
 	name = now.UTC().Format(stamp) + etcdpod.Suffix
 	part := filepath.Join(s.dir, "taking.part")
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -155,7 +156,8 @@ the other every --defragment-every. It offers snapshots to members on port 2382,
 	}
 	open := storeFlags(cmd)
 	every := cmd.Flags().Duration("every", time.Hour, "time between two snapshots")
-	defragmentEvery := cmd.Flags().Duration("defragment-every", 24*time.Hour, "time between two defragmentations; 0: none")
+	defragmentEvery := cmd.Flags().Duration("defragment-every", 24*time.Hour,
+		"time between two defragmentations; 0: none")
 	least := leastFlag(cmd)
 	dirTLS := cmd.Flags().String("tls", "/etc/etcd/server", "directory with a member's certificate")
 	listen := cmd.Flags().String("listen", "0.0.0.0", "address to listen on")
@@ -166,10 +168,18 @@ the other every --defragment-every. It offers snapshots to members on port 2382,
 			return err
 		}
 		if *every < keeperTick || *defragmentEvery < 0 {
-			return cli.UsageError("--every is %v, --defragment-every %v: snapshots are at least %v apart, and no time is negative",
-				*every, *defragmentEvery, keeperTick)
+			return cli.UsageError("--every is %v, --defragment-every %v: snapshots are at least %v apart, and no time "+
+				"is negative", *every, *defragmentEvery, keeperTick)
 		}
-		k := &snapshotKeeper{app: a, store: s, every: *every, defragmentEvery: *defragmentEvery, least: *least, connect: connect, failing: map[string]bool{}}
+		k := &snapshotKeeper{
+			app:             a,
+			store:           s,
+			every:           *every,
+			defragmentEvery: *defragmentEvery,
+			least:           *least,
+			connect:         connect,
+			failing:         map[string]bool{},
+		}
 		return k.run(cmd.Context(), *listen, *dirTLS)
 	}
 	return cmd

@@ -79,7 +79,8 @@ func (v volume) discard() error {
 	if err := os.Rename(v.data(), old); err != nil {
 		return err
 	}
-	return errors.Join(remove(filepath.Join(v.dir, "identity")), remove(filepath.Join(v.dir, "intended")), syncDir(v.dir))
+	return errors.Join(remove(filepath.Join(v.dir, "identity")), remove(filepath.Join(v.dir, "intended")),
+		syncDir(v.dir))
 }
 
 // write writes a file so that it is there after a crash, whole or not at all.
