@@ -29,7 +29,7 @@ func membersPart(ctx context.Context, c *cluster, r *report) {
 	t := &memberCases{realCases{
 		c:     c,
 		r:     r,
-		rel:   release{c: c, helm: "helm4", namespace: "members", name: full},
+		rel:   release{c: c, helm: "helm3", namespace: "members", name: full},
 		file:  "members",
 		etcds: etcdMembers,
 	}}
