@@ -287,7 +287,8 @@ func (t *memberCases) restore(ctx context.Context) error {
 		// Without --wait, since nodes must not become ready.
 		if _, err := t.rel.run(ctx, append([]string{"upgrade", t.rel.name, t.c.chart(), "--timeout=2m"},
 			t.values("log.level=debug", "etcd.bundled.podAnnotations.upgraded=yes",
-				"etcd.bundled.restore.token=restored-1", "etcd.bundled.restore.snapshot="+snapshot)...)...); err != nil {
+				"etcd.bundled.restore.token=restored-1",
+				"etcd.bundled.restore.snapshot="+snapshot)...)...); err != nil {
 			return err
 		}
 		if err := t.c.kube.CoreV1().Pods(t.rel.namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
