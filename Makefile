@@ -60,8 +60,8 @@ build: ## build bin/allocator as it is released: static
 	CGO_ENABLED=0 $(GO) build $(TRIM) -o $(BIN)/allocator ./cmd/allocator
 
 # No Docker is needed: deploy/image packs what Go builds, with the flags of `make
-# build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd: its
-# image stays the same from commit to commit.
+# build`. The commit is stamped in, whatever GOFLAGS says, but not into etcd. Its image has
+# the allocator too, which starts members.
 IMAGES ?= $(BIN)/image
 CROSS  := CGO_ENABLED=0 GOOS=linux GOARCH=$(IMAGE_ARCH)
 STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
@@ -87,7 +87,9 @@ image: programs ## container images, their SBOMs and licenses, reproducible, wit
 	@mkdir -p $(IMAGES)/etcd/data $(IMAGES)/dev/data && cp LICENSE $(IMAGES)/etcd
 	cd chaos/real && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd ./etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
 	@set -e; for b in etcd etcdctl; do $(BIN)/pack sbom $(IMAGES)/etcd/$$b >$(IMAGES)/etcd/$$b.spdx.json; done
-	@$(BIN)/pack notice $(IMAGES)/etcd/etcd $(IMAGES)/etcd/etcdctl >$(IMAGES)/etcd/NOTICE
+	@cp $(addprefix $(IMAGES)/allocator/,allocator allocator.spdx.json) $(IMAGES)/etcd
+	@$(BIN)/pack notice $(addprefix $(IMAGES)/etcd/,etcd etcdctl allocator) >$(IMAGES)/etcd/NOTICE
+	@{ printf '\nuPlot 1.6.32, in the pages for operators\n\n'; cat internal/server/console/static/uplot.LICENSE; echo; } >>$(IMAGES)/etcd/NOTICE
 	@$(BIN)/pack pack --file deploy/Dockerfile --context $(IMAGES)/allocator --binary $(IMAGES)/allocator/allocator $(if $(VERSION),--version $(VERSION)) --tag $(IMAGE):latest -o $(IMAGES)/allocator.tar
 	@$(BIN)/pack pack --file deploy/dev/Dockerfile --context $(IMAGES)/dev --binary $(IMAGES)/dev/allocator $(if $(VERSION),--version $(VERSION)) --tag $(IMAGE):dev -o $(IMAGES)/dev.tar
 	@$(BIN)/pack pack --file deploy/etcd/Dockerfile --context $(IMAGES)/etcd --binary $(IMAGES)/etcd/etcd \

@@ -39,8 +39,8 @@ func simulatedPart(ctx context.Context, c *cluster, r *report) error {
 	if err := errors.Join(c.create(ctx, "crds.yaml", ""), c.create(ctx, "cluster.yaml", "")); err != nil {
 		return err
 	}
-	for i := range 4 {
-		if err := c.volume(ctx, fmt.Sprintf("volume-%d", i), "/nowhere"); err != nil {
+	for i := range 8 {
+		if err := c.volumeFor(ctx, fmt.Sprintf("volume-%d", i), "/nowhere", "", ""); err != nil {
 			return err
 		}
 	}
@@ -59,8 +59,8 @@ func simulatedPart(ctx context.Context, c *cluster, r *report) error {
 	return nil
 }
 
-// volume creates a volume for a claim.
-func (c *cluster) volume(ctx context.Context, name, path string) error {
+// volumeFor creates a volume for a claim; claim "": for any.
+func (c *cluster) volumeFor(ctx context.Context, name, path, namespace, claim string) error {
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
@@ -72,6 +72,9 @@ func (c *cluster) volume(ctx context.Context, name, path string) error {
 				HostPath: &corev1.HostPathVolumeSource{Path: path},
 			},
 		},
+	}
+	if claim != "" {
+		v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: namespace, Name: claim}
 	}
 	_, err := c.kube.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
 	return err
@@ -152,7 +155,7 @@ func (t *cases) accepted(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range []string{"evaluation", "external", "everything", "certmanager"} {
+	for _, n := range []string{"evaluation", "external", "everything", "certmanager", "members"} {
 		files = append(files, t.values(n))
 	}
 	const namespace = "accepted"
@@ -260,8 +263,9 @@ func (t *cases) lifecycle(ctx context.Context) {
 	})
 	run("bundled etcd: a rollback to the first revision creates the Job again, with the --fresh-until of the install",
 		func(ctx context.Context) error { return t.rollbackBundled(ctx, bundled) })
-	run("bundled etcd: uninstall leaves the volume claim of etcd, and nothing else", func(ctx context.Context) error {
-		return t.uninstall(ctx, bundled, "PersistentVolumeClaim/data-allocator-etcd-0")
+	run("bundled etcd: uninstall leaves the volume claims of etcd, and nothing else", func(ctx context.Context) error {
+		return t.uninstall(ctx, bundled, "PersistentVolumeClaim/data-allocator-etcd-0",
+			"PersistentVolumeClaim/snapshots-"+snapshotsPod)
 	})
 	run("a release with all options installs and uninstalls", func(ctx context.Context) error {
 		rel, err := t.release(ctx, "everything")
@@ -674,7 +678,8 @@ func (t *cases) installBundled(ctx context.Context, rel release) error {
 		t.p.hold(rel.namespace, fmt.Sprintf("allocator-%d", i), true)
 	}
 	t.p.before(func(pod *corev1.Pod) {
-		if pod.Namespace == rel.namespace {
+		// The Job that makes certificates ends before.
+		if pod.Namespace == rel.namespace && strings.HasPrefix(pod.Name, "allocator-init-") {
 			for i := range 3 {
 				t.p.hold(rel.namespace, fmt.Sprintf("allocator-%d", i), false)
 			}

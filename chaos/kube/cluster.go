@@ -65,6 +65,12 @@ func startCluster(ctx context.Context, s settings, r *report) (*cluster, error) 
 func (c *cluster) stop() { c.ps.stop() }
 
 func (c *cluster) start(ctx context.Context) error {
+	// Pods reach the API server by its Service, where there are pods: the Job that makes
+	// certificates does.
+	bind, reconciler := "127.0.0.1", "none"
+	if c.s.namespaces {
+		bind, reconciler = "0.0.0.0", "lease"
+	}
 	ports, err := freePorts(6)
 	if err != nil {
 		return err
@@ -97,8 +103,8 @@ func (c *cluster) start(ctx context.Context) error {
 		return err
 	}
 	if _, err := c.ps.start("kube-apiserver", bin("kube-apiserver"), "--etcd-servers="+etcd,
-		"--bind-address=127.0.0.1", "--secure-port="+ports[2], "--advertise-address="+hostIP,
-		"--endpoint-reconciler-type=none",
+		"--bind-address="+bind, "--secure-port="+ports[2], "--advertise-address="+hostIP,
+		"--endpoint-reconciler-type="+reconciler,
 		"--tls-cert-file="+c.ca.path("server.crt"), "--tls-private-key-file="+c.ca.path("server.key"),
 		"--client-ca-file="+c.ca.path("ca.crt"),
 		"--kubelet-client-certificate="+c.ca.path("calls.crt"), "--kubelet-client-key="+c.ca.path("calls.key"),

@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -34,7 +35,7 @@ type settings struct {
 	root string // directory of the repository
 	bin  string // directory of the programs built
 	dir  string // directory for logs, data and certificates
-	only string // "simulated", "real" or ""
+	only string // "simulated", "real", "members" or ""
 	keep bool   // leave dir
 
 	inside     bool // the process that runs in the namespaces
@@ -52,14 +53,14 @@ func main() {
 func run() error {
 	var s settings
 	flag.StringVar(&s.root, "root", "../..", "directory of the project")
-	flag.StringVar(&s.only, "only", "", "simulated or real: run one part alone")
+	flag.StringVar(&s.only, "only", "", "simulated, real or members: run one part alone")
 	flag.BoolVar(&s.keep, "keep", false, "keep logs and data also of a run that passed")
 	flag.BoolVar(&s.inside, "inside", false, "internal: the process is in its namespaces")
 	flag.StringVar(&s.dir, "dir", "", "internal: directory of the run")
 	flag.StringVar(&s.cgroup, "cgroup", "", "internal: control group of the pods")
 	flag.Parse()
-	if s.only != "" && s.only != "simulated" && s.only != "real" {
-		return fmt.Errorf("--only is %q: use simulated or real, or omit it", s.only)
+	if !slices.Contains([]string{"", "simulated", "real", "members"}, s.only) {
+		return fmt.Errorf("--only is %q: use simulated, real or members, or omit it", s.only)
 	}
 	var err error
 	if s.root, err = filepath.Abs(s.root); err != nil {
@@ -167,7 +168,7 @@ func inside(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	if s.only != "real" {
+	if s.only == "" || s.only == "simulated" {
 		if err := simulatedPart(ctx, c, r); err != nil {
 			return err
 		}

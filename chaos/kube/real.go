@@ -33,7 +33,24 @@ func realPart(ctx context.Context, c *cluster, r *report) error {
 		func(ctx context.Context) error { return c.startNode(ctx, plugins) }) {
 		return nil
 	}
-	t := &realCases{c: c, r: r, rel: release{c: c, helm: "helm4", namespace: "real", name: full}}
+	if c.s.only != "members" {
+		nodesPart(ctx, c, r)
+	}
+	if c.s.only != "real" {
+		membersPart(ctx, c, r)
+	}
+	return nil
+}
+
+// nodesPart installs the chart with one member of etcd, and harms nodes and etcd under load.
+func nodesPart(ctx context.Context, c *cluster, r *report) {
+	t := &realCases{
+		c:     c,
+		r:     r,
+		rel:   release{c: c, helm: "helm4", namespace: "real", name: full},
+		file:  "evaluation",
+		etcds: 1,
+	}
 	run := func(name string, f func(context.Context) error) bool {
 		return r.run(ctx, name, caseLimit, func(ctx context.Context) error {
 			if err := f(ctx); err != nil {
@@ -44,7 +61,7 @@ func realPart(ctx context.Context, c *cluster, r *report) error {
 	}
 	if !run("helm install --wait with the bundled etcd: all pods start under the restricted policy, the space is "+
 		"initialized", t.install) {
-		return nil
+		return
 	}
 	run("helm test: the image requests IDs from every node by its name, and checks them", t.helmTest)
 	run(
@@ -56,19 +73,21 @@ func realPart(ctx context.Context, c *cluster, r *report) error {
 		t.killEtcd)
 	run("a rollback under load: the Job of the first revision runs again without effect", t.rollback)
 	run("etcd's volume was wiped: an upgrade initializes nothing, and nodes stop issuing", t.wipe)
-	run("uninstall: nothing is left but the volume claim and the test's pod", t.uninstall)
-	return nil
+	run("uninstall: nothing is left but the volume claims, etcd's Secrets and the test's pod", t.uninstall)
 }
 
 type realCases struct {
 	c   *cluster
 	r   *report
 	rel release
+	// file has the values, and etcds is their number of members.
+	file  string
+	etcds int
 }
 
 // values are the arguments of helm for our images.
 func (t *realCases) values(more ...string) []string {
-	args := []string{"-f", filepath.Join(t.c.s.root, "chaos/kube/testdata/evaluation.yaml")}
+	args := []string{"-f", filepath.Join(t.c.s.root, "chaos/kube/testdata", t.file+".yaml")}
 	for _, v := range append([]string{
 		"image.registry=docker.io", "image.repository=library/allocator", "image.tag=latest", "image.pullPolicy=Never",
 		"etcd.bundled.image.registry=docker.io", "etcd.bundled.image.repository=library/allocator-etcd",
@@ -113,26 +132,22 @@ func (t *realCases) state() string {
 	return b.String()
 }
 
-func (t *realCases) volume() string { return t.c.ca.path("volume") }
+func (t *realCases) volume() string { return t.c.ca.path("volumes/volume-real") }
 
 func (t *realCases) install(ctx context.Context) error {
 	if err := t.c.namespace(ctx, t.rel.namespace); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Mkdir(t.volume(), 0o700), os.Chown(t.volume(), imageUser, imageUser)); err != nil {
+	if err := t.c.storage(ctx); err != nil {
 		return err
-	}
-	if _, err := t.c.kube.StorageV1().StorageClasses().Get(ctx, "local", metav1.GetOptions{}); err != nil {
-		if err := t.c.create(ctx, "cluster.yaml", ""); err != nil {
-			return err
-		}
 	}
 	// Claims of the simulated part have the other volumes, and must not get this one.
 	if err := t.c.kube.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{},
 		metav1.ListOptions{}); err != nil {
 		return err
 	}
-	if err := t.c.volume(ctx, "volume-real", t.volume()); err != nil {
+	if err := errors.Join(t.claim(ctx, "data-allocator-etcd-0", "volume-real"),
+		t.claim(ctx, "snapshots-"+snapshotsPod, "snapshots-real")); err != nil {
 		return err
 	}
 	begun := time.Now()
@@ -163,8 +178,19 @@ type drawn struct {
 	BySID                                               map[string]int
 }
 
-// underLoad requests IDs from a Service while f runs, and returns the summary.
+// underLoad requests IDs from a Service while f runs, and returns the summary. A call that
+// fails is an error.
 func (t *realCases) underLoad(ctx context.Context, service string, f func(context.Context) error) (drawn, error) {
+	d, err := t.load(ctx, service, f)
+	if err == nil && (d.Failed > 0 || d.Duplicates > 0 || d.Unchecked > 0 || d.Disorder > 0 || d.IDs == 0) {
+		err = fmt.Errorf("%d of %d calls failed (the first: %s), %d duplicates, %d not compared, %d out of order",
+			d.Failed, d.Calls, d.Failure, d.Duplicates, d.Unchecked, d.Disorder)
+	}
+	return d, err
+}
+
+// load is underLoad, but calls may fail.
+func (t *realCases) load(ctx context.Context, service string, f func(context.Context) error) (drawn, error) {
 	var d drawn
 	var out lockedBuffer
 	cmd := exec.CommandContext(ctx, filepath.Join(t.c.s.bin, "kubeload"), "--dns", hostIP+":53",
@@ -189,11 +215,6 @@ func (t *realCases) underLoad(ctx context.Context, service string, f func(contex
 	fmt.Fprintf(t.r.out,
 		"           %d IDs in %d calls, %d failed, %d duplicates, %d out of order, slowest %s, by sid %v\n", d.IDs,
 		d.Calls, d.Failed, d.Duplicates, d.Disorder, d.Slowest, d.BySID)
-	if d.Failed > 0 || d.Duplicates > 0 || d.Unchecked > 0 || d.Disorder > 0 || d.IDs == 0 {
-		err = errors.Join(err,
-			fmt.Errorf("%d of %d calls failed (the first: %s), %d duplicates, %d not compared, %d out of order",
-				d.Failed, d.Calls, d.Failure, d.Duplicates, d.Unchecked, d.Disorder))
-	}
 	return d, err
 }
 
@@ -245,23 +266,26 @@ func (t *realCases) pods(ctx context.Context) (map[string]*corev1.Pod, error) {
 
 // ready waits until every node and etcd are ready.
 func (t *realCases) ready(ctx context.Context) error {
-	return until(ctx, 2*time.Minute, func(ctx context.Context) error {
-		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx,
-			metav1.ListOptions{LabelSelector: "app.kubernetes.io/component in (node,etcd)"})
-		if err != nil {
-			return err
+	return until(ctx, 2*time.Minute, t.allReady)
+}
+
+// allReady returns an error unless every node and etcd are ready now.
+func (t *realCases) allReady(ctx context.Context) error {
+	list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/component in (node,etcd)"})
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, p := range list.Items {
+		if isReady(&p) {
+			n++
 		}
-		n := 0
-		for _, p := range list.Items {
-			if isReady(&p) {
-				n++
-			}
-		}
-		if n != 4 {
-			return fmt.Errorf("%d of 4 pods are ready", n)
-		}
-		return nil
-	})
+	}
+	if want := 3 + t.etcds; n != want {
+		return fmt.Errorf("%d of %d pods are ready", n, want)
+	}
+	return nil
 }
 
 func (t *realCases) upgrade(ctx context.Context) error {
@@ -384,35 +408,40 @@ func (t *realCases) rollback(ctx context.Context) error {
 // wipe deletes etcd's data, upgrades, and checks that nodes refuse with
 // HISTORY_REWOUND. There is no load: its requests would fail.
 func (t *realCases) wipe(ctx context.Context) error {
+	if err := t.scaleEtcd(ctx, 0); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(t.volume(), "initial")); err != nil {
+		return err
+	}
+	if err := t.scaleEtcd(ctx, 1); err != nil {
+		return err
+	}
+	return t.afterWipe(ctx)
+}
+
+// scaleEtcd changes the number of members, and waits until none is left if that is 0.
+func (t *realCases) scaleEtcd(ctx context.Context, n int32) error {
 	sets := t.c.kube.AppsV1().StatefulSets(t.rel.namespace)
-	scale := func(n int32) error {
-		s, err := sets.GetScale(ctx, "allocator-etcd", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		s.Spec.Replicas = n
-		_, err = sets.UpdateScale(ctx, "allocator-etcd", s, metav1.UpdateOptions{})
+	s, err := sets.GetScale(ctx, "allocator-etcd", metav1.GetOptions{})
+	if err != nil {
 		return err
 	}
-	if err := scale(0); err != nil {
+	s.Spec.Replicas = n
+	if _, err := sets.UpdateScale(ctx, "allocator-etcd", s, metav1.UpdateOptions{}); err != nil || n > 0 {
 		return err
 	}
-	if err := until(ctx, time.Minute, func(ctx context.Context) error {
+	return until(ctx, time.Minute, func(ctx context.Context) error {
 		list, err := t.c.kube.CoreV1().Pods(t.rel.namespace).List(ctx,
 			metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=etcd"})
 		if err == nil && len(list.Items) > 0 {
 			err = errors.New("etcd's pod still exists")
 		}
 		return err
-	}); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(filepath.Join(t.volume(), "data")); err != nil {
-		return err
-	}
-	if err := scale(1); err != nil {
-		return err
-	}
+	})
+}
+
+func (t *realCases) afterWipe(ctx context.Context) error {
 	// Without --wait, since nodes must not become ready.
 	if _, err := t.rel.run(ctx,
 		append([]string{"upgrade", t.rel.name, t.c.chart(), "--timeout=2m"},
@@ -461,5 +490,5 @@ func (t *realCases) wipe(ctx context.Context) error {
 
 func (t *realCases) uninstall(ctx context.Context) error {
 	return (&cases{c: t.c, r: t.r}).uninstall(ctx, t.rel, "PersistentVolumeClaim/data-allocator-etcd-0",
-		"Pod/allocator-test-draw")
+		"PersistentVolumeClaim/snapshots-"+snapshotsPod, "Pod/allocator-test-draw")
 }

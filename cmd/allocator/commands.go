@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/dev"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor"
 	"github.com/flakelease/allocator/cmd/allocator/internal/etcd"
+	"github.com/flakelease/allocator/cmd/allocator/internal/etcdpod"
 	"github.com/flakelease/allocator/cmd/allocator/internal/fence"
 	"github.com/flakelease/allocator/cmd/allocator/internal/ids"
 	"github.com/flakelease/allocator/cmd/allocator/internal/offline"
@@ -77,7 +78,7 @@ func groups(a *cli.App) []group {
 		{"For operators", []*cobra.Command{
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a),
 			admin.Command(a), etcd.Command(a), operator.GossipCommand(a), operator.TokenCommand(a),
-			operator.ConfigCommand(a), docsCommand(a), operator.VersionCommand(a),
+			operator.ConfigCommand(a), docsCommand(a), operator.VersionCommand(a), etcdpod.Command(a),
 		}},
 	}
 }

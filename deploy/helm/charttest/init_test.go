@@ -25,6 +25,10 @@ func TestInitOnlyAtInstall(t *testing.T) {
 			r := mustRender(t, values[name], at)
 			for id, events := range r.events {
 				for _, e := range events {
+					// Certificates of etcd are made where they are missing.
+					if e == "pre-upgrade" && strings.Contains(id, "-etcd-certs") {
+						continue
+					}
 					if e != "pre-install" && e != "test" {
 						t.Errorf("%s: the hook %s runs at %s", name, id, e)
 					}

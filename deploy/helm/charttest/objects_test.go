@@ -20,7 +20,7 @@ import (
 )
 
 // foreign are kinds that are not part of Kubernetes and have no Go type here.
-var foreign = []string{"Certificate", "ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCRoute"}
+var foreign = []string{"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCRoute"}
 
 // typed decodes an object as the API server does, which refuses unknown and repeated
 // fields. It returns nil for a foreign kind.
@@ -53,6 +53,9 @@ func pods(t testing.TB, objects []object) []pod {
 			out = append(out, pod{o.id(), &v.Spec.Template.ObjectMeta, &v.Spec.Template.Spec})
 		case *batchv1.Job:
 			out = append(out, pod{o.id(), &v.Spec.Template.ObjectMeta, &v.Spec.Template.Spec})
+		case *batchv1.CronJob:
+			template := &v.Spec.JobTemplate.Spec.Template
+			out = append(out, pod{o.id(), &template.ObjectMeta, &template.Spec})
 		case *corev1.Pod:
 			out = append(out, pod{o.id(), &v.ObjectMeta, &v.Spec})
 		}
@@ -86,7 +89,7 @@ func TestObjects(t *testing.T) {
 	})
 	// Kinds that no file of ci/ renders are not checked.
 	for _, kind := range append(foreign, "StatefulSet", "Job", "Pod", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget",
-		"HorizontalPodAutoscaler", "Ingress", "NetworkPolicy") {
+		"HorizontalPodAutoscaler", "Ingress", "NetworkPolicy", "CronJob", "Role", "RoleBinding") {
 		if !seen[kind] {
 			t.Errorf("no values of ci/ render a %s", kind)
 		}
@@ -198,8 +201,11 @@ func TestSelectors(t *testing.T) {
 				}
 			}
 			component := "node"
-			if strings.HasSuffix(o.GetName(), "-etcd") {
+			switch {
+			case strings.HasSuffix(o.GetName(), "-etcd"), strings.HasSuffix(o.GetName(), "-etcd-peers"):
 				component = "etcd"
+			case strings.HasSuffix(o.GetName(), "-etcd-snapshots"):
+				component = "etcd-snapshots"
 			}
 			switch v := typed(t, o).(type) {
 			case *appsv1.StatefulSet:
@@ -217,8 +223,13 @@ func TestSelectors(t *testing.T) {
 				}
 			case *policyv1.PodDisruptionBudget:
 				check(v.Spec.Selector.MatchLabels, component)
-				if p := v.Spec.UnhealthyPodEvictionPolicy; p == nil || *p != policyv1.AlwaysAllow {
-					t.Errorf("%s prevents drains of machines whose pods are not ready", o.id())
+				// Nodes that are not ready are of no use to anyone; a member of etcd may be part of the quorum.
+				want := policyv1.AlwaysAllow
+				if component == "etcd" {
+					want = policyv1.IfHealthyBudget
+				}
+				if p := v.Spec.UnhealthyPodEvictionPolicy; p == nil || *p != want {
+					t.Errorf("%s: want %s for pods that are not ready", o.id(), want)
 				}
 			case *corev1.Service:
 				services++
@@ -239,7 +250,7 @@ func TestSelectors(t *testing.T) {
 						t.Errorf("%s is headless: port %d is not translated to %d", o.id(), port.Port, ports[port.TargetPort.StrVal])
 					}
 				}
-				if unready := strings.HasSuffix(o.GetName(), "-nodes"); v.Spec.PublishNotReadyAddresses != unready {
+				if unready := strings.HasSuffix(o.GetName(), "-nodes") || strings.HasSuffix(o.GetName(), "-peers"); v.Spec.PublishNotReadyAddresses != unready {
 					t.Errorf("%s: publishNotReadyAddresses is %t", o.id(), !unready)
 				}
 			}
@@ -257,6 +268,9 @@ func TestLongNames(t *testing.T) {
 	for _, o := range r.all() {
 		if errs := validation.IsDNS1123Label(o.GetName()); errs != nil {
 			t.Errorf("%s: %v", o.id(), errs)
+		}
+		if o.GetKind() == "CronJob" && len(o.GetName()) > 52 {
+			t.Errorf("%s: name is too long for the names of its Jobs", o.id())
 		}
 		if o.GetKind() == "StatefulSet" && len(o.GetName())+len("-0123456789") > validation.LabelValueMaxLength {
 			t.Errorf("%s: name is too long for the label with the revision", o.id())

@@ -140,7 +140,7 @@ func (c catalog) call(e *parser.Call) (set, error) {
 			return nil, err
 		}
 		delete(out, "le")
-	case "abs", "changes", "increase", "last_over_time", "max_over_time", "min_over_time", "rate", "vector":
+	case "abs", "changes", "increase", "last_over_time", "max_over_time", "min_over_time", "rate", "time", "vector":
 	default:
 		return nil, fmt.Errorf("function %s is not supported by this check", e.Func.Name)
 	}

@@ -8,7 +8,9 @@ mounted in the Job that initializes the space.
 {{- $etcdOnly := index . 1 -}}
 {{- with $root.Values -}}
 {{- $etcd := dict "endpoints" (include "allocator.endpoints" $root | fromJsonArray) "dial-timeout" .etcd.dialTimeout -}}
-{{- if not .etcd.bundled.enabled -}}
+{{- if .etcd.bundled.enabled -}}
+{{- $_ := set $etcd "tls" (dict "ca" "/etc/allocator/etcd-tls/ca.crt" "cert" "/etc/allocator/etcd-tls/tls.crt" "key" "/etc/allocator/etcd-tls/tls.key") -}}
+{{- else -}}
 {{- if .etcd.tls.existingSecret -}}
 {{- $tls := dict "ca" (printf "/etc/allocator/etcd-tls/%s" .etcd.tls.caKey) -}}
 {{- if .etcd.tls.keyKey -}}

@@ -98,7 +98,7 @@ tolerations:
 {{/* URLs of etcd, as a JSON list. */}}
 {{- define "allocator.endpoints" -}}
 {{- if .Values.etcd.bundled.enabled -}}
-{{- list (printf "http://%s-etcd.%s.svc:2379" (include "allocator.fullname" .) (include "allocator.namespace" .)) | toJson -}}
+{{- include "allocator.etcdEndpoints" . -}}
 {{- else -}}
 {{- .Values.etcd.endpoints | toJson -}}
 {{- end -}}
@@ -166,10 +166,10 @@ tolerations:
 {{- $root := index . 0 -}}
 {{- $etcdOnly := index . 1 -}}
 {{- with $root.Values.etcd }}
-{{- if and .tls.existingSecret (not .bundled.enabled) }}
+{{- if or .tls.existingSecret .bundled.enabled }}
 - name: etcd-tls
   secret:
-    secretName: {{ .tls.existingSecret }}
+    secretName: {{ ternary (printf "%s-client" (include "allocator.etcdName" $root)) .tls.existingSecret .bundled.enabled }}
     defaultMode: 0440
 {{- end }}
 {{- if and .auth.existingSecret (not .bundled.enabled) }}

@@ -108,13 +108,40 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{/* etcd. */}}
 {{- with $v.etcd -}}
 {{- if and (not .endpoints) (not .bundled.enabled) -}}
-{{- $errors = append $errors "etcd.endpoints is empty: nodes need an etcd; set it to the URLs of etcd's members, or set etcd.bundled.enabled=true to try the chart with a bundled etcd" -}}
+{{- $errors = append $errors "etcd.endpoints is empty: nodes need an etcd; set it to the URLs of etcd's members, or set etcd.bundled.enabled=true for an etcd of the chart" -}}
 {{- end -}}
 {{- if and .endpoints .bundled.enabled -}}
 {{- $errors = append $errors "etcd.endpoints and etcd.bundled.enabled are both set: nodes on two different etcds would issue the same IDs; remove one" -}}
 {{- end -}}
 {{- if and .bundled.enabled (or .tls.existingSecret .auth.existingSecret .auth.username) -}}
-{{- $errors = append $errors "etcd.tls or etcd.auth is set with etcd.bundled.enabled: the bundled etcd has neither TLS nor users; remove them, or set etcd.endpoints to another etcd" -}}
+{{- $errors = append $errors "etcd.tls or etcd.auth is set with etcd.bundled.enabled: the bundled etcd has certificates and users of its own; remove them, or set etcd.endpoints to another etcd" -}}
+{{- end -}}
+{{- with .bundled -}}
+{{- if .enabled -}}
+{{- if and (gt (int .members) 1) (not .persistence.enabled) -}}
+{{- $errors = append $errors (printf "etcd.bundled.persistence.enabled is false with %d members: pods that are deleted together would lose everything; enable it, or set etcd.bundled.members=1 for a try" (int .members)) -}}
+{{- end -}}
+{{- $quota := include "allocator.bytes" .quota | int64 -}}
+{{- if gt $quota 8589934592 -}}
+{{- $errors = append $errors (printf "etcd.bundled.quota is %s: etcd is not made for more than 8Gi; lower it" .quota) -}}
+{{- end -}}
+{{- if and .persistence.enabled (lt (include "allocator.bytes" .persistence.size | int64) (add (mul 2 $quota) 1073741824)) -}}
+{{- $errors = append $errors (printf "etcd.bundled.persistence.size is %s with etcd.bundled.quota %s: a defragmentation needs the database twice, and the log 1Gi; raise the size, or lower the quota" .persistence.size .quota) -}}
+{{- end -}}
+{{- if and .restore.snapshot (eq .restore.token "initial") -}}
+{{- $errors = append $errors "etcd.bundled.restore.snapshot is set with restore.token initial: nodes must notice a restored etcd; set a token that this etcd never had, such as restored-1" -}}
+{{- end -}}
+{{- if and .snapshots.existingClaim (not .snapshots.enabled) -}}
+{{- $errors = append $errors "etcd.bundled.snapshots.existingClaim is set with snapshots.enabled=false: no snapshot would be taken; remove one" -}}
+{{- end -}}
+{{- if and .certManager.issuerRef.name (not .certManager.enabled) -}}
+{{- $errors = append $errors "etcd.bundled.certManager.issuerRef.name is set without etcd.bundled.certManager.enabled: the chart would make the certificates itself; enable it, or remove the issuer" -}}
+{{- end -}}
+{{- $now := dig "spec" "replicas" 0 (lookup "apps/v1" "StatefulSet" (include "allocator.namespace" $) (include "allocator.etcdName" $)) -}}
+{{- if gt (int $now) (int .members) -}}
+{{- $errors = append $errors (printf "etcd.bundled.members is %d, and %d members run: the others would have no quorum; keep the number, or restore a snapshot into a new cluster" (int .members) (int $now)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if ne (empty .auth.username) (empty .auth.existingSecret) -}}
 {{- $errors = append $errors "only one of etcd.auth.username and etcd.auth.existingSecret is set: a login needs a user and a password; set both or neither" -}}

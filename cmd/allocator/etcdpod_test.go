@@ -1,0 +1,499 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/certs"
+)
+
+// secretsAPI is the part of Kubernetes' API that has Secrets.
+type secretsAPI struct {
+	mu      sync.Mutex // guards secrets
+	secrets map[string]map[string]any
+}
+
+func (a *secretsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	const path = "/api/v1/namespaces/prod/secrets"
+	name := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, path), "/")
+	fail := func(code int, text string) {
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(map[string]string{"message": text})
+	}
+	var body map[string]any
+	switch {
+	case r.Header.Get("Authorization") != "Bearer token-of-the-pod" || !strings.HasPrefix(r.URL.Path, path):
+		fail(403, "forbidden")
+		return
+	case r.Method == http.MethodGet && a.secrets[name] == nil:
+		fail(404, "not found")
+		return
+	case r.Method == http.MethodGet:
+		_ = json.NewEncoder(w).Encode(a.secrets[name])
+		return
+	case json.NewDecoder(r.Body).Decode(&body) != nil || body["kind"] != "Secret":
+		fail(400, "no Secret")
+		return
+	case r.Method == http.MethodPost:
+		name = body["metadata"].(map[string]any)["name"].(string)
+		if a.secrets[name] != nil {
+			fail(409, "already exists")
+			return
+		}
+	case r.Method != http.MethodPut || a.secrets[name] == nil:
+		fail(405, "no such object")
+		return
+	}
+	a.secrets[name] = body
+}
+
+// etcdPods are three members on loopback, as the chart runs them.
+type etcdPods struct {
+	*testing.T
+	dir, etcd string
+	pods      []*etcdPod
+}
+
+type etcdPod struct {
+	name, address string
+	cmd           *exec.Cmd
+	log           *output.Text
+}
+
+func TestEtcdPods(t *testing.T) {
+	tier.Check(t, "builds etcd and runs three members")
+	t.Parallel() // most of the time it waits
+	etcd, err := buildEtcd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &etcdPods{T: t, dir: t.TempDir(), etcd: etcd}
+	for i := range 3 {
+		e.pods = append(e.pods, &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: fmt.Sprintf("127.0.28.%d", i+1)})
+	}
+	t.Cleanup(func() {
+		for _, p := range e.pods {
+			p.kill()
+		}
+	})
+	e.secrets()
+
+	// The first two wait for the third: one of them could be a member that lost its data.
+	e.start(0, "initial", "")
+	e.start(1, "initial", "")
+	e.logged(0, "do not answer: ids-etcd-2")
+	e.start(2, "initial", "")
+	e.ready(0, 1, 2)
+	e.access()
+	ids := e.members()
+
+	// A member that is killed goes on from its data.
+	e.pods[1].kill()
+	e.start(1, "initial", "")
+	e.ready(1)
+	if got := e.members(); got["ids-etcd-1"] != ids["ids-etcd-1"] {
+		t.Errorf("after a kill the member has another ID: %x, before %x", got, ids)
+	}
+
+	// One whose volume is lost is replaced.
+	e.pods[2].kill()
+	e.lose(2)
+	e.start(2, "initial", "")
+	e.ready(2)
+	if got := e.members(); len(got) != 3 || got["ids-etcd-2"] == ids["ids-etcd-2"] {
+		t.Errorf("after the loss of a volume the members are %x, before %x", got, ids)
+	}
+
+	// One that somebody removed comes back as another.
+	root := e.client("root", 0)
+	e.until(func() error { // etcd refuses until the new member has been connected for some seconds.
+		_, err := root.MemberRemove(t.Context(), ids["ids-etcd-0"])
+		return err
+	})
+	e.logged(0, "etcd ended by itself")
+	e.start(0, "initial", "")
+	e.ready(0)
+	if got := e.members(); len(got) != 3 || got["ids-etcd-0"] == ids["ids-etcd-0"] {
+		t.Errorf("after a removal the members are %x, before %x", got, ids)
+	}
+
+	e.snapshots()
+
+	// Without a quorum nobody begins again.
+	for _, i := range []int{0, 1} {
+		e.pods[i].kill()
+		e.lose(i)
+	}
+	e.start(0, "restored-1", "")
+	e.start(1, "restored-1", "")
+	e.logged(0, "restore a snapshot")
+	e.logged(1, "restore a snapshot")
+}
+
+func (p *etcdPod) kill() {
+	if p.cmd != nil {
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		_ = p.cmd.Wait()
+		p.cmd = nil
+	}
+}
+
+func (e *etcdPods) lose(i int) {
+	if err := os.RemoveAll(filepath.Join(e.dir, e.pods[i].name)); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *etcdPods) path(secret string) string { return filepath.Join(e.dir, secret) }
+
+// secrets makes the certificates, and finds them unchanged the second time.
+func (e *etcdPods) secrets() {
+	e.Helper()
+	api := &secretsAPI{secrets: map[string]map[string]any{}}
+	server := httptest.NewTLSServer(api)
+	defer server.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	account := e.path("account")
+	if err := os.Mkdir(account, 0o700); err != nil {
+		e.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"token": []byte("token-of-the-pod"), "namespace": []byte("prod\n"), "ca.crt": ca} {
+		if err := os.WriteFile(filepath.Join(account, name), text, 0o600); err != nil {
+			e.Fatal(err)
+		}
+	}
+	make := func() string {
+		code, out, errs := program(e.T, "", "etcd-pod", "secrets", "--name", "ids-etcd", "--user", "allocator-default",
+			"--dns", "127.0.28.1,127.0.28.2,127.0.28.3,127.0.28.9,ids-etcd-0.ids-etcd-peers", "--account", account, "--api", server.URL)
+		if code != 0 {
+			e.Fatalf("secrets: %d: %s", code, errs)
+		}
+		return out
+	}
+	if out := make(); strings.Count(out, ": made\n") != 4 {
+		e.Fatalf("the first time:\n%s", out)
+	}
+	if out := make(); strings.Count(out, ": unchanged\n") != 3 {
+		e.Fatalf("the second time:\n%s", out)
+	}
+	delete(api.secrets, "ids-etcd-client")
+	if out := make(); strings.Count(out, ": unchanged\n") != 2 || !strings.Contains(out, "ids-etcd-client: made") {
+		e.Fatalf("after one was deleted:\n%s", out)
+	}
+	for name, s := range api.secrets {
+		b, err := json.Marshal(s["data"])
+		if err != nil {
+			e.Fatal(err)
+		}
+		var data map[string][]byte
+		if err := json.Unmarshal(b, &data); err != nil {
+			e.Fatal(err)
+		}
+		if err := os.Mkdir(e.path(name), 0o700); err != nil {
+			e.Fatal(err)
+		}
+		for file, text := range data {
+			if err := os.WriteFile(filepath.Join(e.path(name), file), text, 0o600); err != nil {
+				e.Fatal(err)
+			}
+		}
+	}
+}
+
+func (e *etcdPods) start(i int, token, snapshot string, more ...string) {
+	e.Helper()
+	p := e.pods[i]
+	p.kill()
+	var all []string
+	for _, q := range e.pods {
+		all = append(all, q.name+"="+q.address)
+	}
+	p.log = &output.Text{}
+	p.cmd = exec.Command("allocator", append([]string{"etcd-pod", "run", "--name", p.name, "--members", strings.Join(all, ","),
+		"--listen", p.address, "--dir", filepath.Join(e.dir, p.name), "--token", token, "--snapshot", snapshot,
+		"--tls", e.path("ids-etcd-server"), "--root-tls", e.path("ids-etcd-root"), "--user", "allocator-default",
+		"--prefix", "/allocator/default/", "--etcd", e.etcd}, more...)...)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// logged waits until a member logs something.
+func (e *etcdPods) logged(i int, text string) {
+	e.Helper()
+	e.until(func() error {
+		if !strings.Contains(e.pods[i].log.String(), text) {
+			return fmt.Errorf("%s did not log %q", e.pods[i].name, text)
+		}
+		return nil
+	})
+}
+
+func (e *etcdPods) until(f func() error) {
+	e.Helper()
+	var err error
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if err = f(); err == nil {
+			return
+		}
+	}
+	for _, p := range e.pods {
+		if p.log != nil {
+			text := p.log.String()
+			e.Logf("%s:\n%s", p.name, text[max(0, len(text)-3000):])
+		}
+	}
+	e.Fatal(err)
+}
+
+// ready waits as the kubelet does, which has no certificate.
+func (e *etcdPods) ready(pods ...int) {
+	e.Helper()
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 3 * time.Second}
+	defer c.CloseIdleConnections()
+	get := func(i int, path string) (int, string, error) {
+		r, err := c.Get("https://" + e.pods[i].address + ":2382" + path)
+		if err != nil {
+			return 0, "", err
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		return r.StatusCode, string(b), err
+	}
+	for _, i := range pods {
+		e.until(func() error {
+			code, text, err := get(i, "/readyz")
+			if err == nil && code != 200 {
+				err = fmt.Errorf("%s: %d %s", e.pods[i].name, code, text)
+			}
+			return err
+		})
+		if code, text, err := get(i, "/livez"); code != 200 {
+			e.Errorf("%s is ready and not alive: %d %s %v", e.pods[i].name, code, text, err)
+		}
+		if code, text, err := get(i, "/report"); code != 403 {
+			e.Errorf("%s reports to a client without a certificate: %d %s %v", e.pods[i].name, code, text, err)
+		}
+	}
+}
+
+// client connects to a member as a user.
+func (e *etcdPods) client(user string, i int) *clientv3.Client {
+	e.Helper()
+	dir := e.path("ids-etcd-" + user)
+	c, err := certs.NewClient("test", certs.ClientFiles{CA: dir + "/ca.crt", Cert: dir + "/tls.crt", Key: dir + "/tls.key"}, tls.VersionTLS12, nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + e.pods[i].address + ":2379"}, TLS: c.Config(), Logger: zap.NewNop()})
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.Cleanup(func() { _ = etcd.Close() })
+	return etcd
+}
+
+// access checks that nodes may use their prefix, and that members' certificates and nodes may do nothing else.
+func (e *etcdPods) access() {
+	e.Helper()
+	nodes := e.client("client", 0)
+	if _, err := nodes.Put(e.Context(), "/allocator/default/x", "1"); err != nil {
+		e.Errorf("nodes may not write their prefix: %v", err)
+	}
+	if _, err := nodes.Put(e.Context(), "/allocator/other/x", "1"); err == nil {
+		e.Error("nodes may write outside of their prefix")
+	}
+	if _, err := nodes.MemberList(e.Context()); err == nil {
+		_, err = nodes.MemberAddAsLearner(e.Context(), []string{"https://127.0.28.9:2380"})
+		if err == nil {
+			e.Error("nodes may add members")
+		}
+	}
+	if _, err := e.client("server", 0).Get(e.Context(), "/allocator/default/x"); err == nil {
+		e.Error("a member's certificate may read keys")
+	}
+	// A node's certificate is signed by the same authority, and is not one of a peer.
+	dir := e.path("ids-etcd-client")
+	c, err := certs.NewClient("test", certs.ClientFiles{CA: dir + "/ca.crt", Cert: dir + "/tls.crt", Key: dir + "/tls.key"}, tls.VersionTLS12, nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+	peer := &http.Client{Transport: &http.Transport{TLSClientConfig: c.Config()}, Timeout: 3 * time.Second}
+	defer peer.CloseIdleConnections()
+	if r, err := peer.Get("https://" + e.pods[0].address + ":2380/members"); err == nil {
+		_ = r.Body.Close()
+		e.Errorf("a node's certificate reaches the port of peers: %s", r.Status)
+	}
+}
+
+// members returns the voting members by name.
+func (e *etcdPods) members() map[string]uint64 {
+	e.Helper()
+	r, err := e.client("root", 1).MemberList(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+	out := map[string]uint64{}
+	for _, m := range r.Members {
+		if m.IsLearner {
+			e.Errorf("%s is still a learner", m.Name)
+		}
+		out[m.Name] = m.ID
+	}
+	return out
+}
+
+// snapshots takes three and keeps two, defragments, and restores.
+func (e *etcdPods) snapshots() {
+	e.Helper()
+	var endpoints []string
+	for _, p := range e.pods {
+		endpoints = append(endpoints, "https://"+p.address+":2379")
+	}
+	admin := func(args ...string) string {
+		e.Helper()
+		code, out, errs := program(e.T, "", append(append([]string{"etcd-pod"}, args...), "--endpoints", strings.Join(endpoints, ","),
+			"--root-tls", e.path("ids-etcd-root"))...)
+		if code != 0 {
+			e.Fatalf("%v: %d: %s", args, code, errs)
+		}
+		return out
+	}
+	root := e.client("root", 0)
+	if _, err := root.Put(e.Context(), "/allocator/default/kept", "1"); err != nil {
+		e.Fatal(err)
+	}
+	dir := e.path("snapshots")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "2020-01-01t00-00-00z.snapshot"), nil, 0o600),
+		os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600)); err != nil {
+		e.Fatal(err)
+	}
+	out := admin("snapshot", "--dir", dir, "--keep", "1")
+	if !strings.Contains(out, "; removed 1; there are:") {
+		e.Errorf("snapshot says\n%s", out)
+	}
+	name := regexp.MustCompile(`\S+\.snapshot`).FindString(out)
+	if _, err := root.Put(e.Context(), "/allocator/default/lost", "1"); err != nil {
+		e.Fatal(err)
+	}
+	if out := admin("defragment", "--least", "0"); strings.Count(out, "defragmented") != 3 {
+		e.Errorf("defragment says\n%s", out)
+	}
+
+	// All members are stopped, and begin again from the snapshot under another token.
+	before, err := root.MemberList(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+	for _, p := range e.pods {
+		p.kill()
+	}
+	offered := &output.Text{}
+	ctx, cancel := context.WithCancel(e.Context())
+	offer := exec.CommandContext(ctx, "allocator", "etcd-pod", "keep", "--dir", dir, "--tls", e.path("ids-etcd-server"),
+		"--listen", "127.0.28.9", "--endpoints", strings.Join(endpoints, ","), "--root-tls", e.path("ids-etcd-root"))
+	offer.Stdout, offer.Stderr = offered, offered
+	if err := offer.Start(); err != nil {
+		e.Fatal(err)
+	}
+	defer func() { cancel(); _ = offer.Wait() }()
+	for i := range e.pods {
+		e.start(i, "restored-1", name, "--snapshot-url", "https://127.0.28.9:2382")
+	}
+	e.ready(0, 1, 2)
+	after, err := e.client("root", 0).MemberList(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+	if after.Header.ClusterId == before.Header.ClusterId {
+		e.Error("the restored cluster has the ID of the one before: nodes would not notice")
+	}
+	nodes := e.client("client", 2)
+	for key, want := range map[string]int{"kept": 1, "lost": 0} {
+		r, err := nodes.Get(e.Context(), "/allocator/default/"+key)
+		if err != nil {
+			e.Fatal(err)
+		}
+		if len(r.Kvs) != want {
+			e.Errorf("%s is there %d times after the restore", key, len(r.Kvs))
+		}
+	}
+	// A restored member whose volume is lost is replaced, not restored again.
+	ids := e.members()
+	e.pods[2].kill()
+	e.lose(2)
+	e.start(2, "restored-1", name, "--snapshot-url", "https://127.0.28.9:2382")
+	e.ready(2)
+	if got := e.members(); len(got) != 3 || got["ids-etcd-2"] == ids["ids-etcd-2"] {
+		e.Errorf("after the loss of a volume the members are %x, before %x", got, ids)
+	}
+	r, err := http.Get("http://127.0.28.9:2381/metrics")
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer r.Body.Close()
+	page, err := io.ReadAll(r.Body)
+	if err != nil || !regexp.MustCompile(`allocator_etcd_snapshot_timestamp_seconds 1\.`).Match(page) || strings.Contains(offered.String(), "fails") {
+		e.Errorf("the keeper of snapshots says\n%s\n%s %v", offered, page, err)
+	}
+}
+
+// The chart calls commands that there are, with flags that they have.
+func TestEtcdPodFlags(t *testing.T) {
+	files, err := filepath.Glob("../../deploy/helm/allocator/templates/*etcd*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := map[string]bool{}
+	for _, f := range files {
+		var command *cobra.Command
+		lines := strings.Split(readFile(t, f), "\n")
+		for i, line := range lines {
+			word := strings.TrimSpace(line)
+			switch {
+			case word == "- etcd-pod":
+				name := strings.TrimPrefix(strings.TrimSpace(lines[i+1]), "- ")
+				called[name] = true
+				if command, _, err = newRoot(&cli.App{}).Find([]string{"etcd-pod", name}); err != nil || command.Name() != name {
+					t.Fatalf("%s: there is no command etcd-pod %s: %v", f, name, err)
+				}
+			case command != nil && strings.HasPrefix(word, "env:"), strings.HasPrefix(word, "securityContext:"):
+				command = nil
+			case command != nil:
+				if m := regexp.MustCompile(`--([a-z-]+)=`).FindStringSubmatch(word); m != nil && command.Flags().Lookup(m[1]) == nil {
+					t.Errorf("%s:%d: etcd-pod %s has no flag %s", f, i+1, command.Name(), m[1])
+				}
+			}
+		}
+	}
+	if len(called) != 3 {
+		t.Errorf("the chart calls %v: want run, keep and secrets", called)
+	}
+}

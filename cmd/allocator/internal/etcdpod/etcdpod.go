@@ -1,0 +1,118 @@
+// Package etcdpod holds the commands of the pods of the chart's own etcd: what runs a member,
+// makes its certificates, takes and offers snapshots, and defragments. People do not call
+// them, so the help does not list them.
+//
+// What a member does when it starts is decided by internal/etcdpod.
+package etcdpod
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/certs"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+// The ports of a member.
+const (
+	clientPort  = "2379"
+	peerPort    = "2380"
+	metricsPort = "2381"
+	reportPort  = "2382"
+)
+
+// The names in certificates. A member's is no user of etcd.
+const (
+	memberName = "etcd-member"
+	rootName   = "root"
+)
+
+// Command returns "allocator etcd-pod".
+func Command(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:    "etcd-pod",
+		Short:  "Run and look after a member of the chart's etcd",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE:   func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(runCommand(a), secretsCommand(a), snapshotCommand(a), keepCommand(a), defragmentCommand(a))
+	return cmd
+}
+
+// logger returns what the commands log to.
+func logger(a *cli.App) *slog.Logger {
+	return cli.Logger(config.Log{Level: "info", Format: "json"}, a.Err)
+}
+
+// The names of the files in the directory of a certificate, as in a Secret of cert-manager.
+func files(dir string) (ca, cert, key string) {
+	return filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+}
+
+// clientTLS returns the configuration from the files as they are now.
+func clientTLS(dir string, log *slog.Logger) (*tls.Config, error) {
+	ca, cert, key := files(dir)
+	c, err := certs.NewClient("etcd", certs.ClientFiles{CA: ca, Cert: cert, Key: key}, tls.VersionTLS12, log)
+	if err != nil {
+		return nil, err
+	}
+	return c.Config(), nil
+}
+
+// A host is a member's name, and where it is reached.
+type host struct{ name, address string }
+
+func (h host) client() string { return "https://" + h.address + ":" + clientPort }
+func (h host) peer() string   { return "https://" + h.address + ":" + peerPort }
+func (h host) report() string { return "https://" + h.address + ":" + reportPort + "/report" }
+
+// hosts reads NAME=ADDRESS of each member.
+func hosts(list []string) ([]host, error) {
+	var out []host
+	for _, s := range list {
+		name, address, ok := strings.Cut(s, "=")
+		if !ok || name == "" || address == "" {
+			return nil, cli.UsageError("--members has %q: write NAME=ADDRESS", s)
+		}
+		for _, h := range out {
+			if h.name == name || h.address == address {
+				return nil, cli.UsageError("--members names %s or %s twice: give each member its own", name, address)
+			}
+		}
+		out = append(out, host{name, address})
+	}
+	if len(out) == 0 {
+		return nil, cli.UsageError("--members is empty: write NAME=ADDRESS of each member")
+	}
+	return out, nil
+}
+
+// adminFlags adds the flags of commands that connect as root, and returns what connects.
+func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Admin, []string, error) {
+	var known []string
+	for _, v := range a.Env {
+		if list, ok := strings.CutPrefix(v, "ETCDCTL_ENDPOINTS="); ok {
+			known = strings.Split(list, ",")
+		}
+	}
+	endpoints := cmd.Flags().StringSlice("endpoints", known, "client URLs of the members; unless given, as for etcdctl")
+	dir := cmd.Flags().String("root-tls", "/etc/etcd/root", "directory with ca.crt, and tls.crt and tls.key of root")
+	return func() (*etcdstore.Admin, []string, error) {
+		if len(*endpoints) == 0 {
+			return nil, nil, cli.UsageError("--endpoints is empty: give the client URLs of the members")
+		}
+		t, err := clientTLS(*dir, logger(a))
+		if err != nil {
+			return nil, nil, cli.Exit(cli.ExitUsage, err)
+		}
+		c, err := etcdstore.OpenAdmin(etcdstore.Config{Endpoints: *endpoints, TLS: t})
+		return c, *endpoints, err
+	}
+}

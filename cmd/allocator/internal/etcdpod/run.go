@@ -1,0 +1,490 @@
+package etcdpod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/etcdpod"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+const (
+	again       = time.Second      // A cluster that is not there yet is asked after this time.
+	callTimeout = 5 * time.Second  // It bounds one call to etcd.
+	stopTimeout = 20 * time.Second // etcd has this time after SIGTERM.
+	fetchLimit  = 10 * time.Minute // It bounds the download of a snapshot.
+)
+
+// settings are the flags of "allocator etcd-pod run".
+type settings struct {
+	name, listen, dir, token, cluster string
+	members                           []string
+	tls, rootTLS                      string
+	user, prefix                      string
+	quota                             int64
+	snapshot, offer                   string
+	etcd                              string
+	extra                             []string
+}
+
+func runCommand(a *cli.App) *cobra.Command {
+	var s settings
+	cmd := &cobra.Command{
+		Use:   "run --name NAME --members NAME=ADDRESS,…",
+		Short: "Run etcd as one of the named members, and replace a member whose data are lost",
+		Long: `Run decides whether etcd goes on from its data, begins a new cluster, or takes the place of
+a member whose data are lost, and starts it. It answers other members on port 2382, and the
+kubelet there: /livez and /readyz. A member is ready when it votes and etcd knows its users.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.name, "name", "", "name of this member")
+	f.StringSliceVar(&s.members, "members", nil, "all members, as NAME=ADDRESS")
+	f.StringVar(&s.listen, "listen", "0.0.0.0", "address to listen on")
+	f.StringVar(&s.dir, "dir", "/var/lib/etcd", "the member's volume")
+	f.StringVar(&s.token, "token", "initial", "which cluster this is: a restored one has another token")
+	f.StringVar(&s.cluster, "cluster", "allocator", "first part of etcd's initial cluster token")
+	f.StringVar(&s.tls, "tls", "/etc/etcd/server", "directory with the member's certificate")
+	f.StringVar(&s.rootTLS, "root-tls", "/etc/etcd/root", "directory with the certificate of the user root")
+	f.StringVar(&s.user, "user", "", "user of the nodes, as in their certificate")
+	f.StringVar(&s.prefix, "prefix", "", "prefix of the keys that this user may read and write")
+	f.Int64Var(&s.quota, "quota", 2<<30, "maximum size of the database in bytes")
+	f.StringVar(&s.snapshot, "snapshot", "", "snapshot that a new cluster begins with")
+	f.StringVar(&s.offer, "snapshot-url", "", "where snapshots are offered")
+	f.StringVar(&s.etcd, "etcd", "/etcd", "path of etcd")
+	f.StringArrayVar(&s.extra, "etcd-arg", nil, "another argument of etcd")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		r, err := newRunner(s, logger(a))
+		if err != nil {
+			return err
+		}
+		r.out, r.env = a.Err, a.Env
+		return r.run(cmd.Context())
+	}
+	return cmd
+}
+
+var tokenFormat = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// runner runs one member.
+type runner struct {
+	s      settings
+	self   host
+	others []host
+	all    []host
+	volume volume
+	state  *state
+	log    *slog.Logger
+	out    io.Writer
+	env    []string
+}
+
+func newRunner(s settings, log *slog.Logger) (*runner, error) {
+	all, err := hosts(s.members)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(h host) bool { return h.name == s.name })
+	switch {
+	case i < 0:
+		return nil, cli.UsageError("--name is %q: it is not one of --members", s.name)
+	case !tokenFormat.MatchString(s.token):
+		return nil, cli.UsageError("--token is %q: use a-z, 0-9 and dashes, at most 63 characters", s.token)
+	case s.snapshot != "" && (filepath.Base(s.snapshot) != s.snapshot || s.snapshot[0] == '.'):
+		return nil, cli.UsageError("--snapshot is %q: give the name of a file without a directory", s.snapshot)
+	case s.user == "" || s.prefix == "":
+		return nil, cli.UsageError("--user or --prefix is empty: give the user of the nodes and their prefix")
+	}
+	r := &runner{s: s, self: all[i], all: all, log: log, volume: volume{filepath.Join(s.dir, s.token)}}
+	r.others = slices.Delete(slices.Clone(all), i, i+1)
+	local := s.listen
+	if ip := net.ParseIP(local); ip != nil && ip.IsUnspecified() {
+		local = "127.0.0.1"
+	}
+	r.state = &state{
+		metrics: "http://" + net.JoinHostPort(local, metricsPort),
+		report:  etcdpod.Report{Name: s.name, Token: s.token, Data: etcdpod.DataNone},
+		waiting: "starting",
+	}
+	return r, nil
+}
+
+// run runs the member until ctx ends or etcd does.
+func (r *runner) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	served := make(chan error, 1)
+	go func() {
+		err := serve(ctx, net.JoinHostPort(r.s.listen, reportPort), r.s.tls, r.state.handler(r.log), r.log)
+		if err != nil {
+			cancel(fmt.Errorf("listen for other members: %w", err))
+		}
+		served <- err
+	}()
+	defer func() { cancel(nil); <-served }()
+	step, list, err := r.decide(ctx)
+	if err != nil {
+		return r.ended(ctx, err)
+	}
+	return r.ended(ctx, r.etcd(ctx, step, list))
+}
+
+// ended is the error of a member that was asked to stop, or could not go on.
+func (r *runner) ended(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// decide carries out steps until etcd can start, and returns the last one with the list of
+// members that it was decided from.
+func (r *runner) decide(ctx context.Context) (etcdpod.Step, []etcdpod.Listed, error) {
+	var said etcdpod.Step
+	for {
+		seen, admin, err := r.look(ctx)
+		if err != nil {
+			return said, nil, err
+		}
+		step := etcdpod.Decide(seen)
+		if step != said {
+			r.log.Info("start of the member", "step", step.Do, "why", step.Why)
+			said = step
+		}
+		r.state.set(func(s *state) { s.waiting = string(step.Do) + ": " + step.Why })
+		err = nil
+		switch step.Do {
+		case etcdpod.Wait:
+			err = errors.New(step.Why)
+		case etcdpod.Intend:
+			if err := r.volume.intend(); err != nil {
+				return said, nil, fmt.Errorf("write to the volume: %w", err)
+			}
+		case etcdpod.Discard:
+			if err := r.volume.discard(); err != nil {
+				return said, nil, fmt.Errorf("move the data of the removed member: %w", err)
+			}
+		case etcdpod.Remove:
+			err = call(ctx, func(ctx context.Context) error { return admin.Remove(ctx, step.Member) })
+		case etcdpod.Add:
+			err = call(ctx, func(ctx context.Context) error { return admin.Add(ctx, r.self.peer()) })
+		default:
+			closeAdmin(admin)
+			return step, seen.List, nil
+		}
+		closeAdmin(admin)
+		if err != nil && step.Do != etcdpod.Wait {
+			r.log.Warn("the step failed, and is tried again", "step", step.Do, "error", err)
+		}
+		if err != nil {
+			if err := pause(ctx, again); err != nil {
+				return said, nil, err
+			}
+		}
+	}
+}
+
+func closeAdmin(c *etcdstore.Admin) {
+	if c != nil {
+		_ = c.Close()
+	}
+}
+
+func call(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// look returns what is known now, and the client that the list of members came from; nil
+// without one.
+func (r *runner) look(ctx context.Context) (etcdpod.Seen, *etcdstore.Admin, error) {
+	seen := etcdpod.Seen{
+		Name:     r.self.name,
+		Peer:     r.self.peer(),
+		Token:    r.s.token,
+		Reports:  map[string]etcdpod.Report{},
+		Snapshot: r.s.snapshot,
+	}
+	var err error
+	if seen.Data, seen.ID, err = r.volume.state(); err != nil {
+		return seen, nil, fmt.Errorf("read the volume: %w", err)
+	}
+	r.state.set(func(s *state) { s.report.Data = seen.Data })
+	ours, err := clientTLS(r.s.tls, r.log)
+	if err != nil {
+		return seen, nil, err
+	}
+	asking := &http.Client{Transport: &http.Transport{TLSClientConfig: ours}}
+	defer asking.CloseIdleConnections()
+	var endpoints []string
+	for _, h := range r.others {
+		seen.Others = append(seen.Others, h.name)
+		report, err := ask(ctx, asking, h)
+		if err != nil {
+			r.log.Debug("another member does not answer", "member", h.name, "error", err)
+			continue
+		}
+		seen.Reports[h.name] = report
+		// Only members of this cluster may say who belongs to it.
+		if report.Token == r.s.token && report.Data == etcdpod.DataPresent {
+			endpoints = append(endpoints, h.client())
+		}
+	}
+	if len(endpoints) == 0 {
+		return seen, nil, ctx.Err()
+	}
+	admin, err := r.dial(endpoints)
+	if err != nil {
+		return seen, nil, err
+	}
+	if err := call(ctx, func(ctx context.Context) (err error) {
+		seen.List, _, err = admin.List(ctx)
+		return err
+	}); err != nil {
+		r.log.Debug("no quorum answers", "error", err)
+		_ = admin.Close()
+		return seen, nil, ctx.Err()
+	}
+	return seen, admin, nil
+}
+
+func (r *runner) dial(endpoints []string) (*etcdstore.Admin, error) {
+	t, err := clientTLS(r.s.rootTLS, r.log)
+	if err != nil {
+		return nil, err
+	}
+	return etcdstore.OpenAdmin(etcdstore.Config{Endpoints: endpoints, TLS: t})
+}
+
+// etcd runs etcd for a step until ctx ends or it does.
+func (r *runner) etcd(ctx context.Context, step etcdpod.Step, list []etcdpod.Listed) error {
+	begin := "existing"
+	initial := r.initial(r.all)
+	switch step.Do {
+	case etcdpod.Bootstrap:
+		begin = "new"
+		if err := r.volume.prepare(); err != nil {
+			return fmt.Errorf("prepare the volume: %w", err)
+		}
+	case etcdpod.Restore:
+		if err := r.restore(ctx); err != nil {
+			return err
+		}
+	case etcdpod.Join:
+		if err := r.volume.prepare(); err != nil {
+			return fmt.Errorf("prepare the volume: %w", err)
+		}
+		parts := []string{}
+		for _, l := range list {
+			name := l.Name
+			if l.ID == step.Member {
+				name = r.self.name
+			}
+			for _, p := range l.Peers {
+				parts = append(parts, name+"="+p)
+			}
+		}
+		initial = strings.Join(parts, ",")
+	}
+	ca, cert, key := files(r.s.tls)
+	listen := func(port string) string { return "https://" + net.JoinHostPort(r.s.listen, port) }
+	args := []string{
+		"--name=" + r.self.name,
+		"--data-dir=" + r.volume.data(),
+		"--listen-client-urls=" + listen(clientPort),
+		"--advertise-client-urls=" + r.self.client(),
+		"--listen-peer-urls=" + listen(peerPort),
+		"--initial-advertise-peer-urls=" + r.self.peer(),
+		"--initial-cluster=" + initial,
+		"--initial-cluster-state=" + begin,
+		"--initial-cluster-token=" + r.clusterToken(),
+		"--listen-metrics-urls=http://" + net.JoinHostPort(r.s.listen, metricsPort),
+		"--cert-file=" + cert, "--key-file=" + key, "--trusted-ca-file=" + ca, "--client-cert-auth",
+		"--peer-cert-file=" + cert, "--peer-key-file=" + key, "--peer-trusted-ca-file=" + ca, "--peer-client-cert-auth",
+		// One authority signs members and clients. Addresses of pods change, so names identify members.
+		"--peer-cert-allowed-cn=" + memberName, "--peer-skip-client-san-verification",
+		"--enable-grpc-gateway=false",
+		// Without compaction, etcd keeps every write until its quota is full.
+		"--auto-compaction-mode=periodic", "--auto-compaction-retention=1h",
+		"--quota-backend-bytes=" + strconv.FormatInt(r.s.quota, 10),
+	}
+	cmd := exec.Command(r.s.etcd, append(args, r.s.extra...)...)
+	cmd.Stdout, cmd.Stderr = r.out, r.out
+	// Variables such as ETCD_NAME would change what was decided.
+	cmd.Env = slices.DeleteFunc(slices.Clone(r.env), func(v string) bool { return strings.HasPrefix(v, "ETCD_") })
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start etcd: %w", err)
+	}
+	r.state.set(func(s *state) { s.running, s.report.Data = true, etcdpod.DataPresent })
+	tending, stop := context.WithCancel(ctx)
+	tended := make(chan struct{})
+	go func() { defer close(tended); r.tend(tending) }()
+	over := make(chan error, 1)
+	go func() { over <- cmd.Wait() }()
+	var err error
+	select {
+	case err = <-over:
+		err = fmt.Errorf("etcd ended by itself: %w", errors.Join(err, errors.New("its log says why")))
+	case <-ctx.Done():
+		// It hands over to another leader first.
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-over:
+		case <-time.After(stopTimeout):
+			_ = cmd.Process.Kill()
+			<-over
+		}
+	}
+	stop()
+	<-tended
+	return err
+}
+
+// initial lists hosts as etcd's --initial-cluster does.
+func (r *runner) initial(list []host) string {
+	var parts []string
+	for _, h := range list {
+		parts = append(parts, h.name+"="+h.peer())
+	}
+	return strings.Join(parts, ",")
+}
+
+func (r *runner) clusterToken() string { return r.s.cluster + "-" + r.s.token }
+
+// restore makes the data of a new cluster from the snapshot, which is complete or not there.
+func (r *runner) restore(ctx context.Context) error {
+	if err := r.volume.prepare(); err != nil {
+		return fmt.Errorf("prepare the volume: %w", err)
+	}
+	file, dir := filepath.Join(r.volume.dir, "fetched"), filepath.Join(r.volume.dir, "restoring")
+	if err := errors.Join(remove(file), os.RemoveAll(dir)); err != nil {
+		return err
+	}
+	if err := r.fetch(ctx, file); err != nil {
+		return fmt.Errorf("fetch snapshot %s: %w", r.s.snapshot, err)
+	}
+	cmd := exec.CommandContext(ctx, r.s.etcd, "snapshot", "restore", file, "--name", r.self.name, "--data-dir", dir,
+		"--initial-cluster", r.initial(r.all), "--initial-advertise-peer-urls", r.self.peer(),
+		"--initial-cluster-token", r.clusterToken())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("restore snapshot %s: %w: %s", r.s.snapshot, err, out)
+	}
+	r.log.Info("restored", "snapshot", r.s.snapshot)
+	return errors.Join(os.Rename(dir, r.volume.data()), syncDir(r.volume.dir), remove(file))
+}
+
+// fetch writes the snapshot that is offered into a file.
+func (r *runner) fetch(ctx context.Context, file string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
+	defer cancel()
+	ours, err := clientTLS(r.s.tls, r.log)
+	if err != nil {
+		return err
+	}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: ours}}
+	defer c.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.s.offer+"/snapshots/"+r.s.snapshot, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(answer.Body, reportLimit))
+		return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text)))
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, answer.Body)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// tend does what a member needs once it runs: its identity is written, a learner is promoted,
+// and etcd knows its users.
+func (r *runner) tend(ctx context.Context) {
+	var said string
+	for {
+		err := r.settle(ctx)
+		if err == nil {
+			r.state.set(func(s *state) { s.member = true })
+			r.log.Info("the member votes, and etcd knows its users")
+			return
+		}
+		if pause(ctx, again) != nil {
+			return
+		}
+		if err.Error() != said {
+			said = err.Error()
+			r.log.Info("the member is not ready yet", "error", err)
+		}
+	}
+}
+
+func (r *runner) settle(ctx context.Context) error {
+	local, err := r.dial([]string{r.self.client()})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = local.Close() }()
+	var self etcdstore.Self
+	if err := call(ctx, func(ctx context.Context) (err error) {
+		self, err = local.Self(ctx, r.self.client())
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := r.volume.identify(self.ID); err != nil {
+		return fmt.Errorf("write to the volume: %w", err)
+	}
+	if self.Learner {
+		// A learner does not take the call itself.
+		var endpoints []string
+		for _, h := range r.others {
+			endpoints = append(endpoints, h.client())
+		}
+		others, err := r.dial(endpoints)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = others.Close() }()
+		if err := call(ctx, func(ctx context.Context) error { return others.Promote(ctx, self.ID) }); err != nil {
+			return err
+		}
+	}
+	return call(ctx, func(ctx context.Context) error { return local.Grant(ctx, r.s.user, r.s.prefix) })
+}

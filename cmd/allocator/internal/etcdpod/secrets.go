@@ -1,0 +1,361 @@
+package etcdpod
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+)
+
+// Lifetimes of certificates. A leaf is replaced when a third of its lifetime is left.
+const (
+	authorityLife = 20 * 365 * 24 * time.Hour
+	leafLife      = 365 * 24 * time.Hour
+)
+
+// answerLimit bounds an answer of the API server, in bytes.
+const answerLimit = 4 << 20
+
+func secretsCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "secrets",
+		Short: "Make the certificates of etcd, its nodes and its root user, as Secrets of Kubernetes",
+		Long: `Secrets makes what is missing of NAME-ca, NAME-server, NAME-client and NAME-root, and renews
+certificates of which less than a third of the lifetime is left, or that lack a DNS name. Others are left alone.`,
+		Args: cobra.NoArgs,
+	}
+	name := cmd.Flags().String("name", "", "first part of the names of the Secrets")
+	names := cmd.Flags().StringSlice("dns", nil, "names and addresses of the members")
+	user := cmd.Flags().String("user", "", "user of the nodes")
+	dir := cmd.Flags().String("account", "/var/run/secrets/kubernetes.io/serviceaccount",
+		"directory with the token, namespace and ca.crt of the service account")
+	api := cmd.Flags().String("api", "https://kubernetes.default.svc",
+		"URL of the API server, unless the environment has its address")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *name == "" || len(*names) == 0 || *user == "" {
+			return cli.UsageError("--name, --dns or --user is empty: give all three")
+		}
+		url := *api
+		env := map[string]string{}
+		for _, v := range a.Env {
+			if i := bytes.IndexByte([]byte(v), '='); i > 0 {
+				env[v[:i]] = v[i+1:]
+			}
+		}
+		if h, p := env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"]; h != "" && p != "" {
+			url = "https://" + net.JoinHostPort(h, p)
+		}
+		k, err := inCluster(*dir, url)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Minute)
+		defer cancel()
+		return ensure(ctx, k, a.Out, *name, *user, *names, time.Now())
+	}
+	return cmd
+}
+
+// secret is a Secret, as far as it matters here.
+type secret struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Metadata   map[string]any    `json:"metadata"`
+	Type       string            `json:"type"`
+	Data       map[string][]byte `json:"data"`
+}
+
+// keeper reads and writes Secrets. get returns nil if there is none; put creates one that get
+// did not return, and fails if another process was first.
+type keeper interface {
+	get(ctx context.Context, name string) (*secret, error)
+	put(ctx context.Context, name string, s *secret, exists bool) error
+}
+
+// wanted are the certificates that the authority signs.
+type wanted struct {
+	name, common string
+	dns          []string
+}
+
+// ensure makes and renews the Secrets.
+func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns []string, now time.Time) error {
+	ca, err := k.get(ctx, name+"-ca")
+	if err != nil {
+		return err
+	}
+	if ca == nil {
+		p, err := issue(nil, pkix.Name{CommonName: name + "-ca"}, nil, now, authorityLife)
+		if err != nil {
+			return err
+		}
+		ca = &secret{Data: p.data(p.cert)}
+		if err := k.put(ctx, name+"-ca", ca, false); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s-ca: made\n", name)
+	}
+	authority, err := parse(ca.Data)
+	if err != nil {
+		return fmt.Errorf("read Secret %s-ca: %w; delete it, and those of %s that it signed, to begin again", name, err,
+			name)
+	}
+	for _, w := range []wanted{
+		{name + "-server", memberName, dns}, {name + "-client", user, nil}, {name + "-root", rootName, nil},
+	} {
+		old, err := k.get(ctx, w.name)
+		if err != nil {
+			return err
+		}
+		why := "made"
+		if old != nil {
+			if why = stale(old.Data, authority, w, now); why == "" {
+				fmt.Fprintf(out, "%s: unchanged\n", w.name)
+				continue
+			}
+		}
+		p, err := issue(authority, pkix.Name{CommonName: w.common}, w.dns, now, leafLife)
+		if err != nil {
+			return err
+		}
+		s := &secret{}
+		if old != nil {
+			s = old
+		}
+		s.Data = p.data(authority.cert)
+		if err := k.put(ctx, w.name, s, old != nil); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s: %s\n", w.name, why)
+	}
+	return nil
+}
+
+// stale returns why a certificate has to be replaced; "": it has not.
+func stale(data map[string][]byte, authority *authorityPair, w wanted, now time.Time) string {
+	p, err := parse(data)
+	if err != nil {
+		return "made again: " + err.Error()
+	}
+	life := p.cert.NotAfter.Sub(p.cert.NotBefore)
+	switch {
+	case p.cert.CheckSignatureFrom(authority.cert) != nil,
+		!bytes.Equal(data["ca.crt"], encode("CERTIFICATE", authority.cert.Raw)):
+		return "made again: another authority signed it"
+	case p.cert.Subject.CommonName != w.common:
+		return "made again: it is of " + p.cert.Subject.CommonName
+	case p.cert.NotAfter.Sub(now) < life/3:
+		return "renewed: it would have expired at " + p.cert.NotAfter.UTC().Format(time.RFC3339)
+	}
+	for _, n := range w.dns {
+		if p.cert.VerifyHostname(n) != nil {
+			return "made again: it lacks " + n
+		}
+	}
+	return ""
+}
+
+// authorityPair is a certificate with its key.
+type authorityPair struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+// data is the contents of a Secret, as cert-manager writes it.
+func (p *authorityPair) data(ca *x509.Certificate) map[string][]byte {
+	return map[string][]byte{
+		"tls.crt": encode("CERTIFICATE", p.cert.Raw),
+		"tls.key": p.pem,
+		"ca.crt":  encode("CERTIFICATE", ca.Raw),
+	}
+}
+
+func encode(kind string, b []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b})
+}
+
+// issue makes a certificate that by signs; nil: an authority, which signs itself.
+func issue(by *authorityPair, subject pkix.Name, dns []string, now time.Time,
+	life time.Duration) (*authorityPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, err
+	}
+	t := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      subject,
+		// Clocks of machines differ.
+		NotBefore: now.Add(-10 * time.Minute),
+		NotAfter:  now.Add(life),
+		KeyUsage:  x509.KeyUsageDigitalSignature,
+	}
+	for _, n := range dns {
+		if ip := net.ParseIP(n); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, n)
+		}
+	}
+	parent, signer := t, key
+	if by == nil {
+		t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
+	} else {
+		parent, signer = by.cert, by.key
+		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+		if len(dns) > 0 {
+			t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+			t.IPAddresses = append(t.IPAddresses, net.IPv4(127, 0, 0, 1))
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, parent, key.Public(), signer)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	b, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return &authorityPair{cert, key, encode("EC PRIVATE KEY", b)}, nil
+}
+
+// parse reads the certificate and key of a Secret.
+func parse(data map[string][]byte) (*authorityPair, error) {
+	p, err := tls.X509KeyPair(data["tls.crt"], data["tls.key"])
+	if err != nil {
+		return nil, fmt.Errorf("tls.crt and tls.key: %w", err)
+	}
+	key, ok := p.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, errors.New("tls.key is no ECDSA key")
+	}
+	return &authorityPair{p.Leaf, key, data["tls.key"]}, nil
+}
+
+// kubernetes are the Secrets of a namespace, over the API.
+type kubernetes struct {
+	client         *http.Client
+	url, namespace string
+	token          string
+}
+
+// inCluster connects as the service account of the pod.
+func inCluster(dir, url string) (*kubernetes, error) {
+	read := func(name string) string {
+		return filepath.Join(dir, name)
+	}
+	token, err1 := os.ReadFile(read("token"))
+	namespace, err2 := os.ReadFile(read("namespace"))
+	ca, err3 := os.ReadFile(read("ca.crt"))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, fmt.Errorf("service account: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("%s has no certificate", read("ca.crt"))
+	}
+	trust := &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	return &kubernetes{
+		client:    &http.Client{Transport: &http.Transport{TLSClientConfig: trust}},
+		url:       url,
+		namespace: string(bytes.TrimSpace(namespace)),
+		token:     string(bytes.TrimSpace(token)),
+	}, nil
+}
+
+func (k *kubernetes) do(ctx context.Context, method, name string, body any) (int, []byte, error) {
+	var in io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return 0, nil, err
+		}
+		in = bytes.NewReader(b)
+	}
+	url := k.url + "/api/v1/namespaces/" + k.namespace + "/secrets"
+	if name != "" {
+		url += "/" + name
+	}
+	r, err := http.NewRequestWithContext(ctx, method, url, in)
+	if err != nil {
+		return 0, nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+k.token)
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := k.client.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(answer.Body, answerLimit))
+	return answer.StatusCode, b, err
+}
+
+// failed is the error of an answer that is none of those expected.
+func failed(what string, status int, b []byte) error {
+	var s struct{ Message string }
+	_ = json.Unmarshal(b, &s)
+	return fmt.Errorf("%s: %d %s: %s", what, status, http.StatusText(status), cli.Show(s.Message))
+}
+
+func (k *kubernetes) get(ctx context.Context, name string) (*secret, error) {
+	status, b, err := k.do(ctx, http.MethodGet, name, nil)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("get Secret %s: %w", name, err)
+	case status == http.StatusNotFound:
+		return nil, nil
+	case status != http.StatusOK:
+		return nil, failed("get Secret "+name, status, b)
+	}
+	s := &secret{}
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("get Secret %s: %w", name, err)
+	}
+	return s, nil
+}
+
+func (k *kubernetes) put(ctx context.Context, name string, s *secret, exists bool) error {
+	method, path := http.MethodPut, name
+	if !exists {
+		method, path = http.MethodPost, ""
+		s.Metadata = map[string]any{"name": name}
+		s.Type = "kubernetes.io/tls"
+	}
+	s.APIVersion, s.Kind = "v1", "Secret"
+	status, b, err := k.do(ctx, method, path, s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("write Secret %s: %w", name, err)
+	case status != http.StatusOK && status != http.StatusCreated:
+		return failed("write Secret "+name, status, b)
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+package etcdpod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/etcdpod"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+// stamp is the time in the name of a snapshot, so that names sort by time.
+const stamp = "2006-01-02t15-04-05z"
+
+// store is a directory with snapshots.
+type store struct {
+	dir  string
+	keep int
+}
+
+// storeFlags adds the flags of commands that write snapshots.
+func storeFlags(cmd *cobra.Command) func() (store, error) {
+	dir := cmd.Flags().String("dir", "/snapshots", "directory for snapshots; \"\": none are taken")
+	keep := cmd.Flags().Int("keep", 48, "number of snapshots to keep")
+	return func() (store, error) {
+		if *keep < 1 {
+			return store{}, cli.UsageError("--keep is %d: keep at least one snapshot", *keep)
+		}
+		return store{*dir, *keep}, nil
+	}
+}
+
+// list returns the names of the files, oldest snapshot first.
+func (s store) list() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// latest returns when the last snapshot was taken, the zero time if there is none.
+func (s store) latest() (time.Time, error) {
+	names, err := s.list()
+	if err != nil {
+		return time.Time{}, err
+	}
+	var last time.Time
+	for _, n := range names {
+		text, ok := strings.CutSuffix(n, etcdpod.Suffix)
+		at, err := time.Parse(stamp, text)
+		if ok && err == nil && at.After(last) {
+			last = at
+		}
+	}
+	return last, nil
+}
+
+// take writes a snapshot, which is complete or not there, and removes the oldest.
+func (s store) take(ctx context.Context, c *etcdstore.Admin, now time.Time) (name string, size int64, removed int,
+	err error) {
+	name = now.UTC().Format(stamp) + etcdpod.Suffix
+	part := filepath.Join(s.dir, "taking.part")
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return name, 0, 0, err
+	}
+	size, err = c.Snapshot(ctx, f)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		_ = os.Remove(part)
+		return name, size, 0, fmt.Errorf("snapshot into %s: %w", s.dir, err)
+	}
+	if err := errors.Join(os.Rename(part, filepath.Join(s.dir, name)), syncDir(s.dir)); err != nil {
+		return name, size, 0, err
+	}
+	names, err := s.list()
+	if err != nil {
+		return name, size, 0, err
+	}
+	old := etcdpod.Expired(names, s.keep)
+	for _, o := range old {
+		if err := os.Remove(filepath.Join(s.dir, o)); err != nil {
+			return name, size, 0, err
+		}
+	}
+	return name, size, len(old), nil
+}
+
+func snapshotCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot",
+		Short: "Write a snapshot of etcd now, and list all",
+		Args:  cobra.NoArgs,
+	}
+	open := storeFlags(cmd)
+	limit := cmd.Flags().Duration("timeout", 10*time.Minute, "timeout of the snapshot")
+	connect := adminFlags(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := open()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), *limit)
+		defer cancel()
+		c, _, err := connect()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		name, size, removed, err := s.take(ctx, c, time.Now())
+		if err != nil {
+			return cli.Exit(cli.ExitUnavailable, err)
+		}
+		names, err := s.list()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.Out, "%s: %d bytes; removed %d; there are:\n", name, size, removed)
+		for _, n := range names {
+			if strings.HasSuffix(n, etcdpod.Suffix) {
+				fmt.Fprintln(a.Out, "  "+n)
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// The periods of the keeper are looked at this often.
+const keeperTick = 10 * time.Second
+
+func keepCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keep",
+		Short: "Take snapshots, offer them to members that are restored, and defragment, until stopped",
+		Long: `Keep takes a snapshot when the last one is older than --every, and defragments one member after
+the other every --defragment-every. It offers snapshots to members on port 2382, and metrics on 2381.`,
+		Args: cobra.NoArgs,
+	}
+	open := storeFlags(cmd)
+	every := cmd.Flags().Duration("every", time.Hour, "time between two snapshots")
+	defragmentEvery := cmd.Flags().Duration("defragment-every", 24*time.Hour,
+		"time between two defragmentations; 0: none")
+	least := leastFlag(cmd)
+	dirTLS := cmd.Flags().String("tls", "/etc/etcd/server", "directory with a member's certificate")
+	listen := cmd.Flags().String("listen", "0.0.0.0", "address to listen on")
+	connect := adminFlags(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := open()
+		if err != nil {
+			return err
+		}
+		if *every < keeperTick || *defragmentEvery < 0 {
+			return cli.UsageError("--every is %v, --defragment-every %v: snapshots are at least %v apart, and no time "+
+				"is negative", *every, *defragmentEvery, keeperTick)
+		}
+		k := &snapshotKeeper{
+			app:             a,
+			store:           s,
+			every:           *every,
+			defragmentEvery: *defragmentEvery,
+			least:           *least,
+			connect:         connect,
+			failing:         map[string]bool{},
+		}
+		return k.run(cmd.Context(), *listen, *dirTLS)
+	}
+	return cmd
+}
+
+// snapshotKeeper takes snapshots and defragments. Its metrics are those of package prometheus.
+type snapshotKeeper struct {
+	app                    *cli.App
+	store                  store
+	every, defragmentEvery time.Duration
+	least                  int64
+	connect                func() (*etcdstore.Admin, []string, error)
+
+	failing      map[string]bool
+	taken        prometheus.Gauge
+	size         prometheus.Gauge
+	failures     *prometheus.CounterVec
+	defragmented time.Time
+}
+
+func (k *snapshotKeeper) run(ctx context.Context, listen, dir string) error {
+	log := logger(k.app)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	registry := prometheus.NewRegistry()
+	k.taken = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "allocator_etcd_snapshot_timestamp_seconds",
+		Help: "When the last snapshot of etcd was taken, in Unix time; 0: never.",
+	})
+	k.size = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "allocator_etcd_snapshot_bytes",
+		Help: "Size of the last snapshot of etcd that this process took.",
+	})
+	k.failures = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "allocator_etcd_upkeep_failures_total",
+		Help: "Snapshots and defragmentations of etcd that failed.",
+	}, []string{"task"})
+	registry.MustRegister(k.size, k.failures)
+	for _, task := range []string{"snapshot", "defragment"} {
+		k.failures.WithLabelValues(task)
+	}
+	if k.store.dir != "" {
+		registry.MustRegister(k.taken)
+	}
+	go func() {
+		cancel(serve(ctx, net.JoinHostPort(listen, reportPort), dir, offer(k.store.dir), log))
+	}()
+	metrics := &http.Server{
+		Addr:              net.JoinHostPort(listen, metricsPort),
+		Handler:           promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		ReadHeaderTimeout: 5 * time.Second,
+	}
+	go func() { cancel(metrics.ListenAndServe()) }()
+	defer func() { _ = metrics.Close() }()
+	// The first defragmentation is a period after the start, so that restarts add none.
+	k.defragmented = time.Now()
+	for {
+		k.do(ctx, time.Now())
+		if pause(ctx, keeperTick) != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+				return cause
+			}
+			return nil
+		}
+	}
+}
+
+// do does what is due.
+func (k *snapshotKeeper) do(ctx context.Context, now time.Time) {
+	if k.store.dir != "" {
+		last, err := k.store.latest()
+		if err == nil && now.Sub(last) >= k.every {
+			err = k.snapshot(ctx, now)
+		} else if err == nil {
+			k.taken.Set(float64(last.Unix()))
+		}
+		k.outcome("snapshot", err)
+	}
+	if k.defragmentEvery > 0 && now.Sub(k.defragmented) >= k.defragmentEvery {
+		c, endpoints, err := k.connect()
+		if err == nil {
+			err = defragment(ctx, k.app.Err, c, endpoints, k.least)
+			_ = c.Close()
+		}
+		k.outcome("defragment", err)
+		if err == nil {
+			k.defragmented = now
+		}
+	}
+}
+
+func (k *snapshotKeeper) snapshot(ctx context.Context, now time.Time) error {
+	c, _, err := k.connect()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	name, size, removed, err := k.store.take(ctx, c, now)
+	if err != nil {
+		return err
+	}
+	logger(k.app).Info("snapshot taken", "name", name, "bytes", size, "removed", removed)
+	k.taken.Set(float64(now.Unix()))
+	k.size.Set(float64(size))
+	return nil
+}
+
+// outcome counts failures, and logs them when they begin and end.
+func (k *snapshotKeeper) outcome(task string, err error) {
+	if err != nil {
+		k.failures.WithLabelValues(task).Inc()
+	}
+	switch log := logger(k.app); {
+	case err != nil && !k.failing[task]:
+		log.Error("upkeep of etcd fails, and is tried again", "task", task, "error", err)
+	case err == nil && k.failing[task]:
+		log.Info("upkeep of etcd succeeds again", "task", task)
+	}
+	k.failing[task] = err != nil
+}
+
+// offer answers members with the snapshots of a directory.
+func offer(dir string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /snapshots/{name}", func(w http.ResponseWriter, r *http.Request) {
+		name := r.PathValue("name")
+		switch {
+		case !named(r, memberName):
+			http.Error(w, "the certificate is not that of a member", http.StatusForbidden)
+		case dir == "" || filepath.Base(name) != name || !strings.HasSuffix(name, etcdpod.Suffix):
+			http.Error(w, "that is not the name of a snapshot", http.StatusBadRequest)
+		default:
+			http.ServeFile(w, r, filepath.Join(dir, name))
+		}
+	})
+	for _, path := range []string{"GET /livez", "GET /readyz"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	}
+	return mux
+}
