@@ -71,6 +71,13 @@ func (m *moody) Next(ctx context.Context, count int, after flake.ID) (gen.Block,
 	return m.Node.Next(ctx, count, after)
 }
 
+func (m *moody) NextNow(count int, after flake.ID) (gen.Block, bool, error) {
+	if r := m.refuses.Load(); r != nil && count > 0 {
+		return gen.Block{}, false, m.Refused(r)
+	}
+	return m.Node.NextNow(count, after)
+}
+
 // serve answers on three sockets of a directory, as a node's listeners do.
 func (m *moody) serve(t *testing.T, dir string) {
 	t.Helper()
