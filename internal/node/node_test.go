@@ -544,7 +544,7 @@ func TestReasons(t *testing.T) {
 			t.Errorf("%s is taken for another reason", r)
 		}
 	}
-	for r, want := range map[Reason]string{0: "", Reason(NumReasons): "23", -1: "-1"} {
+	for r, want := range map[Reason]string{0: "", Reason(NumReasons): strconv.Itoa(NumReasons), -1: "-1"} {
 		if got := r.String(); got != want || ReasonOf(got) != 0 {
 			t.Errorf("reason %d, which is none, is called %q", int(r), got)
 		}
