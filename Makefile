@@ -65,10 +65,10 @@ build: ## build bin/allocator as it is released: static
 IMAGES ?= $(BIN)/image
 CROSS  := CGO_ENABLED=0 GOOS=linux GOARCH=$(IMAGE_ARCH)
 STAMP  := -buildvcs=$(if $(wildcard .git),true,false)
-# A program with its SBOM and licenses in the directory $(1), for the system $(2), with the flags $(3).
+# A program with its SBOM and licenses in the directory $(1), for the system $(2).
 define program
 @mkdir -p $(1) && cp LICENSE $(1)
-CGO_ENABLED=0 GOOS=$(2) GOARCH=$(IMAGE_ARCH) $(GO) build -trimpath $(3) $(STAMP) $(if $(VERSION),-ldflags '-X main.version=v$(VERSION)') -o $(1)/allocator ./cmd/allocator
+CGO_ENABLED=0 GOOS=$(2) GOARCH=$(IMAGE_ARCH) $(GO) build -trimpath $(STAMP) $(if $(VERSION),-ldflags '-X main.version=v$(VERSION)') -o $(1)/allocator ./cmd/allocator
 @$(BIN)/pack sbom $(if $(VERSION),--version v$(VERSION)) $(1)/allocator >$(1)/allocator.spdx.json
 @$(BIN)/pack notice $(1)/allocator >$(1)/NOTICE
 @{ printf '\nuPlot 1.6.32, in the pages for operators\n\n'; cat internal/server/console/static/uplot.LICENSE; echo; } >>$(1)/NOTICE
@@ -80,11 +80,10 @@ pack:
 
 programs: pack # the programs of the system IMAGE_OS, as a release has them, in IMAGES
 	$(call program,$(IMAGES)/allocator,$(IMAGE_OS))
-	$(call program,$(IMAGES)/dev,$(IMAGE_OS),)
 
 image: IMAGE_OS = linux
 image: programs ## container images, their SBOMs and licenses, reproducible, without Docker: bin/image/*.tar for `docker load`
-	@mkdir -p $(IMAGES)/etcd/data $(IMAGES)/dev/data && cp LICENSE $(IMAGES)/etcd
+	@mkdir -p $(IMAGES)/etcd/data $(IMAGES)/dev/data && cp LICENSE $(IMAGES)/etcd && cp $(IMAGES)/allocator/* $(IMAGES)/dev
 	cd chaos/real && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcd ./etcd && $(CROSS) $(GO) build -trimpath -buildvcs=false -o ../../$(IMAGES)/etcd/etcdctl go.etcd.io/etcd/etcdctl/v3
 	@set -e; for b in etcd etcdctl; do $(BIN)/pack sbom $(IMAGES)/etcd/$$b >$(IMAGES)/etcd/$$b.spdx.json; done
 	@cp $(addprefix $(IMAGES)/allocator/,allocator allocator.spdx.json) $(IMAGES)/etcd

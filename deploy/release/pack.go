@@ -28,10 +28,6 @@ type release struct {
 // platforms are those that a release has programs for, as the directories of work are named.
 var platforms = []string{"linux-amd64", "linux-arm64", "darwin-arm64"}
 
-// programs are the builds of cmd/allocator in the directory of a platform, and how their
-// archives begin.
-var programs = []struct{ dir, name string }{{"allocator", "allocator"}, {"dev", "allocator-dev"}}
-
 // imagesFile has the digests of what push will copy.
 const imagesFile = "images.json"
 
@@ -78,31 +74,26 @@ func (r release) pack(out io.Writer) error {
 // archives writes what people unpack by hand on a platform, and the SBOMs beside them.
 func (r release) archives(platform string) error {
 	goos, arch, _ := strings.Cut(platform, "-")
-	for _, p := range programs {
-		from := filepath.Join(r.work, platform, p.dir)
-		name := fmt.Sprintf("%s_%s_%s_%s", p.name, r.version, goos, arch)
-		files := map[string]string{}
-		for _, file := range []string{"allocator", "LICENSE", "NOTICE", "allocator.spdx.json"} {
-			files[file] = filepath.Join(from, file)
+	from := filepath.Join(r.work, platform, "allocator")
+	name := fmt.Sprintf("allocator_%s_%s_%s", r.version, goos, arch)
+	files := map[string]string{}
+	for _, file := range []string{"allocator", "LICENSE", "NOTICE", "allocator.spdx.json"} {
+		files[file] = filepath.Join(from, file)
+	}
+	if goos == "linux" {
+		units, err := filepath.Glob("deploy/systemd/allocator*")
+		if err != nil || len(units) == 0 {
+			return errors.Join(errors.New("no files in deploy/systemd: run it in the root of the repository"), err)
 		}
-		if goos == "linux" && p.dir == "allocator" {
-			units, err := filepath.Glob("deploy/systemd/allocator*")
-			if err != nil || len(units) == 0 {
-				return errors.Join(errors.New("no files in deploy/systemd: run it in the root of the repository"), err)
-			}
-			for _, unit := range units {
-				files["systemd/"+filepath.Base(unit)] = unit
-			}
-		}
-		if err := writeArchive(filepath.Join(r.dir, name+".tar.gz"), files, r.at); err != nil {
-			return err
-		}
-		sbom := filepath.Join(from, "allocator.spdx.json")
-		if err := copyFile(filepath.Join(r.dir, name+".spdx.json"), sbom); err != nil {
-			return err
+		for _, unit := range units {
+			files["systemd/"+filepath.Base(unit)] = unit
 		}
 	}
-	return nil
+	if err := writeArchive(filepath.Join(r.dir, name+".tar.gz"), files, r.at); err != nil {
+		return err
+	}
+	sbom := filepath.Join(from, "allocator.spdx.json")
+	return copyFile(filepath.Join(r.dir, name+".spdx.json"), sbom)
 }
 
 // site packs the documents as a site, if `make docs` could build it.

@@ -43,19 +43,17 @@ func fakeWork(t *testing.T, at time.Time) string {
 	t.Helper()
 	work := t.TempDir()
 	for _, platform := range platforms {
-		for _, p := range programs {
-			dir := filepath.Join(work, platform, p.dir)
-			if err := os.MkdirAll(dir, 0o755); err != nil {
+		dir := filepath.Join(work, platform, "allocator")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for file, mode := range map[string]os.FileMode{"allocator": 0o700, "LICENSE": 0o600, "NOTICE": 0o644, "allocator.spdx.json": 0o640} {
+			path := filepath.Join(dir, file)
+			if err := os.WriteFile(path, []byte(platform+" "+file), mode); err != nil {
 				t.Fatal(err)
 			}
-			for file, mode := range map[string]os.FileMode{"allocator": 0o700, "LICENSE": 0o600, "NOTICE": 0o644, "allocator.spdx.json": 0o640} {
-				path := filepath.Join(dir, file)
-				if err := os.WriteFile(path, []byte(p.dir+" "+platform+" "+file), mode); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Chtimes(path, at, at); err != nil {
-					t.Fatal(err)
-				}
+			if err := os.Chtimes(path, at, at); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}
@@ -132,10 +130,7 @@ func TestPack(t *testing.T) {
 	want := []string{
 		"SHA256SUMS",
 		"allocator-0.1.0-rc.1.tgz", "allocator-0.1.0~rc.1-1.aarch64.rpm", "allocator-0.1.0~rc.1-1.x86_64.rpm",
-		"allocator-dev_0.1.0-rc.1_darwin_arm64.spdx.json", "allocator-dev_0.1.0-rc.1_darwin_arm64.tar.gz",
 		"allocator-dev_0.1.0-rc.1_images.oci.tar",
-		"allocator-dev_0.1.0-rc.1_linux_amd64.spdx.json", "allocator-dev_0.1.0-rc.1_linux_amd64.tar.gz",
-		"allocator-dev_0.1.0-rc.1_linux_arm64.spdx.json", "allocator-dev_0.1.0-rc.1_linux_arm64.tar.gz",
 		"allocator-etcd_0.1.0-rc.1_images.oci.tar", "allocator_0.1.0-rc.1_chart.oci.tar",
 		"allocator_0.1.0-rc.1_darwin_arm64.spdx.json", "allocator_0.1.0-rc.1_darwin_arm64.tar.gz",
 		"allocator_0.1.0-rc.1_images.oci.tar",
@@ -475,7 +470,6 @@ func TestRelease(t *testing.T) {
 	v := images[0].Tag
 	for _, want := range []string{
 		"allocator_" + v + "_linux_amd64.tar.gz", "allocator_" + v + "_linux_arm64.tar.gz", "allocator_" + v + "_darwin_arm64.tar.gz",
-		"allocator-dev_" + v + "_linux_amd64.tar.gz", "allocator-dev_" + v + "_linux_arm64.tar.gz", "allocator-dev_" + v + "_darwin_arm64.tar.gz",
 		"allocator-" + v + ".tgz",
 	} {
 		if _, err := os.Stat(filepath.Join(*releaseDir, want)); err != nil {
@@ -483,7 +477,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if out, err := exec.Command("tar", "-xzf", filepath.Join(*releaseDir, "allocator-dev_"+v+"_linux_amd64.tar.gz"), "-C", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("tar", "-xzf", filepath.Join(*releaseDir, "allocator_"+v+"_linux_amd64.tar.gz"), "-C", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if out, err := exec.Command(filepath.Join(dir, "allocator"), "dev", "--help").CombinedOutput(); err != nil || !bytes.Contains(out, []byte("starts an etcd")) {
