@@ -35,7 +35,7 @@ func hold(path string) (release func(), pid int, err error) {
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(text[:n])))
 		return nil, pid, errTaken
 	}
-	if err := f.Truncate(0); err == nil {
+	if err = f.Truncate(0); err == nil {
 		_, err = fmt.Fprintln(f, os.Getpid())
 	}
 	if err != nil {

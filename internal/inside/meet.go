@@ -191,7 +191,7 @@ func askOne(ctx context.Context, client *http.Client, base string) (a member.Ans
 		body, err = io.ReadAll(io.LimitReader(r.Body, maxAnswer))
 		return r.StatusCode, body, r.Header, err
 	}
-	code, body, header, err := get(meetPath)
+	code, body, _, err := get(meetPath)
 	switch {
 	case err != nil:
 		return member.Answer{Err: err}
@@ -199,7 +199,8 @@ func askOne(ctx context.Context, client *http.Client, base string) (a member.Ans
 		a.Waiting, a.Err = ParseWaiting(body)
 		return a
 	}
-	if code, body, header, err = get(membersPath); err != nil {
+	code, body, header, err := get(membersPath)
+	if err != nil {
 		return member.Answer{Err: err}
 	}
 	if code != http.StatusOK {
