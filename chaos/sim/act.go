@@ -219,7 +219,8 @@ func (sim *simulation) actOnEtcd(a Act) {
 			// What is recorded of a repaired space ends here, and what holders may give back is forgotten.
 			sim.judgeHistory(&sim.after)
 			sim.after, sim.terms.of = history.History{Format: sim.plan.format}, nil
-			sim.stage, sim.marks.restored = tampered, true
+			sim.stage = tampered
+			sim.marks.rewind()
 			e.change(b.data)
 		}
 	case Recover:

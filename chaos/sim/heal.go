@@ -243,7 +243,8 @@ func (sim *simulation) tamper() {
 	sim.note(nil, "TAMPER: "+how.name+fmt.Sprintf(", backup of %v", since))
 	sim.points.hit(Tampering)
 	config, _ := e.mem.Raw("config")
-	sim.stage, sim.marks.restored = tampered, true
+	sim.stage = tampered
+	sim.marks.rewind()
 	e.change(how.do)
 
 	sim.run(sim.plan.extendEvery + sim.plan.timeout + sim.plan.retry + 10*sim.plan.latency)

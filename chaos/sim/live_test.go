@@ -44,7 +44,9 @@ func TestLive(t *testing.T) {
 }
 
 // TestActs: whatever somebody does in a calm run, no claim breaks, all that happens can be
-// repeated from the list of acts, and the cluster serves again at the end.
+// repeated from the list of acts, and the cluster serves again at the end. What the page counts
+// has to be zero where etcd was not restored: a process that starts on the older history may
+// issue what others have issued, until an era begins.
 func TestActs(t *testing.T) {
 	kinds := []sim.ActKind{sim.Kill, sim.Stop, sim.Pause, sim.Step, sim.Drift, sim.Fix, sim.Cut, sim.Replay, sim.Gossip,
 		sim.Away, sim.Restore, sim.Recover}
@@ -80,7 +82,8 @@ func TestActs(t *testing.T) {
 		if again := sim.Run(seed, o); again.Hash != got.Hash {
 			t.Errorf("seed %d: hash %016x, and %016x when it is repeated with acts %v", seed, got.Hash, again.Hash, o.Acts)
 		}
-		if v := l.View(); len(got.Violations) > 0 || v.Duplicates > 0 || v.Disorder > 0 {
+		restored := slices.ContainsFunc(o.Acts, func(a sim.Act) bool { return a.Kind == sim.Restore })
+		if v := l.View(); len(got.Violations) > 0 || !restored && v.Duplicates+v.Disorder > 0 {
 			t.Errorf("seed %d: %d duplicates, %d out of order, %v\nacts %v", seed, v.Duplicates, v.Disorder, got.Violations, o.Acts)
 		}
 		l.Close()

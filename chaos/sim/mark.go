@@ -24,6 +24,9 @@ type marks struct {
 	era      int64
 }
 
+// rewind says that the store was changed now, whatever was repaired before.
+func (m *marks) rewind() { m.restored, m.era = true, 0 }
+
 // promised reports whether a claim of the watermark holds in an era.
 func (m *marks) promised(era int64) bool { return !m.restored || m.era > 0 && era >= m.era }
 

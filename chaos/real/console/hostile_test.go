@@ -254,9 +254,9 @@ func TestTokens(t *testing.T) {
 	if at := eval[string](p, "location.pathname"); at != "/console/login" {
 		t.Fatalf("without a token it shows %s", at)
 	}
-	p.run(sendKeys("#token", hostile), click(".login button"))
+	p.run(sendKeys("#token", "Wrong7Token"+hostile), click(".login button"))
 	p.until(`document.querySelector(".summary.bad")`)
-	if html := eval[string](p, "document.documentElement.outerHTML"); strings.Contains(html, "onerror") {
+	if html := eval[string](p, "document.documentElement.outerHTML"); strings.Contains(html, "Wrong7Token") {
 		t.Errorf("the page repeats the token:\n%s", html)
 	}
 	p.shot("login")
