@@ -116,6 +116,19 @@ func (c *Client) Prefetched(n int) (Block, bool) {
 	return c.prefetch.takeFrom(c.prefetch.cur.Load(), n)
 }
 
+// PrefetchedAfter is Prefetched if the next ID is above after. Else it changes nothing and returns
+// false, and BlockAfter is to be called.
+func (c *Client) PrefetchedAfter(n int, after flake.ID) (Block, bool) {
+	if c.prefetch == nil || n < 1 {
+		return Block{}, false
+	}
+	s := c.prefetch.cur.Load()
+	if !s.isAbove(int64(after)) {
+		return Block{}, false
+	}
+	return c.prefetch.takeFrom(s, n)
+}
+
 // passOver drops prefetched IDs that are not above after: a block was received as a whole, and its
 // first IDs may be below an ID that the client was given.
 func (c *Client) passOver(after flake.ID, order int64) {

@@ -128,8 +128,9 @@ func (s *segment) old(now time.Duration) bool {
 
 // isAbove reports whether all IDs that will be given are greater than id, as far as is known
 // without a lock: those of cur that are left, and with them all later ones.
-func (p *prefetcher) isAbove(id int64) bool {
-	s := p.cur.Load()
+func (p *prefetcher) isAbove(id int64) bool { return p.cur.Load().isAbove(id) }
+
+func (s *segment) isAbove(id int64) bool {
 	i := s.cursor.Load()
 	return i < int64(s.block.Count) && int64(s.block.First)+i*s.block.Stride > id
 }

@@ -35,6 +35,8 @@ import (
 type Source interface {
 	// Prefetched returns n IDs that are there, without a wait.
 	Prefetched(n int) (client.Block, bool)
+	// PrefetchedAfter is Prefetched with IDs above after.
+	PrefetchedAfter(n int, after flake.ID) (client.Block, bool)
 	// Block returns n IDs, and waits for a node if it has to.
 	Block(ctx context.Context, n int) (client.Block, error)
 	// BlockAfter is Block with IDs above after.
@@ -76,15 +78,24 @@ func (a *Agent) About() node.About { return a.cfg.About }
 // Clock returns the clock of the machine.
 func (a *Agent) Clock() clock.Source { return a.cfg.Clock }
 
-// Try issues IDs that are there, above none in particular.
+// Try issues IDs that are there.
 func (a *Agent) Try(_ clock.Reading, count int, after flake.ID) (gen.Block, error) {
-	if after == 0 && !a.stopped.Load() {
-		if b, ok := a.cfg.Source.Prefetched(count); ok {
-			a.issued.Add(int64(count))
-			return blockOf(b), nil
-		}
+	if a.stopped.Load() {
+		return gen.Block{}, errNotThere
 	}
-	return gen.Block{}, errNotThere
+	var b client.Block
+	var ok bool
+	switch {
+	case after == 0:
+		b, ok = a.cfg.Source.Prefetched(count)
+	case a.cfg.About.Check(count, after) == nil:
+		b, ok = a.cfg.Source.PrefetchedAfter(count, after)
+	}
+	if !ok {
+		return gen.Block{}, errNotThere
+	}
+	a.issued.Add(int64(count))
+	return blockOf(b), nil
 }
 
 // NextNow is Next for callers that must not wait: waits says that Next would ask a node.

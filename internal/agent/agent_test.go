@@ -52,6 +52,13 @@ func (s *source) Block(ctx context.Context, n int) (client.Block, error) {
 	return s.BlockAfter(ctx, n, 0)
 }
 
+func (s *source) PrefetchedAfter(n int, after flake.ID) (client.Block, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.after = after
+	return client.Block{}, false
+}
+
 func (s *source) BlockAfter(_ context.Context, n int, after flake.ID) (client.Block, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

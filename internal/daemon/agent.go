@@ -41,7 +41,10 @@ type AgentConfig struct {
 
 // Bounds of an agent's settings.
 const (
-	minAgentAge  = 10 * time.Millisecond
+	minAgentAge = 10 * time.Millisecond
+	// minAttempt is twice the time for which a node holds a request by default: an attempt that
+	// ends earlier takes a node for silent that is well.
+	minAttempt   = 200 * time.Millisecond
 	maxAgentAge  = time.Minute
 	maxAgentWait = 10 * time.Second // client.DefaultTimeout, which bounds a request for a block
 )
@@ -84,7 +87,7 @@ func NewAgent(c AgentConfig) (*Agent, error) {
 	}
 	o := c.Client
 	o.Mode, o.MaxAge, o.RenewEarly = client.Prefetch, c.MaxAge, true
-	o.AttemptTimeout = min(max(c.MaxWait/2, minAgentAge), client.DefaultAttemptTimeout)
+	o.AttemptTimeout = min(max(c.MaxWait/2, minAttempt), client.DefaultAttemptTimeout)
 	if a.client, err = client.New(o); err != nil {
 		return nil, err
 	}

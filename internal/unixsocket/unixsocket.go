@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Prefix begins an address that names a Unix socket.
@@ -80,6 +81,9 @@ type Listener struct {
 	path string
 	made os.FileInfo // the socket as it was made
 	lock *os.File
+
+	once   sync.Once // the first Close
+	closed error     // what it returned
 }
 
 // Listen opens a socket.
@@ -148,6 +152,9 @@ func removeStale(ctx context.Context, path string) error {
 	case !ours(info):
 		return fmt.Errorf("%w: %s: have its owner remove it, or use another path", ErrOwner, path)
 	}
+	if info.Mode().Perm() == 0 { // A process that we replace ended before it set the mode, so nobody could connect.
+		return os.Remove(path)
+	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err == nil {
 		_ = conn.Close()
@@ -198,8 +205,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return &Conn{UnixConn: c, peer: peerOf(c)}, nil
 }
 
-// Close ends listening, and removes the socket if it is still the one that Listen made.
+// Close ends listening, and removes the socket if it is still the one that Listen made. A second
+// call waits for the first and returns its error: the lock ends after the socket, or another
+// process could lose the one that it made meanwhile.
 func (l *Listener) Close() error {
+	l.once.Do(func() { l.closed = l.close() })
+	return l.closed
+}
+
+func (l *Listener) close() error {
 	err := l.UnixListener.Close()
 	if l.lock == nil && l.made == nil {
 		return err

@@ -93,6 +93,27 @@ func TestStaleIsReplaced(t *testing.T) {
 	}
 }
 
+// TestUnfinished: a process that ended before it set the mode of its socket keeps nobody from
+// listening there, though nobody but root could connect to find that out.
+func TestUnfinished(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if err := os.Chmod(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	again, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(again.Close(), again.Close()); err != nil {
+		t.Errorf("closed twice: %v", err)
+	}
+}
+
 // TestInUse checks both ways to see a live socket: the lock of a process of ours, and the accepting
 // socket of any other.
 func TestInUse(t *testing.T) {
