@@ -117,7 +117,7 @@ func TestOrdersThroughFaults(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	node := clienttest.NewNode(clienttest.Options{})
-	h := newOrders(clienttest.NewClient(t, client.Options{Timeout: 50 * time.Millisecond}, node))
+	h := newOrders(clienttest.NewClient(t, client.Options{Timeout: 500 * time.Millisecond}, node))
 	future, err := flake.Default.Make(node.Now().Add(time.Hour).UnixMilli(), 0, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestAnswers(t *testing.T) {
 			if tc.refusal.Reason != "" {
 				node := clienttest.NewNode(clienttest.Options{})
 				node.Refuse(tc.refusal)
-				h = newOrders(clienttest.NewClient(t, client.Options{Timeout: 50 * time.Millisecond}, node))
+				h = newOrders(clienttest.NewClient(t, client.Options{Timeout: 500 * time.Millisecond}, node))
 			}
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest(tc.method, tc.url, strings.NewReader(tc.body)))
