@@ -17,6 +17,10 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.uber.org/zap"
+
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/member"
@@ -256,6 +260,10 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 // decide asks the other members until it is clear how to start.
 func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, error) {
 	peer := i.cfg.Etcd.PeerURL(i.host)
+	founds, err := clusterOf(i.founding())
+	if err != nil {
+		return nil, err
+	}
 	var m *meeting
 	defer func() { m.close() }()
 	seen := map[string]member.Answer{}
@@ -275,6 +283,7 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 			Process: i.process,
 			Join:    i.join,
 			Peer:    peer,
+			Founds:  founds,
 			Now:     time.Now(),
 		}
 		step, err := member.Decide(own, data, seen)
@@ -318,6 +327,27 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 	}
 }
 
+// founding returns the list and the token with which the members of etcd.join begin a cluster.
+func (i *Inside) founding() (initial, token string) {
+	initial = Initial(i.join, i.cfg.Etcd.PeerURL)
+	return initial, fmt.Sprintf("allocator-%x", sha256.Sum256([]byte(initial)))[:26]
+}
+
+// clusterOf returns the ID of the cluster that begins with a list and a token.
+func clusterOf(initial, token string) (uint64, error) {
+	cfg := embed.NewConfig()
+	cfg.InitialCluster, cfg.InitialClusterToken = initial, token
+	urls, token, err := cfg.PeerURLsMapAndToken("etcd")
+	if err != nil {
+		return 0, fmt.Errorf("etcd.join: %w", err)
+	}
+	c, err := membership.NewClusterFromURLsMap(zap.NewNop(), token, urls)
+	if err != nil {
+		return 0, fmt.Errorf("etcd.join: %w", err)
+	}
+	return uint64(c.ID()), nil
+}
+
 // begins returns what the marker says of a new member.
 func (i *Inside) begins(step member.Step, peer string) *member.Data {
 	d := &member.Data{
@@ -328,8 +358,7 @@ func (i *Inside) begins(step member.Step, peer string) *member.Data {
 		Existing: step.Action == member.Join,
 	}
 	if step.Action == member.Begin {
-		d.Initial = Initial(i.join, i.cfg.Etcd.PeerURL)
-		d.Token = fmt.Sprintf("allocator-%x", sha256.Sum256([]byte(d.Initial)))[:26]
+		d.Initial, d.Token = i.founding()
 	}
 	return d
 }

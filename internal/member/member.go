@@ -2,10 +2,12 @@
 // the members does to their quorum.
 //
 // Decide is given what the directory of this member holds and what the other members answer. It
-// upholds two things that etcd alone does not:
+// upholds three things that etcd alone does not:
 //
 //   - Members begin a cluster only when each of them said that it has no data. A member that lost
 //     its disk would otherwise begin again as itself, and vote a second time on what it forgot.
+//   - A member founds only the cluster that its own list begins. A restored cluster names members
+//     that never started too, and two of those would be a quorum beside it.
 //   - A member that the cluster removed, or whose data is gone, does not come back under its old
 //     identity. It says which command replaces it.
 //
@@ -65,6 +67,7 @@ type Own struct {
 	Process string
 	Join    []string // sorted, with Host in it
 	Peer    string   // URL
+	Founds  uint64   // the cluster that begins from Join
 	Now     time.Time
 }
 
@@ -151,7 +154,7 @@ func Decide(own Own, data *Data, seen map[string]Answer) (Step, error) {
 		return withData(own, *data, cluster, members)
 	}
 	if len(members) > 0 {
-		return intoCluster(own, seen, members)
+		return intoCluster(own, seen, cluster, members)
 	}
 	return begin(own, seen)
 }
@@ -227,7 +230,7 @@ func standingOf(own Own, members []Member) standing {
 }
 
 // intoCluster joins a cluster that exists with an empty directory.
-func intoCluster(own Own, seen map[string]Answer, members []Member) (Step, error) {
+func intoCluster(own Own, seen map[string]Answer, cluster uint64, members []Member) (Step, error) {
 	in := map[standing]string{} // who has it so
 	for _, host := range sorted(seen) {
 		if list := seen[host].Members; len(list) > 0 {
@@ -253,6 +256,13 @@ func intoCluster(own Own, seen map[string]Answer, members []Member) (Step, error
 	}
 	if err := sameList(own, members); err != nil {
 		return Step{}, err
+	}
+	// A restored cluster has members that never started too. Those that begin beside it would be a
+	// second cluster, with a quorum of its own.
+	if cluster != own.Founds {
+		return Step{}, refuse(Lost, "cluster %x did not begin from etcd.join of %s (it was restored, or has another "+
+			"list): run \"allocator etcd restore\" here with the same snapshot, or replace this member", cluster,
+			own.Host)
 	}
 	return begin(own, seen)
 }

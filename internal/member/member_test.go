@@ -62,6 +62,8 @@ func TestDecide(t *testing.T) {
 		{name: "first start, one began already", a: runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")), b: waits("b"), want: Begin},
 		{name: "first start, both run", a: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")),
 			b: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")), want: Begin},
+		{name: "another was restored", a: runs(9, voter(1, "a"), begun(2, "b"), begun(3, "c")), b: waits("b"), reason: Lost,
+			says: "cluster 9 did not begin from etcd.join of c"},
 		{name: "data lost", a: runs(7, abc...), b: runs(7, abc...), reason: Lost, says: "allocator etcd replace c"},
 		{name: "data lost, one answers", a: runs(7, abc...), b: down, reason: Lost},
 		{name: "data lost, nobody answers", a: down, b: down, want: Wait},
@@ -94,7 +96,7 @@ func TestDecide(t *testing.T) {
 		{name: "changed address, known already", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: runs(7, abc...), b: down, want: Start},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Now: noon}
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Now: noon}
 			step, err := Decide(own, tc.data, map[string]Answer{"a": tc.a, "b": tc.b})
 			var refusal *Refusal
 			errors.As(err, &refusal)
@@ -122,6 +124,8 @@ func TestNobodyBeginsAgain(t *testing.T) {
 		"gone":   runs(7, voter(1, "a"), voter(2, "b")),
 		"added":  runs(7, voter(1, "a"), voter(2, "b"), learner(3, "c")),
 		"others": runs(8, voter(1, "x"), voter(2, "y")),
+		// The members are those of the list, and the cluster is not the one that it begins.
+		"restored": runs(9, voter(1, "a"), begun(2, "b"), begun(3, "c")),
 	}
 	may := map[string]bool{"waits": true, "begun": true, "ours": true}
 	for na, a := range answers {
@@ -132,7 +136,7 @@ func TestNobodyBeginsAgain(t *testing.T) {
 			if nb == "waits" {
 				b = waits("b")
 			}
-			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Now: noon}
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Now: noon}
 			step, err := Decide(own, nil, map[string]Answer{"a": a, "b": b})
 			if begins := err == nil && step.Action == Begin; begins && !(may[na] && may[nb]) {
 				t.Errorf("a %s, b %s: it begins", na, nb)
