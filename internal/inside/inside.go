@@ -177,6 +177,9 @@ func (i *Inside) Run(ctx context.Context) error {
 	defer release()
 	for pause := restartAfter; ; pause = min(2*pause, maxRestartAfter) {
 		c, err := i.up(ctx)
+		for errors.Is(err, errPrepared) && ctx.Err() == nil { // A failure to take it over is another error.
+			c, err = i.up(ctx)
+		}
 		if ctx.Err() != nil {
 			if c != nil {
 				c.stop(i.cfg.Log)
@@ -257,7 +260,12 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 	return i.start()
 }
 
+// errPrepared says that a restore was prepared while the member waited.
+var errPrepared = errors.New("a restored snapshot is to be taken over")
+
 // decide asks the other members until it is clear how to start.
+//
+// It returns errPrepared if a restore was prepared meanwhile: up takes it over.
 func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, error) {
 	peer := i.cfg.Etcd.PeerURL(i.host)
 	founds, err := clusterOf(i.founding())
@@ -276,6 +284,9 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 		}
 		if ctx.Err() != nil {
 			return nil, nil
+		}
+		if i.dir.prepared() {
+			return nil, errPrepared
 		}
 		own := member.Own{
 			Host:    i.host,

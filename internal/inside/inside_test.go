@@ -1,9 +1,14 @@
 package inside
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 // The cluster that a list founds differs from a restored one of the same members.
@@ -20,5 +25,30 @@ func TestClusterOf(t *testing.T) {
 	}
 	if _, err := clusterOf("a=:", token); err == nil {
 		t.Error("a list without URLs founds a cluster")
+	}
+}
+
+// A member that waits for others ends its waiting when a restore was prepared, and takes it over.
+func TestDecidePrepared(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	d := Dir(t.TempDir())
+	i := &Inside{
+		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
+		dir:  d,
+		host: "127.0.0.1",
+		ip:   "127.0.0.1",
+		join: []string{"127.0.0.1", "localhost"}, // Nobody is there.
+	}
+	time.AfterFunc(askEvery/2, func() {
+		if err := writeJSON(d.restoredMarker(), member.Data{Host: "a"}); err != nil {
+			t.Error(err)
+		}
+	})
+	if data, err := i.decide(ctx, nil); !errors.Is(err, errPrepared) || data != nil {
+		t.Errorf("got %v, %v; want %v", data, err, errPrepared)
+	}
+	if err := d.takeRestored(time.Now()); err != nil || d.prepared() {
+		t.Errorf("taken over: %v, prepared %v", err, d.prepared())
 	}
 }
