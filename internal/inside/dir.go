@@ -35,6 +35,8 @@ import (
 //	etcd.lock     held by the child, with its process ID
 //	etcd/         etcd's own data
 //	snapshots/    what is written each hour and before an upgrade
+//	restored/     what a restore prepared to take the place of etcd/
+//	restored.json what is to take the place of member.json then
 type Dir string
 
 func (d Dir) marker() string   { return filepath.Join(string(d), "member.json") }
@@ -77,14 +79,12 @@ func (d Dir) Check() error {
 	has := func(name string) bool {
 		return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == name })
 	}
-	others := slices.ContainsFunc(entries, func(e os.DirEntry) bool {
-		return !slices.Contains([]string{"lost+found", "node.lock", "etcd.lock", "snapshots"}, e.Name())
-	})
+	others := slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !ours(e.Name()) })
 	switch {
 	case has("member") && !has("member.json"):
 		return d.unfit("has the data of another etcd: choose an empty directory, or restore a snapshot of that one "+
 			"with %q", "allocator etcd restore")
-	case others && !has("member.json"):
+	case others && !has("member.json") && !has("restored.json"):
 		return d.unfit("is not empty, and is no directory of etcd.inside: choose an empty one")
 	}
 	if err := d.writable(string(d)); err != nil {
@@ -103,6 +103,13 @@ func (d Dir) Check() error {
 		unlock()
 	}
 	return err
+}
+
+// ours reports whether a directory without member.json may have name in it: what a start or a
+// restore writes before that file, also where a crash ended it.
+func ours(name string) bool {
+	return slices.Contains([]string{"lost+found", "node.lock", "etcd.lock", "snapshots", "restored", "restored.json"},
+		name) || strings.HasPrefix(name, ".member.json-") || strings.HasPrefix(name, ".restored.json-")
 }
 
 // writable says why nothing could be written under at.
