@@ -196,7 +196,7 @@ The node there goes on as a client of the others; its data counts no more.`,
 	}
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	c := newCall(a, cmd, true)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.change(args[0], "") }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.change(args[0], false, "") }
 	return cmd
 }
 
@@ -214,18 +214,13 @@ func replaceCommand(a *cli.App) *cobra.Command {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	with := cmd.Flags().String("with", "", "`host` of the new member; default: that of the old one")
 	c := newCall(a, cmd, true)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		to := *with
-		if to == "" {
-			to = args[0]
-		}
-		return c.change(args[0], to)
-	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.change(args[0], true, *with) }
 	return cmd
 }
 
-// change removes a member, and adds the one at the host with unless that is "".
-func (c *call) change(which, with string) error {
+// change removes a member. If it is to be replaced, it adds the one at the host with, by default at
+// the host of the old one.
+func (c *call) change(which string, replace bool, with string) error {
 	s, g, err := c.open()
 	if err != nil {
 		return err
@@ -236,6 +231,11 @@ func (c *call) change(which, with string) error {
 	in := c.look(ctx, s, g)
 	if in.problem != nil {
 		return unavailable(s, in.problem)
+	}
+	if replace && with == "" {
+		if with, err = hostOf(in.states(), which); err != nil {
+			return refusal(err)
+		}
 	}
 	p, gone, refused := planChange(in, s.Etcd, which, with)
 	if gone.ID == 0 {
@@ -266,6 +266,15 @@ func (c *call) change(which, with string) error {
 	_, err = fmt.Fprintf(c.a.Out, "member %s (%x) is added without a vote: it gets one when it has caught up\n",
 		with, id)
 	return err
+}
+
+// hostOf returns the host of a member, which may be named by its ID or name.
+func hostOf(all []member.State, which string) (string, error) {
+	m, err := member.Find(all, which)
+	if err != nil {
+		return "", err
+	}
+	return member.HostOf(m.Peers[0]), nil
 }
 
 // planChange says what the removal of a member, and the addition of another, would do.
