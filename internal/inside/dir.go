@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/member"
@@ -170,10 +171,38 @@ func (d Dir) own() (*member.Data, error) {
 	if data == nil || err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(d.data(), "member")); errors.Is(err, os.ErrNotExist) && data.Cluster != 0 {
-		return nil, nil
+	// etcd makes its directories first, and begins anew in them if there is no log.
+	if log, err := d.log(); err != nil || len(log) == 0 && data.Cluster != 0 {
+		return nil, err
 	}
 	return data, nil
+}
+
+// log returns the files of etcd's log. Without them there is no data, whatever else there is.
+func (d Dir) log() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(d.data(), "member", "wal"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, d.unfit("cannot be read: %v", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".wal") {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// setAside keeps the data that is there under another name, so that a member starts without any.
+func (d Dir) setAside(why string, now time.Time) error {
+	err := os.Rename(d.data(), d.data()+"-"+why+"-"+now.UTC().Format(snapshotTime))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // newer reports whether version a is of a later minor version than b.

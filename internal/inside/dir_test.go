@@ -113,6 +113,22 @@ func TestOwn(t *testing.T) {
 	if data, err := d.own(); data != nil || err != nil {
 		t.Errorf("etcd's data is gone: %v, %v", data, err)
 	}
+	wal := filepath.Join(d.data(), "member", "wal")
+	if err := os.MkdirAll(wal, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(wal, "0.tmp"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := d.own(); data != nil || err != nil {
+		t.Errorf("etcd's log is gone: %v, %v", data, err)
+	}
+	if err := os.WriteFile(filepath.Join(wal, "0-0.wal"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := d.own(); data == nil || err != nil {
+		t.Errorf("with a log: %v, %v", data, err)
+	}
 }
 
 func TestSnapshots(t *testing.T) {

@@ -303,6 +303,10 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 			case member.Start:
 				return data, nil
 			case member.Begin, member.Join:
+				// What is left of data that was lost would be started from.
+				if err := i.dir.setAside("lost", time.Now()); err != nil {
+					return nil, i.dir.unfit("cannot be written: %v", err)
+				}
 				return i.begins(step, peer), nil
 			case member.Add:
 				err = i.group(ctx, step.Clients, func(ctx context.Context, g *etcdstore.Group) error {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -50,5 +52,29 @@ func TestDecidePrepared(t *testing.T) {
 	}
 	if err := d.takeRestored(time.Now()); err != nil || d.prepared() {
 		t.Errorf("taken over: %v, prepared %v", err, d.prepared())
+	}
+}
+
+// A member that begins starts without what is left of the data that it lost, and keeps that.
+func TestBeginsWithoutLeftovers(t *testing.T) {
+	d := Dir(t.TempDir())
+	if err := os.MkdirAll(filepath.Dir(d.database()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	i := &Inside{
+		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
+		dir:  d,
+		host: "127.0.0.1",
+		ip:   "127.0.0.1",
+		join: []string{"127.0.0.1"},
+	}
+	if data, err := i.decide(t.Context(), nil); err != nil || data == nil || data.Token == "" {
+		t.Fatalf("got %+v, %v", data, err)
+	}
+	if _, err := os.Stat(d.data()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("etcd's directory: %v", err)
+	}
+	if kept, err := filepath.Glob(d.data() + "-lost-*/member/snap"); err != nil || len(kept) != 1 {
+		t.Errorf("kept %v, %v", kept, err)
 	}
 }

@@ -106,8 +106,7 @@ func (d Dir) prepared() bool {
 // its steps is no matter: the next call does the rest.
 func (d Dir) takeRestored(now time.Time) error {
 	if _, err := os.Stat(d.restored()); err == nil {
-		kept := d.data() + "-before-" + now.UTC().Format(snapshotTime)
-		if err := os.Rename(d.data(), kept); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := d.setAside("before", now); err != nil {
 			return err
 		}
 		if err := os.Rename(d.restored(), d.data()); err != nil {
