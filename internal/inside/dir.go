@@ -33,7 +33,7 @@ import (
 //	member.json   who the member is, and how it began
 //	run.json      what the child is to run with
 //	node.lock     held by the node
-//	etcd.lock     held by the child, with its process ID
+//	etcd.lock     held by the child, with its process ID and what tells it from a later one
 //	etcd/         etcd's own data
 //	snapshots/    what is written each hour and before an upgrade
 //	restored/     what a restore prepared to take the place of etcd/
@@ -56,6 +56,14 @@ var ErrDir = errors.New("etcd.inside")
 
 func (d Dir) unfit(format string, args ...any) error {
 	return fmt.Errorf("%w: %s %s", ErrDir, string(d), fmt.Sprintf(format, args...))
+}
+
+// unnamed is what runs returns for a member whose process is none that this one sees.
+const unnamed = -1
+
+func (d Dir) heldUnnamed() error {
+	return d.unfit("is held by a process that cannot be named (another container or machine?), which has " +
+		"etcd.lock: stop it first")
 }
 
 const (

@@ -67,32 +67,6 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestLock(t *testing.T) {
-	d := Dir(t.TempDir())
-	release, err := d.lock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Check(); !errors.Is(err, ErrDir) || !strings.Contains(err.Error(), "in use by another node") {
-		t.Errorf("in use: %v", err)
-	}
-	release()
-	if err := d.Check(); err != nil {
-		t.Errorf("free again: %v", err)
-	}
-	if pid := d.runs(); pid != 0 {
-		t.Errorf("no member runs, and %d does", pid)
-	}
-	release, _, err = hold(d.etcdLock())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if pid := d.runs(); pid != os.Getpid() {
-		t.Errorf("runs: %d", pid)
-	}
-	release()
-}
-
 // Data that a member had, and that is gone, counts as none: the others then know it as lost.
 func TestOwn(t *testing.T) {
 	d := Dir(t.TempDir())

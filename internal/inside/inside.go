@@ -226,7 +226,9 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	if pid := i.dir.runs(); pid != 0 {
+	if pid := i.dir.runs(); pid == unnamed {
+		return nil, i.dir.heldUnnamed()
+	} else if pid != 0 {
 		c := adopt(i.dir, pid)
 		if data != nil && !i.dir.prepared() && reflect.DeepEqual(i.wants(*data), i.running()) {
 			i.cfg.Log.Info("etcd inside runs already: taken over", "process", pid)

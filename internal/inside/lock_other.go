@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"syscall"
+	"time"
 )
 
 var errTaken = errors.New("the lock is taken")
@@ -14,7 +15,7 @@ var errTaken = errors.New("the lock is taken")
 // etcd inside needs locks that end with their process.
 var errSystem = errors.New("etcd.inside works on Linux and other Unix systems only: set etcd.endpoints")
 
-func hold(string) (func(), int, error) { return nil, 0, errSystem }
+func hold(string, time.Duration) (func(), int, error) { return nil, 0, errSystem }
 
 func (d Dir) lock() (func(), error) { return nil, d.unfit("%v", errSystem) }
 

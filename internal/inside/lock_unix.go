@@ -3,6 +3,7 @@
 package inside
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,26 +19,39 @@ import (
 // errTaken says that another process holds a lock.
 var errTaken = errors.New("the lock is taken")
 
-// hold takes a lock file for as long as this process lives, and writes its process ID into it.
+// Pauses between two tries to take or to read a lock.
+const (
+	lockPause = 10 * time.Millisecond
+	// lockReads bounds how often a lock is read whose holder has not written who it is yet.
+	lockReads = 20
+)
+
+// hold takes a lock file for as long as this process lives, and writes into it who that is. It
+// tries for a while: a process that asks who holds the lock shares it for a moment.
 //
-// It returns errTaken with the ID of the process that has it.
-func hold(path string) (release func(), pid int, err error) {
+// It returns errTaken with the ID that the process which has it wrote.
+func hold(path string, within time.Duration) (release func(), pid int, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		defer f.Close()
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, 0, err
+	for range within/lockPause + 1 {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+			break
 		}
-		var text [32]byte
-		n, _ := f.ReadAt(text[:], 0)
-		pid, _ := strconv.Atoi(strings.TrimSpace(string(text[:n])))
-		return nil, pid, errTaken
+		time.Sleep(lockPause)
+	}
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		defer f.Close()
+		return nil, written(f).pid, errTaken
+	case err != nil:
+		_ = f.Close()
+		return nil, 0, err
 	}
 	if err = f.Truncate(0); err == nil {
-		_, err = fmt.Fprintln(f, os.Getpid())
+		me := holder{os.Getpid(), namespace(), startOf(os.Getpid())}
+		_, err = fmt.Fprintln(f, me.pid, me.namespace, me.start)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -45,12 +60,64 @@ func hold(path string) (release func(), pid int, err error) {
 	return func() { _ = f.Close() }, os.Getpid(), nil
 }
 
+// holder names a process. Its ID alone does not: another container has its own, and the system
+// gives it to another process later.
+type holder struct {
+	pid       int
+	namespace string
+	start     string // in ticks since the system started
+}
+
+// unknown stands for what only Linux tells.
+const unknown = "-"
+
+// namespace returns the one in which the process IDs count that this process sees.
+func namespace() string {
+	name, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return unknown
+	}
+	return name
+}
+
+// startOf returns when a process started: field 22, where the second may have spaces and ends
+// with a parenthesis.
+func startOf(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return unknown
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 {
+		return unknown
+	}
+	return fields[19]
+}
+
+// written returns the holder that a lock names; zero: none.
+func written(f *os.File) (h holder) {
+	var text [128]byte
+	n, _ := f.ReadAt(text[:], 0)
+	fields := strings.Fields(string(text[:n]))
+	if len(fields) != 3 {
+		return holder{}
+	}
+	h.pid, _ = strconv.Atoi(fields[0])
+	h.namespace, h.start = fields[1], fields[2]
+	return h
+}
+
+// holds says that h is a process that this one sees, and the one that wrote it.
+func (h holder) holds() bool {
+	return h.pid > 0 && h.namespace == namespace() && h.start == startOf(h.pid)
+}
+
 // lock takes d for one node.
 func (d Dir) lock() (release func(), err error) {
 	if _, err := os.Stat(string(d)); errors.Is(err, os.ErrNotExist) {
 		return func() {}, nil
 	}
-	release, pid, err := hold(d.nodeLock())
+	release, pid, err := hold(d.nodeLock(), 0)
 	switch {
 	case errors.Is(err, errTaken):
 		return nil, d.unfit("is in use by another node (process %d): stop it, or choose another directory", pid)
@@ -60,17 +127,31 @@ func (d Dir) lock() (release func(), err error) {
 	return release, nil
 }
 
-// runs returns the process ID of the member that runs in d; 0: none does.
+// runs returns the process ID of the member that runs in d; 0: none does; unnamed: one does that
+// cannot be named. It takes no lock from another process.
 func (d Dir) runs() int {
-	if _, err := os.Stat(d.etcdLock()); err != nil {
+	f, err := os.Open(d.etcdLock())
+	if errors.Is(err, os.ErrNotExist) {
 		return 0
 	}
-	release, pid, err := hold(d.etcdLock())
-	if err == nil {
-		release()
-		return 0
+	if err != nil {
+		return unnamed
 	}
-	return pid
+	defer f.Close()
+	for range lockReads {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+		if err == nil {
+			return 0 // The file's end gives it back.
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return unnamed
+		}
+		if h := written(f); h.holds() {
+			return h.pid
+		}
+		time.Sleep(lockPause) // It has the lock, and writes.
+	}
+	return unnamed
 }
 
 // access says why path cannot be written.
@@ -101,6 +182,13 @@ func ahead(niceness int) {
 // node alone: the node stops the member after it has given its sid back.
 func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-func terminate(pid int) { _ = syscall.Kill(pid, syscall.SIGTERM) }
+func terminate(pid int) { signal(pid, syscall.SIGTERM) }
 
-func kill(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }
+func kill(pid int) { signal(pid, syscall.SIGKILL) }
+
+// signal sends s to one process: 0 and less mean groups of them.
+func signal(pid int, s syscall.Signal) {
+	if pid > 0 {
+		_ = syscall.Kill(pid, s)
+	}
+}

@@ -43,6 +43,9 @@ func (d Dir) restoredMarker() string { return filepath.Join(string(d), "restored
 // It returns ErrSnapshot or ErrDir.
 func (d Dir) PlanRestore(file, host, peer, initial string) (Restored, error) {
 	r := Restored{File: file, Host: host, Peer: peer, Initial: initial, Runs: d.runs()}
+	if r.Runs == unnamed {
+		return r, d.heldUnnamed()
+	}
 	f, err := os.Open(file)
 	if err != nil {
 		return r, fmt.Errorf("%w: %w", ErrSnapshot, err)
@@ -119,8 +122,11 @@ func (d Dir) takeRestored(now time.Time) error {
 // Terminate asks the member that runs in d to stop, and waits. Its node starts it again.
 func (d Dir) Terminate(within time.Duration) error {
 	pid := d.runs()
-	if pid == 0 {
+	switch pid {
+	case 0:
 		return nil
+	case unnamed:
+		return d.heldUnnamed()
 	}
 	terminate(pid)
 	for began := time.Now(); d.runs() == pid; time.Sleep(adoptedEvery) {

@@ -53,7 +53,7 @@ const niceness = -10
 
 // Serve runs the member of d until ctx ends. It is the child's whole work.
 func Serve(ctx context.Context, d Dir) error {
-	release, pid, err := hold(d.etcdLock())
+	release, pid, err := hold(d.etcdLock(), time.Second)
 	if errors.Is(err, errTaken) {
 		return d.unfit("has a member that runs (process %d)", pid)
 	}
