@@ -24,7 +24,7 @@ var (
 // sources returns the Markdown files that the site is made of.
 func sources(t *testing.T) []string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "-co", "--exclude-standard", "*.md", ":!testdata").Output()
+	out, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "-co", "--exclude-standard", "*.md", ":!testdata", ":!.github").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
