@@ -149,8 +149,9 @@ func (c *insides) etcd(i int) int {
 	if err != nil {
 		return 0
 	}
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	if pid == 0 || syscall.Kill(pid, 0) != nil {
+	first, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	pid, err := strconv.Atoi(first)
+	if err != nil || pid <= 0 || syscall.Kill(pid, 0) != nil {
 		return 0
 	}
 	return pid
@@ -272,6 +273,9 @@ func TestEtcdInside(t *testing.T) {
 	c.draws(1)
 	if c.etcd(1) != member {
 		t.Error("the member was restarted")
+	}
+	if member == 0 { // Kill would take it for this process and its children.
+		t.Fatal("nothing is known of the member's process")
 	}
 	if err := syscall.Kill(member, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

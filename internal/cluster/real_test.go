@@ -46,7 +46,7 @@ func (l *live) heard(of string) int {
 // until waits for a condition, looking at every exchange.
 func (l *live) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-l.changed:
