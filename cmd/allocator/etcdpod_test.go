@@ -87,7 +87,7 @@ type etcdPod struct {
 }
 
 func TestEtcdPods(t *testing.T) {
-	tier.Check(t, "builds etcd and runs three members")
+	tier.Nightly(t, "builds etcd and runs three members")
 	t.Parallel() // most of the time it waits
 	etcd, err := buildEtcd()
 	if err != nil {
