@@ -36,7 +36,7 @@ type campaign struct {
 	CPU         time.Duration
 	Played      map[sim.Mode]int
 	Points      map[sim.Mode]map[string]int
-	Danger      history.Danger // of all seeds together
+	Danger      history.Danger // All seeds are counted together.
 	Failures    []failure
 }
 

@@ -137,7 +137,7 @@ func (d *drawn) disorder(runs [][2]time.Time) (compared int, wrong string) {
 		ended := slices.Clone(in)
 		slices.SortFunc(in, func(a, b request) int { return a.began.Compare(b.began) })
 		slices.SortFunc(ended, func(a, b request) int { return a.ended.Compare(b.ended) })
-		var highest flake.ID // of all requests that ended before this one began
+		var highest flake.ID // Requests that ended before this one began had none above it.
 		for _, r := range in {
 			for len(ended) > 0 && ended[0].ended.Before(r.began) {
 				highest = max(highest, slices.Max(ended[0].ids))

@@ -540,7 +540,7 @@ func timed(p *page) {
 func busy(t *testing.T) bool {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
-		return false // of no Linux
+		return false // There is no such file outside of Linux.
 	}
 	load, err := strconv.ParseFloat(strings.Fields(string(text))[0], 64)
 	if err != nil {
