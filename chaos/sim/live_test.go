@@ -51,7 +51,7 @@ func TestActs(t *testing.T) {
 	kinds := []sim.ActKind{sim.Kill, sim.Stop, sim.Pause, sim.Step, sim.Drift, sim.Fix, sim.Cut, sim.Replay, sim.Gossip,
 		sim.Away, sim.Restore, sim.Recover}
 	done := map[sim.ActKind]int{}
-	for seed := range uint64(tier.Of(t, "seeds", 12, 60, 1000)) {
+	for seed := range uint64(tier.Of(t, "seeds", 12, 30, 1000)) {
 		dice := rand.New(rand.NewPCG(seed, 2))
 		o := sim.Options{Mode: sim.Calm, Nodes: 3 + dice.IntN(3), Virtual: 8 * time.Minute}
 		o.SIDs = o.Nodes - dice.IntN(2)

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/postgres"
@@ -27,7 +26,7 @@ func TestReadWithoutLosingRows(t *testing.T) {
 		t.Skip("not run: psql is not installed (Debian: apt-get install postgresql-client)")
 	}
 	program, ok := pages.OwnNetwork(t, func() string {
-		program, err := build.Dev(t.Context(), t.TempDir())
+		program, err := buildDev()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/client"
@@ -41,7 +40,7 @@ type insides struct {
 
 func newInsides(t *testing.T) *insides {
 	t.Helper()
-	bin, err := build.Dev(t.Context(), t.TempDir())
+	bin, err := buildDev()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -23,7 +22,7 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 		}
 	}
 	program, ok := pages.OwnNetwork(t, func() string {
-		program, err := build.Dev(t.Context(), t.TempDir())
+		program, err := buildDev()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,9 +63,14 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 			t.Fatal(err)
 		}
 	}
-	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Within: 2 * time.Minute, Env: []string{
-		"CURL_HOME=" + terminal, "PATH=" + terminal + ":" + os.Getenv("PATH"), "TZ=UTC",
-		"CGO_ENABLED=0", "GOFLAGS=", "TRIM=", // Most of what it builds is in Go's cache then.
+	// What Go has in its cache: in make test, what tests were compiled of; in the others the release too,
+	// whose packages are the same ones in any directory.
+	flags := "GOFLAGS="
+	if is := os.Getenv(tier.Variable); is == tier.Names[1] || is == tier.Names[2] {
+		flags = "GOFLAGS=-trimpath"
+	}
+	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Within: 5 * time.Minute, Env: []string{
+		"CURL_HOME=" + terminal, "PATH=" + terminal + ":" + os.Getenv("PATH"), "TZ=UTC", "CGO_ENABLED=0", flags, "TRIM=",
 	}}))
 }
 

@@ -218,17 +218,11 @@ func (d *testCluster) backup() string {
 	return path
 }
 
-// etcdDir is where buildEtcd puts the program; TestMain removes it.
-var etcdDir string
-
-// buildEtcd builds etcd once and returns the program's path.
-var buildEtcd = sync.OnceValues(func() (string, error) {
-	var err error
-	if etcdDir, err = os.MkdirTemp("", "etcd"); err != nil {
-		return "", err
-	}
-	return build.Etcd(context.Background(), etcdDir)
-})
+// Programs that tests share, each built once; they return its path.
+var (
+	buildEtcd = sync.OnceValues(func() (string, error) { return build.Etcd(context.Background(), builtDir) })
+	buildDev  = sync.OnceValues(func() (string, error) { return build.Dev(context.Background(), builtDir) })
+)
 
 // restore puts the snapshot in the place of etcd's data, under a cluster token,
 // while etcd is stopped, and starts it on the same ports.

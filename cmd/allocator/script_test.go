@@ -36,15 +36,20 @@ func TestMain(m *testing.M) {
 	testscript.Main(cleaning{m}, map[string]func(){"allocator": main})
 }
 
+// builtDir has the programs that tests share.
+var builtDir string
+
 // cleaning removes what was built for the tests after they have run.
 type cleaning struct{ *testing.M }
 
 func (c cleaning) Run() int {
-	code := c.M.Run()
-	if etcdDir != "" {
-		_ = os.RemoveAll(etcdDir)
+	var err error
+	if builtDir, err = os.MkdirTemp("", "allocator-tests"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
-	return code
+	defer func() { _ = os.RemoveAll(builtDir) }()
+	return c.M.Run()
 }
 
 // TestScripts runs the transcripts in testdata/script. Besides testscript's own

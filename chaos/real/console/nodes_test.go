@@ -82,14 +82,17 @@ func TestPast(t *testing.T) {
 }
 
 // pointAtEvent moves the pointer over the first chart until the page says what happened there.
+// The page may have moved the chart meanwhile, so it is looked for again.
 func (p *page) pointAtEvent() {
 	p.t.Helper()
-	p.run(chromedp.ScrollIntoView(chromedp.CSS("[data-chart=rate]")))
-	area := eval[struct{ X, Y, Width float64 }](p, `((r) => ({ X: r.x, Y: r.y + r.height / 2, Width: r.width }))(document.querySelector("[data-chart=rate] .u-over").getBoundingClientRect())`)
-	for x := area.X; x < area.X+area.Width; x += 5 {
-		p.call("Input.dispatchMouseEvent", map[string]any{"type": "mouseMoved", "x": x, "y": area.Y}, nil)
-		if said := eval[string](p, `document.querySelector("#moment").textContent`); strings.Contains(said, " node-") && strings.Count(said, ": ") >= 2 {
-			return
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		p.run(chromedp.ScrollIntoView(chromedp.CSS("[data-chart=rate]")))
+		area := eval[struct{ X, Y, Width float64 }](p, `((r) => ({ X: r.x, Y: r.y + r.height / 2, Width: r.width }))(document.querySelector("[data-chart=rate] .u-over").getBoundingClientRect())`)
+		for x := area.X; x < area.X+area.Width; x += 5 {
+			p.call("Input.dispatchMouseEvent", map[string]any{"type": "mouseMoved", "x": x, "y": area.Y}, nil)
+			if said := eval[string](p, `document.querySelector("#moment").textContent`); strings.Contains(said, " node-") && strings.Count(said, ": ") >= 2 {
+				return
+			}
 		}
 	}
 	p.t.Errorf("no event is on the time axis: the page says %q", eval[string](p, `document.querySelector("#moment").textContent`))

@@ -11,16 +11,21 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// maxOwners bounds the clients that are remembered. Those above it share one place.
-const maxOwners = 4096
+const (
+	// maxOwners bounds the clients that are remembered. Those above it share one place.
+	maxOwners = 4096
+	// forgetEvery bounds what strangers in that place cost: one look at all clients a second.
+	forgetEvery = time.Second
+)
 
 // owners bounds what each client costs: its calls, and the leases of acquisitions whose
 // outcome nobody knows. A lease of a worker lasts for window.
 type owners struct {
 	window time.Duration
 
-	mu sync.Mutex // It guards of.
-	of map[string]*owner
+	mu     sync.Mutex // It guards the fields below.
+	of     map[string]*owner
+	forgot clock.Mono // when forget looked last
 }
 
 // owner is what one client costs: calls at a rate, and acquisitions. So many are under way,
@@ -40,8 +45,9 @@ func (o *owners) rateOf(quota int) (perSecond rate.Limit, burst int) {
 // get returns what a client costs. mu is held.
 func (o *owners) get(c Client, now clock.Mono) *owner {
 	w := o.of[c.Owner]
-	if w == nil && len(o.of) >= maxOwners {
+	if w == nil && len(o.of) >= maxOwners && (o.forgot == 0 || now.Sub(o.forgot) >= forgetEvery) {
 		o.forget(now)
+		o.forgot = now
 	}
 	if w == nil && len(o.of) >= maxOwners {
 		c.Owner = "" // This is no client's name.

@@ -35,6 +35,11 @@ func TestSharedPlace(t *testing.T) {
 	}
 	o.end(begun[0], now, false)
 	o.end(begun[1], now, false) // The shared place counts as one.
+	if o.begin(number(maxOwners+1), now); len(o.of) != maxOwners+1 {
+		t.Error("two of its calls look at all clients within a second")
+	}
+	o.end(w, now, false)
+	now = now.Add(forgetEvery)
 	again, _, _ := o.begin(number(maxOwners), now)
 	if own := o.of[number(maxOwners).Owner]; own == nil || own != again || o.of["c0"] != nil {
 		t.Errorf("a client that costs nothing more was not forgotten for another one")
@@ -62,7 +67,7 @@ func TestForget(t *testing.T) {
 	if o.begin(number(maxOwners), now); o.of["c1"] == nil {
 		t.Error("one whose acquisition may still have a lease was forgotten")
 	}
-	now++
+	now = now.Add(forgetEvery)
 	o.begin(number(maxOwners+1), now)
 	if o.of["c1"] != nil || o.of["c2"] != nil || o.of[number(maxOwners+1).Owner] == nil {
 		t.Error("clients that cost nothing any more are remembered")
