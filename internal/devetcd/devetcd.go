@@ -291,7 +291,7 @@ func (s *Server) pickPorts(asked Config) error {
 // ports of outgoing connections: while a server is stopped, none of them takes its port.
 const (
 	firstPort = 20_000
-	ports     = 12_000
+	ports     = 6_000
 )
 
 // listen takes a free port of the range, or any that is free if it finds none there.

@@ -5,18 +5,21 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync"
 )
 
-// portPicker picks ports of loopback that nothing uses, each once. They are
-// below those that the system gives to outgoing connections, so that a process
+// picked are the ports that this process gave away, each once. They are below those that the
+// system gives to outgoing connections and apart from those of devetcd, so that a process
 // that is started again finds its own free.
-type portPicker map[int]bool
+var (
+	picking sync.Mutex // It guards picked.
+	picked  = map[int]bool{}
+)
 
-// Addresses returns n addresses of loopback that nothing uses, each once.
+// Addresses returns n addresses of loopback that nothing uses.
 func Addresses(n int) (addrs []string, err error) {
-	ports := portPicker{}
 	for range n {
-		port, err := ports.pick()
+		port, err := pickPort()
 		if err != nil {
 			return nil, err
 		}
@@ -27,14 +30,12 @@ func Addresses(n int) (addrs []string, err error) {
 
 var errNoPort = errors.New("rig: no free port")
 
-func (p portPicker) pick() (int, error) {
+func pickPort() (int, error) {
+	picking.Lock()
+	defer picking.Unlock()
 	for range 1000 {
-		port := 20_000 + rand.IntN(12_000)
-		if p[port] {
-			continue
-		}
-		p[port] = true
-		if free(port) {
+		if port := 26_000 + rand.IntN(6_000); !picked[port] && free(port) {
+			picked[port] = true
 			return port, nil
 		}
 	}

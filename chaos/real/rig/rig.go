@@ -174,8 +174,7 @@ func (r *Rig) IDs() int64 { return r.ids.Load() }
 // places puts every process somewhere, on ports that are free there.
 func (r *Rig) places() error {
 	place := func(string) (Place, error) { return Loopback{}, nil }
-	ports := portPicker{}
-	port := func(int) (int, error) { return ports.pick() }
+	port := func(int) (int, error) { return pickPort() }
 	if r.Network {
 		network, err := newNetwork(r.Seed)
 		if err != nil {

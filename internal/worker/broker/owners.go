@@ -14,7 +14,7 @@ import (
 const (
 	// maxOwners bounds the clients that are remembered. Those above it share one place.
 	maxOwners = 4096
-	// forgetEvery bounds what strangers in that place cost: one look at all clients a second.
+	// forgetEvery bounds what clients in that place cost: forget reads all others once a second.
 	forgetEvery = time.Second
 )
 
