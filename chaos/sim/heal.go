@@ -308,7 +308,9 @@ func (sim *simulation) recover(config string) {
 		sim.violate("recover", "the repair is refused: %v", err)
 		return
 	}
-	sim.run(max(sim.floor-sim.trueMillis(), clock.Millis(0)).Duration() + sim.settling())
+	settled := max(sim.floor-sim.trueMillis(), clock.Millis(0)).Duration() + sim.settling()
+	sim.slowGenerators(settled - 30*time.Second - sim.plan.workers.window)
+	sim.run(settled)
 	for _, h := range sim.hosts {
 		if why := sim.unable(h.process); why != nil {
 			sim.violate("recover", "%s does not serve after the repair: %v; %s",
@@ -317,6 +319,7 @@ func (sim *simulation) recover(config string) {
 			sim.points.hit(Recovered)
 		}
 	}
+	sim.checkMarkMoves()
 	sim.expectWorkers()
 }
 

@@ -108,10 +108,17 @@ func (p *process) checkMark(b gen.Block, asked clock.Millis) {
 }
 
 // checkMark checks I9 of a time that a worker is permitted. One whose interval the mark has passed
-// is excused: it had vanished, and its clock, or its call, was paused.
+// is excused: it had vanished, and its clock, or its call, was paused. Nothing is promised of one
+// whose interval is of a history that was lost: those of the era after it begin at its floor.
 func (r *workerRun) checkMark(at clock.Millis) {
 	sim := r.sim
-	if !sim.plan.workers.tells || at >= sim.marks.at || sim.marks.restored {
+	if sim.marks.restored && (sim.marks.era == 0 || r.from < sim.floor) || !sim.plan.workers.tells {
+		return
+	}
+	if sim.marks.restored {
+		sim.points.hit(MarkWorkerAfterRestore)
+	}
+	if at >= sim.marks.at {
 		return
 	}
 	if sim.marks.doubtful || r.to+millis(sim.plan.markGrace-sim.plan.maxSkew-slack) <= sim.trueMillis() {
@@ -122,10 +129,10 @@ func (r *workerRun) checkMark(at clock.Millis) {
 		r.id, at, r.handle.SID, sim.marks.at, r.to)
 }
 
-// checkMarkMoves checks, once all faults have ended and everybody had time to settle, that the
-// mark follows the clock.
+// checkMarkMoves checks, once all faults have ended or a restore was repaired, and everybody had time
+// to settle, that the mark follows the clock.
 func (sim *simulation) checkMarkMoves() {
-	if sim.plan.mode != Everything {
+	if sim.plan.mode == Unclocked {
 		return
 	}
 	confirmed := false
@@ -143,18 +150,19 @@ func (sim *simulation) checkMarkMoves() {
 	if sim.plan.workers.tells {
 		limit += sim.plan.workers.window // They tell floors a third of it apart, and up to a quarter later.
 	}
-	if confirmed && lag > millis(limit) {
-		for _, b := range v.Mark.Value.Blocked {
-			if b.Why != lease.BlockedSilent || !held(b.SID) {
-				continue
-			}
-			return // A live node that writes no ceilings holds it, and is named: its clock was wrong.
-		}
-		for _, b := range v.Mark.Value.Blocked {
-			if b.Ceil > sim.trueMillis() {
-				return // A wrong clock wrote that ceiling, and it is named.
-			}
-		}
-		sim.violate("liveness", "the mark is %d ms behind, and names %+v", lag, v.Mark.Value.Blocked)
+	if !confirmed || lag <= millis(limit) {
+		return
 	}
+	for _, b := range v.Mark.Value.Blocked {
+		switch {
+		case b.Why == lease.BlockedUnreadable && sim.plan.mode == Tampered:
+			return // It was damaged on purpose, and an operator has to release it.
+		case sim.plan.mode == Tampered: // Nothing else holds it once a restore is repaired.
+		case b.Why == lease.BlockedSilent && held(b.SID):
+			return // A live node that writes no ceilings holds it, and is named: its clock was wrong.
+		case b.Ceil > sim.trueMillis():
+			return // A wrong clock wrote that ceiling, and it is named.
+		}
+	}
+	sim.violate("liveness", "the mark is %d ms behind, and names %+v", lag, v.Mark.Value.Blocked)
 }

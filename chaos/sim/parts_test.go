@@ -30,6 +30,17 @@ func TestQueue(t *testing.T) {
 	}
 }
 
+// TestPoints: each situation has a name of its own.
+func TestPoints(t *testing.T) {
+	seen := map[string]Point{}
+	for p := range numPoints {
+		if other, ok := seen[p.String()]; ok || p.String() == "" {
+			t.Errorf("point %d is named %q, as %d is", p, p, other)
+		}
+		seen[p.String()] = p
+	}
+}
+
 // TestHost: which clocks run on through what.
 func TestHost(t *testing.T) {
 	calm := func() (*simulation, *host) {

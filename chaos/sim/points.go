@@ -58,11 +58,12 @@ const (
 	WorkerClosedMeanwhile // its number was given back while it asked whether to use an ID
 	WorkerAnswerDied      // a node ended between a transaction for it and the answer
 
-	MarkRaised         // the watermark rose
-	MarkRefused        // a raise was not applied, since a holder came
-	MarkPassedVanished // it passed a window whose holder had vanished, or the floor of an era
-	MarkAfterRestore   // it was raised in an era after a history was lost
-	MarkRestedOnClock  // and that holder issued below it, by a clock that was paused
+	MarkRaised             // the watermark rose
+	MarkRefused            // a raise was not applied, since a holder came
+	MarkPassedVanished     // it passed a window whose holder had vanished, or the floor of an era
+	MarkAfterRestore       // it was raised in an era after a history was lost
+	MarkWorkerAfterRestore // a worker that the mark covers was permitted a time in that era
+	MarkRestedOnClock      // and that holder issued below it, by a clock that was paused
 
 	WindowExhausted // from here on: refusals of that name
 	ClockSkew
@@ -109,7 +110,8 @@ var pointNames = [numPoints]string{
 	"worker acquired", "worker extended", "worker adopted", "worker reheld", "worker released", "worker lost",
 	"worker outside",
 	"worker asks twice", "worker used after loss", "worker closed meanwhile", "worker answer died",
-	"mark raised", "mark refused", "mark passed vanished", "mark rested on clock",
+	"mark raised", "mark refused", "mark passed vanished", "mark after restore", "mark of worker after restore",
+	"mark rested on clock",
 	"WINDOW_EXHAUSTED", "CLOCK_SKEW", "CLOCK_UNVERIFIED", "CLOCK_REGRESSION", "ENTROPY_OVERFLOW", "AFTER_TOO_FAR",
 	"HISTORY_REWOUND", "NO_SID", "DRAINING",
 	"followed step", "refuted step", "slept through", "shut", "reopened", "unopposed", "grace over", "gave up",
@@ -148,7 +150,7 @@ func (p Point) of(m Mode) bool {
 	switch p {
 	case Duplicated: // no history of the store allows it, but where that was rewound
 		return false
-	case Tampering, Latched, Recovered, HistoryRewound, MarkAfterRestore:
+	case Tampering, Latched, Recovered, HistoryRewound, MarkAfterRestore, MarkWorkerAfterRestore:
 		return m == Tampered
 	case MarkPassedVanished:
 		return m != Unclocked
@@ -169,7 +171,8 @@ func (p Point) of(m Mode) bool {
 // Rare reports that only long runs can be expected to reach the point.
 func (p Point) Rare() bool {
 	switch p {
-	case MarkRefused, Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause,
+	case MarkRefused, MarkWorkerAfterRestore,
+		Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause,
 		RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
 		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly, Reserved, Unreserved, IssuedOutside,
 		WorkerAdopted, WorkerReheld, WorkerLost, WorkerUsedAfterLoss, WorkerClosedMeanwhile, WorkerAnswerDied:

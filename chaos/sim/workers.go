@@ -171,6 +171,17 @@ func (g *generator) now() clock.Millis {
 	return clock.Millis((startTime + int64(g.sim.now+g.ahead)) / 1e6)
 }
 
+// slowGenerators sets clocks of generators back for some time: the mark has to wait for what they make.
+func (sim *simulation) slowGenerators(until time.Duration) {
+	if !sim.plan.workers.tells {
+		return
+	}
+	for i, g := range sim.generators {
+		g.ahead = -sim.plan.workers.window / 4 * time.Duration(i+1)
+		sim.in(until, func() { g.ahead = 0 })
+	}
+}
+
 // release states what was asked for, or nothing.
 func (r *workerRun) release() worker.Release {
 	return worker.Release{Handle: r.handle, UsedUntil: r.used * clock.Millis(min(r.sim.rng.IntN(4), 1))}
