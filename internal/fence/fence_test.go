@@ -597,6 +597,12 @@ func status(t *testing.T, e env) {
 	if s, err = f.Status(t.Context()); err != nil || len(s.BlockedBy) != 0 || s.Readable != "10" || s.ReadableLSN == "" || s.Mover != "test" {
 		t.Errorf("status %+v, %v", s, err)
 	}
+	w.exec(`BEGIN; INSERT INTO events VALUES (12)`)
+	w.exec(`PREPARE TRANSACTION 'after the view has reached the floor'`)
+	if s, err = f.Status(t.Context()); err != nil || len(s.BlockedBy) != 0 {
+		t.Errorf("nothing is waited for: %+v, %v", s, err)
+	}
+	w.exec(`COMMIT PREPARED 'after the view has reached the floor'`)
 }
 
 // The role of a mover can move the fence and nothing else.
