@@ -171,13 +171,19 @@ func TestEventsOfARevokedToken(t *testing.T) {
 		t.Fatalf("%v, %v", m, err)
 	}
 	s.until("heartbeat")
+	mark(env, servertest.Start)
+	marks, _ := watch(t, serveHTTP(t, env.HTTP)+"/v1/watermark", "Authorization", "Bearer "+tokens["read"],
+		"Accept", "text/event-stream")
+	marks.until("watermark")
 	none, err := access.ParseTokens(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	guard.SetTokens(none)
 	began := time.Now()
-	for _, ok := s.next(); ok; _, ok = s.next() {
+	for _, stream := range []sse{s, marks} {
+		for _, ok := stream.next(); ok; _, ok = stream.next() {
+		}
 	}
 	for err == nil {
 		_, err = stream.Recv()

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -22,6 +23,8 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/quota"
+	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/watermark"
 )
@@ -175,6 +178,91 @@ func TestLongPoll(t *testing.T) {
 	if env.Dir.Loads != 0 {
 		t.Errorf("etcd was read %d times", env.Dir.Loads)
 	}
+}
+
+// TestBodiesThatNeverCome: a request whose body never comes is answered all the same, and ends by the limit
+// for reading it.
+func TestBodiesThatNeverCome(t *testing.T) {
+	t.Parallel()
+	env := servertest.New(t)
+	mark(env, servertest.Start)
+	address := strings.TrimPrefix(serveHTTP(t, env.HTTP), "http://")
+	for name, line := range map[string]string{
+		"a wait":                 "/v1/watermark?wait=10ms&after=" + servertest.Decimal(servertest.At(servertest.Start, 5)),
+		"a stream of watermarks": "/v1/watermark",
+		"a stream of events":     "/v1/events",
+	} {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		accept := ""
+		if strings.Contains(name, "stream") {
+			accept = "Accept: text/event-stream\r\n"
+		}
+		_, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 5\r\n%s\r\n", line, address, accept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head := make([]byte, len("HTTP/1.1 200"))
+		if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.1 200" {
+			t.Errorf("%s: %q, %v", name, head, err)
+		}
+	}
+}
+
+// TestWaitIsAValidCall: while a caller waits, its connection counts as one of a caller, and is not the first to be
+// closed.
+func TestWaitIsAValidCall(t *testing.T) {
+	t.Parallel()
+	env := servertest.New(t)
+	mark(env, servertest.Start)
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }})
+	l := noted{q.Listen(raw, quota.ListenerConfig{}), make(chan net.Conn, 1)}
+	s := httpserver.NewServer(env.HTTP, slog.New(slog.DiscardHandler))
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	c, err := net.Dial("tcp", raw.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	conn := quota.Of(<-l.conns)
+	if conn.Proven() {
+		t.Error("a connection without a call counts")
+	}
+	_, err = fmt.Fprintf(c, "GET /v1/watermark?wait=60s&after=%v HTTP/1.1\r\nHost: n\r\n\r\n", servertest.At(servertest.Start, 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); env.Service.Marks().Waiting() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody waits")
+		}
+	}
+	if !conn.Proven() {
+		t.Error("a caller that waits does not count")
+	}
+}
+
+// noted is a listener that hands its connections to a test too.
+type noted struct {
+	net.Listener
+	conns chan net.Conn
+}
+
+func (l noted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.conns <- c
+	}
+	return c, err
 }
 
 // TestHTTPReaders: callers that wait over HTTP, each on a connection of its own, hold twice as much of a

@@ -105,8 +105,7 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 func beginStream(w http.ResponseWriter, conn *quota.Conn) *eventWriter {
 	boundBuffer(conn)
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{})  // nothing more is read, and the client leaves when it likes
-	_ = control.SetWriteDeadline(time.Time{}) // flush sets its own
+	_ = control.SetWriteDeadline(time.Time{}) // flush sets its own, and that for reading ended with the request
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h["Cache-Control"] = noStore

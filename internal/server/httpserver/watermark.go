@@ -34,8 +34,7 @@ func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
 	} else {
 		control := http.NewResponseController(w)
 		if wait > 0 {
-			_ = control.SetReadDeadline(time.Time{}) // Nothing more is read, and the client leaves when it likes.
-			_ = control.SetWriteDeadline(time.Time{})
+			_ = control.SetWriteDeadline(time.Time{}) // That for reading ended with the request.
 		}
 		a, err = h.service.Watermark(r.Context(), after, wait, connOf(r.Context()).Valid)
 		if wait > 0 {
