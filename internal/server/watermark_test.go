@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,9 +13,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
@@ -213,42 +216,54 @@ func TestBodiesThatNeverCome(t *testing.T) {
 	}
 }
 
-// TestWaitIsAValidCall: while a caller waits, its connection counts as one of a caller, and is not the first to be
-// closed.
-func TestWaitIsAValidCall(t *testing.T) {
-	t.Parallel()
-	env := servertest.New(t)
-	mark(env, servertest.Start)
-	raw, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }})
-	l := noted{q.Listen(raw, quota.ListenerConfig{}), make(chan net.Conn, 1)}
-	s := httpserver.NewServer(env.HTTP, slog.New(slog.DiscardHandler))
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() { _ = s.Close() })
-	c, err := net.Dial("tcp", raw.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	conn := quota.Of(<-l.conns)
-	if conn.Proven() {
-		t.Error("a connection without a call counts")
-	}
-	_, err = fmt.Fprintf(c, "GET /v1/watermark?wait=60s&after=%v HTTP/1.1\r\nHost: n\r\n\r\n", servertest.At(servertest.Start, 5))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(time.Minute); env.Service.Marks().Waiting() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nobody waits")
+// TestWaitsOverHTTP: while a caller waits, its connection counts as one of a caller, and is not closed to make room
+// for another. One that does not read the answer is closed.
+func TestWaitsOverHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := servertest.New(t)
+		mark(env, servertest.Start)
+		began := time.Now()
+		q := quota.New(quota.Config{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }})
+		swept, stop := context.WithCancel(t.Context())
+		go func() { _ = q.Run(swept) }()
+		pipe := bufconn.Listen(16)
+		l := noted{q.Listen(pipe, quota.ListenerConfig{Connections: 1}), make(chan net.Conn, 2)}
+		s := httpserver.NewServer(env.HTTP, slog.New(slog.DiscardHandler))
+		go func() { _ = s.Serve(l) }()
+		defer stop()
+		defer func() { _ = s.Close() }()
+		dial := func() net.Conn {
+			c, err := pipe.Dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
 		}
-	}
-	if !conn.Proven() {
-		t.Error("a caller that waits does not count")
-	}
+		c := dial()
+		defer func() { _ = c.Close() }()
+		conn := quota.Of(<-l.conns)
+		if conn.Proven() {
+			t.Error("a connection without a call counts")
+		}
+		_, err := fmt.Fprintf(c, "GET /v1/watermark?wait=60s&after=%v HTTP/1.1\r\nHost: n\r\n\r\n",
+			servertest.At(servertest.Start, 5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Second)
+		if !conn.Proven() || env.Service.Marks().Waiting() != 1 {
+			t.Errorf("of a caller that waits %v, and %d wait", conn.Proven(), env.Service.Marks().Waiting())
+		}
+		other := dial()
+		if _, err := other.Read(make([]byte, 1)); err == nil || env.Service.Marks().Waiting() != 1 {
+			t.Errorf("the connection of a caller that waits made room for another: %v", err)
+		}
+		time.Sleep(time.Minute) // Nobody reads the answer.
+		_ = c.SetReadDeadline(time.Now().Add(time.Hour))
+		if answer, err := io.ReadAll(c); err != nil || len(answer) > 64 {
+			t.Errorf("an answer that is not read holds its connection: %v, %d bytes", err, len(answer))
+		}
+	})
 }
 
 // noted is a listener that hands its connections to a test too.

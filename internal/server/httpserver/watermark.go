@@ -36,10 +36,14 @@ func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
 		if wait > 0 {
 			_ = control.SetWriteDeadline(time.Time{}) // That for reading ended with the request.
 		}
-		a, err = h.service.Watermark(r.Context(), after, wait, connOf(r.Context()).Valid)
+		conn := connOf(r.Context())
+		conn.Rest(1)
+		a, err = h.service.Watermark(r.Context(), after, wait, conn.Valid)
+		conn.Rest(-1)
 		if wait > 0 {
 			late := time.AfterFunc(writeTimeout, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
 			defer late.Stop()
+			defer func() { _ = control.Flush() }() // Else it would be written after that.
 		}
 	}
 	h.service.Done(server.HTTPWatermark, err, h.service.Begin()) // How long it waited says nothing.
