@@ -603,6 +603,10 @@ func status(t *testing.T, e env) {
 		t.Errorf("nothing is waited for: %+v, %v", s, err)
 	}
 	w.exec(`COMMIT PREPARED 'after the view has reached the floor'`)
+	// A mover whose mark is behind lowers neither the floor nor its time, which the view of wide IDs is restored from.
+	if low, err := f.Raise(t.Context(), "test", Mark{UnixMs: 5, ID: 5}); err != nil || low.UnixMs != 10 || low.value != 10 {
+		t.Errorf("a lower mark gives the floor %+v, %v", low, err)
+	}
 }
 
 // The role of a mover can move the fence and nothing else.
