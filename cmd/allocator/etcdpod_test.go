@@ -8,12 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -77,6 +80,7 @@ func (a *secretsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type etcdPods struct {
 	*testing.T
 	dir, etcd string
+	net       string // first three parts of the addresses, with a dot
 	pods      []*etcdPod
 }
 
@@ -93,9 +97,9 @@ func TestEtcdPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &etcdPods{T: t, dir: t.TempDir(), etcd: etcd}
+	e := &etcdPods{T: t, dir: t.TempDir(), etcd: etcd, net: claimNet(t)}
 	for i := range 3 {
-		e.pods = append(e.pods, &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: fmt.Sprintf("127.0.28.%d", i+1)})
+		e.pods = append(e.pods, &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: e.net + strconv.Itoa(i+1)})
 	}
 	t.Cleanup(func() {
 		for _, p := range e.pods {
@@ -161,6 +165,21 @@ func TestEtcdPods(t *testing.T) {
 	e.logged(1, "restore a snapshot")
 }
 
+// claimNet returns the first three parts of addresses on loopback that no other run on this machine
+// uses: pods have fixed ports. The claim is a listener at the last address.
+func claimNet(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		prefix := fmt.Sprintf("127.%d.%d.", 28+rand.IntN(200), rand.IntN(256))
+		if l, err := net.Listen("tcp", prefix+"254:2382"); err == nil {
+			t.Cleanup(func() { _ = l.Close() })
+			return prefix
+		}
+	}
+	t.Fatal("no addresses on loopback are free")
+	return ""
+}
+
 func (p *etcdPod) kill() {
 	if p.cmd != nil {
 		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
@@ -195,7 +214,7 @@ func (e *etcdPods) secrets() {
 	}
 	make := func() string {
 		code, out, errs := program(e.T, "", "etcd-pod", "secrets", "--name", "ids-etcd", "--user", "allocator-default",
-			"--dns", "127.0.28.1,127.0.28.2,127.0.28.3,127.0.28.9,ids-etcd-0.ids-etcd-peers", "--account", account, "--api", server.URL)
+			"--dns", e.net+"1,"+e.net+"2,"+e.net+"3,"+e.net+"9,ids-etcd-0.ids-etcd-peers", "--account", account, "--api", server.URL)
 		if code != 0 {
 			e.Fatalf("secrets: %d: %s", code, errs)
 		}
@@ -341,7 +360,7 @@ func (e *etcdPods) access() {
 		e.Error("nodes may write outside of their prefix")
 	}
 	if _, err := nodes.MemberList(e.Context()); err == nil {
-		_, err = nodes.MemberAddAsLearner(e.Context(), []string{"https://127.0.28.9:2380"})
+		_, err = nodes.MemberAddAsLearner(e.Context(), []string{"https://" + e.net + "9:2380"})
 		if err == nil {
 			e.Error("nodes may add members")
 		}
@@ -428,14 +447,14 @@ func (e *etcdPods) snapshots() {
 	offered := &output.Text{}
 	ctx, cancel := context.WithCancel(e.Context())
 	offer := exec.CommandContext(ctx, "allocator", "etcd-pod", "keep", "--dir", dir, "--tls", e.path("ids-etcd-server"),
-		"--listen", "127.0.28.9", "--endpoints", strings.Join(endpoints, ","), "--root-tls", e.path("ids-etcd-root"))
+		"--listen", e.net+"9", "--endpoints", strings.Join(endpoints, ","), "--root-tls", e.path("ids-etcd-root"))
 	offer.Stdout, offer.Stderr = offered, offered
 	if err := offer.Start(); err != nil {
 		e.Fatal(err)
 	}
 	defer func() { cancel(); _ = offer.Wait() }()
 	for i := range e.pods {
-		e.start(i, "restored-1", name, "--snapshot-url", "https://127.0.28.9:2382")
+		e.start(i, "restored-1", name, "--snapshot-url", "https://"+e.net+"9:2382")
 	}
 	e.ready(0, 1, 2)
 	after, err := e.client("root", 0).MemberList(e.Context())
@@ -459,12 +478,12 @@ func (e *etcdPods) snapshots() {
 	ids := e.members()
 	e.pods[2].kill()
 	e.lose(2)
-	e.start(2, "restored-1", name, "--snapshot-url", "https://127.0.28.9:2382")
+	e.start(2, "restored-1", name, "--snapshot-url", "https://"+e.net+"9:2382")
 	e.ready(2)
 	if got := e.members(); len(got) != 3 || got["ids-etcd-2"] == ids["ids-etcd-2"] {
 		e.Errorf("after the loss of a volume the members are %x, before %x", got, ids)
 	}
-	r, err := http.Get("http://127.0.28.9:2381/metrics")
+	r, err := http.Get("http://" + e.net + "9:2381/metrics")
 	if err != nil {
 		e.Fatal(err)
 	}
