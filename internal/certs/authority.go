@@ -1,16 +1,11 @@
 package certs
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,12 +20,8 @@ type Authority struct {
 	Now time.Time
 }
 
-// Times of what an Authority signs. The authority outlives what it signed; certificates are
-// valid from an hour ago, since clocks differ.
-const (
-	authorityFor = 10 * 365 * 24 * time.Hour
-	before       = time.Hour
-)
+// authorityFor is the time of an authority, which outlives what it signed.
+const authorityFor = 10 * 365 * 24 * time.Hour
 
 // ErrAuthority is an Authority that cannot be used.
 var ErrAuthority = errors.New("certificates")
@@ -51,7 +42,7 @@ func (a Authority) Sign(hosts []string, lasts time.Duration, again bool) (made [
 	if err := os.MkdirAll(a.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	ca, key, err := a.authority()
+	ca, err := a.authority()
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +54,11 @@ func (a Authority) Sign(hosts []string, lasts time.Duration, again bool) (made [
 		if !again && err == nil && old.NotAfter.After(a.Now.Add(lasts/10)) {
 			continue
 		}
-		if err := a.sign(h, ca, key, lasts); err != nil {
+		p, err := Issue(ca, h, []string{h}, a.Now, lasts)
+		if err == nil {
+			err = a.write(h, p)
+		}
+		if err != nil {
 			return made, err
 		}
 		made = append(made, h)
@@ -74,104 +69,38 @@ func (a Authority) Sign(hosts []string, lasts time.Duration, again bool) (made [
 func (a Authority) path(name string) string { return filepath.Join(a.Dir, name) }
 
 // authority returns the authority, and makes it if there is none.
-func (a Authority) authority() (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	cert, err := readCert(a.path("ca.pem"))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return a.found()
-	case err != nil:
-		return nil, nil, err
+func (a Authority) authority() (*Pair, error) {
+	cert, err := os.ReadFile(a.path("ca.pem"))
+	if errors.Is(err, fs.ErrNotExist) {
+		p, err := Issue(nil, "allocator authority", nil, a.Now, authorityFor)
+		if err != nil {
+			return nil, err
+		}
+		return p, a.write("ca", p)
 	}
-	text, err := os.ReadFile(a.path("ca.key"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %s has an authority without its key: %w", ErrAuthority, a.Dir, err)
+		return nil, err
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, nil, fmt.Errorf("%w: %s is not PEM", ErrAuthority, a.path("ca.key"))
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, err := os.ReadFile(a.path("ca.key"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %s: %w", ErrAuthority, a.path("ca.key"), err)
+		return nil, fmt.Errorf("%w: %s has an authority without its key: %w", ErrAuthority, a.Dir, err)
 	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok || !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, nil, fmt.Errorf("%w: ca.key of %s is not the key of its ca.pem", ErrAuthority, a.Dir)
-	}
-	return cert, key, nil
-}
-
-func (a Authority) found() (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	p, err := ParsePair(cert, key)
 	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("%w: ca.pem and ca.key of %s: %w", ErrAuthority, a.Dir, err)
 	}
-	cert := &x509.Certificate{
-		SerialNumber:          serial(),
-		Subject:               pkix.Name{CommonName: "allocator authority"},
-		NotBefore:             a.Now.Add(-before),
-		NotAfter:              a.Now.Add(authorityFor),
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-		MaxPathLenZero:        true,
-		KeyUsage:              x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
-	if err != nil {
-		return nil, nil, err
-	}
-	if cert, err = x509.ParseCertificate(der); err != nil {
-		return nil, nil, err
-	}
-	return cert, key, a.write("ca", der, key)
-}
-
-func (a Authority) sign(host string, ca *x509.Certificate, by *ecdsa.PrivateKey, lasts time.Duration) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	cert := &x509.Certificate{
-		SerialNumber: serial(),
-		Subject:      pkix.Name{CommonName: host},
-		NotBefore:    a.Now.Add(-before),
-		NotAfter:     a.Now.Add(lasts),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:     []string{"localhost"},
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	if cert.NotAfter.After(ca.NotAfter) {
-		cert.NotAfter = ca.NotAfter
-	}
-	if ip := net.ParseIP(host); ip != nil {
-		cert.IPAddresses = append(cert.IPAddresses, ip)
-	} else {
-		cert.DNSNames = append(cert.DNSNames, host)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, cert, ca, key.Public(), by)
-	if err != nil {
-		return err
-	}
-	return a.write(host, der, key)
+	return p, nil
 }
 
 // write writes a key and then its certificate, each as a whole.
-func (a Authority) write(name string, der []byte, key *ecdsa.PrivateKey) error {
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
+func (a Authority) write(name string, p *Pair) error {
 	for _, f := range []struct {
-		name  string
-		block *pem.Block
-		mode  fs.FileMode
-	}{
-		{name + ".key", &pem.Block{Type: "PRIVATE KEY", Bytes: private}, 0o600},
-		{name + ".pem", &pem.Block{Type: "CERTIFICATE", Bytes: der}, 0o644},
-	} {
+		name string
+		text []byte
+		mode fs.FileMode
+	}{{name + ".key", p.KeyPEM, 0o600}, {name + ".pem", p.CertPEM, 0o644}} {
 		temp := a.path("." + f.name + ".new")
-		if err := os.WriteFile(temp, pem.EncodeToMemory(f.block), f.mode); err != nil {
+		if err := os.WriteFile(temp, f.text, f.mode); err != nil {
 			return err
 		}
 		if err := os.Rename(temp, a.path(f.name)); err != nil {
@@ -195,12 +124,4 @@ func readCert(path string) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrAuthority, path, err)
 	}
 	return cert, nil
-}
-
-// serial returns a random serial number.
-func serial() *big.Int {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[0] &= 0x7f
-	return new(big.Int).SetBytes(b[:])
 }

@@ -20,6 +20,8 @@ import (
 // certificate; "": no client certificate is requested.
 type ServerFiles struct {
 	Cert, Key, ClientCA string
+	// Optional admits clients without a certificate; one that is shown is verified.
+	Optional bool
 }
 
 // Server has the TLS configuration of listeners. All methods are safe for concurrent use.
@@ -31,6 +33,7 @@ type Server struct {
 type serving struct {
 	cert    tls.Certificate
 	clients *x509.CertPool // nil: no client certificate is requested
+	auth    tls.ClientAuthType
 }
 
 // NewServer reads the files. It returns an error that names the setting and the file at
@@ -43,7 +46,10 @@ func NewServer(f ServerFiles, log *slog.Logger) (*Server, error) {
 		What:  "tls",
 		Files: []reload.File{cert, key, ca},
 		Parse: func(c [][]byte) (*serving, error) {
-			s := &serving{}
+			s := &serving{auth: tls.RequireAndVerifyClientCert}
+			if f.Optional {
+				s.auth = tls.VerifyClientCertIfGiven
+			}
 			var err error
 			if s.cert, err = pair(cert, key, c[0], c[1], x509.ExtKeyUsageServerAuth); err != nil {
 				return nil, err
@@ -155,7 +161,7 @@ func (s *serving) config(protocols []string) *tls.Config {
 		SessionTicketsDisabled: true,
 	}
 	if s.clients != nil {
-		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, s.clients
+		c.ClientAuth, c.ClientCAs = s.auth, s.clients
 	}
 	return c
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/inside"
-	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/member"
 	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/server"
@@ -146,7 +145,7 @@ func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 }
 
 // problemOf returns what is wrong with a member, in a line; "": nothing.
-func problemOf(m etcdstore.Member) string {
+func problemOf(m member.Status) string {
 	if m.Err != nil {
 		return m.Err.Error()
 	}

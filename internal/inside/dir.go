@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -45,9 +46,6 @@ func (d Dir) run() string      { return filepath.Join(string(d), "run.json") }
 func (d Dir) nodeLock() string { return filepath.Join(string(d), "node.lock") }
 func (d Dir) etcdLock() string { return filepath.Join(string(d), "etcd.lock") }
 func (d Dir) data() string     { return filepath.Join(string(d), "etcd") }
-
-// Snapshots returns the directory of the snapshots.
-func (d Dir) Snapshots() string { return filepath.Join(string(d), "snapshots") }
 
 func (d Dir) database() string { return filepath.Join(d.data(), "member", "snap", "db") }
 
@@ -179,29 +177,12 @@ func (d Dir) own() (*member.Data, error) {
 	if data == nil || err != nil {
 		return nil, err
 	}
-	// etcd makes its directories first, and begins anew in them if there is no log.
-	if log, err := d.log(); err != nil || len(log) == 0 && data.Cluster != 0 {
-		return nil, err
-	}
-	return data, nil
-}
-
-// log returns the files of etcd's log. Without them there is no data, whatever else there is.
-func (d Dir) log() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(d.data(), "member", "wal"))
-	if errors.Is(err, os.ErrNotExist) {
+	if has, err := meet.HasLog(d.data()); err != nil {
+		return nil, d.unfit("cannot be read: %v", err)
+	} else if !has && data.Cluster != 0 {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, d.unfit("cannot be read: %v", err)
-	}
-	var out []string
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".wal") {
-			out = append(out, e.Name())
-		}
-	}
-	return out, nil
+	return data, nil
 }
 
 // setAside keeps the data that is there under another name, so that a member starts without any.
@@ -227,41 +208,4 @@ func newer(a, b string) bool {
 		}
 	}
 	return false
-}
-
-// writeJSON replaces a file of d as a whole.
-func writeJSON(path string, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	return replace(path, func(w io.Writer) error {
-		_, err := w.Write(append(text, '\n'))
-		return err
-	})
-}
-
-// replace writes a file of which a crash leaves the old or the new content.
-func replace(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
 }

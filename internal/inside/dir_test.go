@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -74,14 +75,14 @@ func TestOwn(t *testing.T) {
 		t.Fatalf("nothing: %v, %v", data, err)
 	}
 	want := member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}
-	if err := writeJSON(d.marker(), want); err != nil {
+	if err := meet.WriteJSON(d.marker(), want); err != nil {
 		t.Fatal(err)
 	}
 	if data, err := d.own(); err != nil || data == nil || data.Host != "a" {
 		t.Errorf("before the first start: %v, %v", data, err)
 	}
 	want.Cluster = 7
-	if err := writeJSON(d.marker(), want); err != nil {
+	if err := meet.WriteJSON(d.marker(), want); err != nil {
 		t.Fatal(err)
 	}
 	if data, err := d.own(); data != nil || err != nil {
@@ -107,7 +108,7 @@ func TestOwn(t *testing.T) {
 
 func TestSnapshots(t *testing.T) {
 	d, now := Dir(t.TempDir()), time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	if list, err := d.List(); len(list) > 0 || err != nil {
+	if list, err := d.Snapshots().List(); len(list) > 0 || err != nil {
 		t.Errorf("none: %v, %v", list, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(d.database()), 0o700); err != nil {
@@ -124,10 +125,10 @@ func TestSnapshots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(d.Snapshots(), "mine.db"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(d.Snapshots().Dir, "mine.db"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	list, err := d.List()
+	list, err := d.Snapshots().List()
 	if err != nil || len(list) != 3 || !list[0].At.Equal(now.Add(2*time.Hour)) || list[0].Size != 4 {
 		t.Errorf("got %+v, %v", list, err)
 	}
@@ -147,21 +148,36 @@ func TestNewer(t *testing.T) {
 	}
 }
 
-// What others send is refused or read, and never more.
-func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"host":"a","process":"x","join":["a"],"now":"2026-11-20T12:00:00Z"}`))
-	f.Add([]byte(`[{"id":1,"peerURLs":["http://a:2380"],"name":"a","clientURLs":["http://a:2379"],"isLearner":true}]`))
+// A member.json is refused or read, and says whose it is.
+func FuzzParseData(f *testing.F) {
 	f.Add([]byte(`{"host":"a","peer":"http://a:1","version":"3.7.3","members":[{}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if w, err := ParseWaiting(body); (w == nil) != (err != nil) {
-			t.Errorf("%v, %v", w, err)
-		}
-		list, _ := ParseMembers(body)
-		for _, m := range list {
-			_ = member.HostOf(m.Label())
-		}
-		if data, err := ParseData(body); err == nil && (data.Host == "" || data.Peer == "") {
-			t.Errorf("%+v", data)
+		data, err := ParseData(body)
+		if (data == nil) != (err != nil) || err == nil && (data.Host == "" || data.Peer == "" || data.Version == "") {
+			t.Errorf("%+v, %v", data, err)
 		}
 	})
+}
+
+// Each machine restores into the same cluster, whatever the order of its etcd.join.
+func TestPlanRestoreOrder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "snapshot")
+	if err := os.WriteFile(file, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	peer := func(host string) string { return "https://" + host + ":2380" }
+	plan := func(hosts ...string) Restored {
+		r, err := Dir(t.TempDir()).PlanRestore(file, "a", peer("a"), Initial(hosts, peer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	one, other := plan("a", "b", "c"), plan("c", "a", "b")
+	if one.Token != other.Token || one.Initial != "a=https://a:2380,b=https://b:2380,c=https://c:2380" || one.Initial != other.Initial {
+		t.Errorf("%+v\n%+v", one, other)
+	}
+	if fewer := plan("a", "b"); fewer.Token == one.Token {
+		t.Errorf("another list has the same token %s", one.Token)
+	}
 }

@@ -1,19 +1,15 @@
 package inside
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"os/exec"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +19,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -53,21 +50,6 @@ type Inside struct {
 	health Health
 }
 
-// Health is how the member and its cluster are, as the node saw them last.
-type Health struct {
-	Up       bool // The member of this node answers.
-	Quorum   member.Quorum
-	Size     int64
-	Snapshot time.Time // when the latest was written; zero: never
-}
-
-// Health returns it. It may be called at any time.
-func (i *Inside) Health() Health {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.health
-}
-
 // New checks everything that can be checked without the other members, and writes nothing.
 //
 // It returns ErrDir, or an error that names the setting.
@@ -89,65 +71,6 @@ func New(ctx context.Context, cfg Config) (*Inside, error) {
 		return nil, err
 	}
 	return i, i.dir.Check()
-}
-
-// OwnAddress returns the host in etcd.join that is this machine, and the address behind it.
-func OwnAddress(ctx context.Context, in config.Inside) (host, ip string, err error) {
-	host = in.Address
-	if host == "" && len(in.Join) == 0 {
-		host = "127.0.0.1"
-	}
-	if host == "" && len(in.Join) == 1 {
-		host = in.Join[0]
-	}
-	if host != "" {
-		ips, err := lookup(ctx, host)
-		if err != nil {
-			return "", "", fmt.Errorf("etcd.address: %s has no address: %w", host, err)
-		}
-		return host, ips[0], nil
-	}
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return "", "", fmt.Errorf("etcd.join: the addresses of this machine are unknown: %w; set etcd.address", err)
-	}
-	mine := map[string]bool{}
-	var all []string
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			mine[n.IP.String()] = true
-			all = append(all, n.IP.String())
-		}
-	}
-	var found []string
-	for _, h := range in.Join {
-		ips, err := lookup(ctx, h)
-		if err != nil {
-			continue // another one's name may be unknown here
-		}
-		if at := slices.IndexFunc(ips, func(ip string) bool { return mine[ip] }); at >= 0 {
-			found, host, ip = append(found, h), h, ips[at]
-		}
-	}
-	switch len(found) {
-	case 1:
-		return host, ip, nil
-	case 0:
-		return "", "", fmt.Errorf("etcd.join: none of %s is an address of this machine (%s): correct the list, set "+
-			"etcd.address, or leave etcd.inside out where no member runs", strings.Join(in.Join, ", "),
-			strings.Join(all, ", "))
-	}
-	return "", "", fmt.Errorf("etcd.join: %s are all addresses of this machine: name each machine once, or set "+
-		"etcd.address", strings.Join(found, " and "))
-}
-
-func lookup(ctx context.Context, host string) ([]string, error) {
-	if ip := net.ParseIP(host); ip != nil {
-		return []string{ip.String()}, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	return net.DefaultResolver.LookupHost(ctx, host)
 }
 
 const (
@@ -198,7 +121,7 @@ func (i *Inside) Run(ctx context.Context) error {
 			if time.Since(began) > 10*pause {
 				pause = restartAfter
 			}
-			i.saw(etcdstore.MemberStatus{Err: errors.New("it ended")}, nil)
+			i.saw(member.Status{Err: errors.New("it ended")}, nil)
 			i.cfg.Log.Error("etcd inside ended; the node issues on until its window ends; restarting it", "result",
 				c.result(), "after", pause)
 		}
@@ -256,7 +179,7 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		data.Version = etcdstore.ServerVersion()
 	}
 	// The marker first: it says of every file that comes later whose it is.
-	if err := errors.Join(writeJSON(i.dir.marker(), data), i.dir.Prepare(i.wants(*data))); err != nil {
+	if err := errors.Join(meet.WriteJSON(i.dir.marker(), data), i.dir.Prepare(i.wants(*data))); err != nil {
 		return nil, i.dir.unfit("cannot be written: %v", err)
 	}
 	return i.start()
@@ -414,195 +337,7 @@ func (i *Inside) group(ctx context.Context, clients []string, f func(context.Con
 		return err
 	}
 	defer g.Close()
-	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*meet.Timeout)
 	defer cancel()
 	return f(ctx, g)
-}
-
-// child is the process of the member.
-type child struct {
-	pid   int
-	ended chan struct{}
-	cmd   *exec.Cmd // nil: another process started it
-	err   error     // why it ended; set before ended is closed
-}
-
-func (i *Inside) start() (*child, error) {
-	cmd := exec.Command(i.cfg.Program, append(slices.Clone(i.cfg.Arguments), string(i.dir))...)
-	cmd.Stderr = i.cfg.Stderr // the file itself: it outlives this process
-	cmd.SysProcAttr = apart()
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", i.cfg.Program, err)
-	}
-	c := &child{pid: cmd.Process.Pid, cmd: cmd, ended: make(chan struct{})}
-	go func() {
-		c.err = cmd.Wait()
-		close(c.ended)
-	}()
-	i.cfg.Log.Info("etcd inside started", "process", c.pid, "version", etcdstore.ServerVersion(), "directory", i.dir)
-	return c, nil
-}
-
-// adoptedEvery is how often a member is looked for that another process started. Its end cannot
-// be waited for.
-const adoptedEvery = 200 * time.Millisecond
-
-// adopt returns the member that holds the lock of d.
-func adopt(d Dir, pid int) *child {
-	c := &child{pid: pid, ended: make(chan struct{})}
-	go func() {
-		for d.runs() == pid {
-			time.Sleep(adoptedEvery)
-		}
-		close(c.ended)
-	}()
-	return c
-}
-
-func (c *child) result() string {
-	return cmp.Or(c.err, errors.New("it stopped")).Error()
-}
-
-// stop stops the member in order: it hands leadership over.
-func (c *child) stop(log *slog.Logger) {
-	select {
-	case <-c.ended:
-		return
-	default:
-	}
-	terminate(c.pid)
-	select {
-	case <-c.ended:
-	case <-time.After(config.InsideStop - time.Second):
-		log.Warn("etcd inside does not stop: killing it", "process", c.pid)
-		kill(c.pid)
-		<-c.ended
-	}
-}
-
-// tend looks after a member until it ends or ctx does.
-func (i *Inside) tend(ctx context.Context, c *child) {
-	tick := time.NewTicker(tendEvery)
-	defer tick.Stop()
-	soon := time.NewTicker(tendEvery / 10) // until it has answered once
-	defer soon.Stop()
-	for known := false; ; {
-		if !known {
-			known = i.look(ctx)
-			if known {
-				soon.Stop()
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.ended:
-			return
-		case <-soon.C:
-		case <-tick.C:
-			if known {
-				i.look(ctx)
-			}
-		}
-	}
-}
-
-// look notes who the members are, promotes this one, and writes a snapshot if it is time. It
-// reports whether the member answered.
-func (i *Inside) look(ctx context.Context) bool {
-	own := i.cfg.Etcd.ClientURL(i.host)
-	var s etcdstore.MemberStatus
-	var list []member.Member
-	var states []member.State
-	err := i.group(ctx, []string{own}, func(ctx context.Context, g *etcdstore.Group) (err error) {
-		if s = g.Status(ctx, []member.Member{{Clients: []string{own}}})[0]; s.Err != nil {
-			return s.Err
-		}
-		if s.Learner { // It answers nothing else.
-			return nil
-		}
-		if _, list, err = g.List(ctx); err != nil {
-			return err
-		}
-		for _, m := range g.Status(ctx, list) {
-			states = append(states, member.State{Member: m.Member, Healthy: m.Err == nil})
-		}
-		return nil
-	})
-	i.saw(s, states)
-	if err != nil {
-		return false
-	}
-	i.note(s, list)
-	if s.Learner {
-		i.promote(ctx, s.ID)
-	}
-	i.snapshotIfDue(ctx, own, s.Learner)
-	return true
-}
-
-// saw keeps what Health returns.
-func (i *Inside) saw(s etcdstore.MemberStatus, states []member.State) {
-	snapshots, _ := i.dir.List()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(states), Size: s.Size}
-	if len(states) == 0 { // Nobody says who they are; those that were still vote.
-		h.Quorum = i.health.Quorum
-		h.Quorum.Healthy = 0
-	}
-	if len(snapshots) > 0 {
-		h.Snapshot = snapshots[0].At
-	}
-	i.health = h
-}
-
-// note writes the marker if what it says has changed.
-func (i *Inside) note(s etcdstore.MemberStatus, list []member.Member) {
-	data, err := i.dir.read()
-	if err != nil || data == nil {
-		i.cfg.Log.Warn("member.json of etcd inside is gone", "error", err)
-		return
-	}
-	before := *data
-	data.Cluster, data.ID = s.Cluster, s.ID
-	if len(list) > 0 {
-		data.Members = list
-	}
-	if reflect.DeepEqual(before, *data) {
-		return
-	}
-	if err := writeJSON(i.dir.marker(), data); err != nil {
-		i.cfg.Log.Warn("member.json of etcd inside cannot be written", "error", err)
-	}
-	if len(list) != len(before.Members) || before.Cluster == 0 {
-		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.host, "members",
-			len(list), "learner", s.Learner)
-	}
-	if len(list) == 1 {
-		i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
-			"two more with etcd.join, or keep its snapshots elsewhere")
-	}
-}
-
-func (i *Inside) promote(ctx context.Context, id uint64) {
-	data, err := i.dir.read()
-	if err != nil || data == nil {
-		return
-	}
-	var others []string
-	for _, host := range i.join {
-		if host != i.host {
-			others = append(others, i.cfg.Etcd.ClientURL(host))
-		}
-	}
-	err = i.group(ctx, others, func(ctx context.Context, g *etcdstore.Group) error { return g.Promote(ctx, id) })
-	switch {
-	case err == nil:
-		i.cfg.Log.Info("etcd inside has caught up and votes now", "member", i.host)
-	case errors.Is(err, etcdstore.ErrNotReady):
-		i.say(slog.LevelInfo, "etcd inside waits", "it catches up with the other members")
-	default:
-		i.say(slog.LevelError, "etcd inside cannot become a voting member", err.Error())
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -43,7 +44,7 @@ func TestDecidePrepared(t *testing.T) {
 		join: []string{"127.0.0.1", "localhost"}, // Nobody is there.
 	}
 	time.AfterFunc(askEvery/2, func() {
-		if err := writeJSON(d.restoredMarker(), member.Data{Host: "a"}); err != nil {
+		if err := meet.WriteJSON(d.restoredMarker(), member.Data{Host: "a"}); err != nil {
 			t.Error(err)
 		}
 	})

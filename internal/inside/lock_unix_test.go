@@ -11,6 +11,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 func TestLock(t *testing.T) {
@@ -72,4 +75,19 @@ func TestLock(t *testing.T) {
 		t.Fatalf("while another asks: %v", err)
 	}
 	release()
+}
+
+// A member that was started before a restore was prepared, and has its lock only now, leaves the
+// data for its node to take over.
+func TestServePrepared(t *testing.T) {
+	d := Dir(t.TempDir())
+	if err := meet.WriteJSON(d.restoredMarker(), member.Data{Host: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Serve(t.Context(), d); !errors.Is(err, errPrepared) {
+		t.Errorf("got %v, want %v", err, errPrepared)
+	}
+	if pid := d.runs(); pid != 0 {
+		t.Errorf("process %d has the lock", pid)
+	}
 }

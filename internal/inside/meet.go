@@ -5,18 +5,16 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -26,34 +24,22 @@ const (
 	meetPath    = "/allocator/waiting"
 	membersPath = "/members" // etcd answers there
 	clusterID   = "X-Etcd-Cluster-ID"
-	askTimeout  = 2 * time.Second
-	maxAnswer   = 256 << 10
 )
 
-// tlsOf returns the configuration of both sides of a connection between members; nil: no TLS.
+// tlsOf returns the configuration of both sides of a connection between members, from the files as
+// they are now; nil: no TLS.
 func tlsOf(files config.TLS) (*tls.Config, error) {
 	if files == (config.TLS{}) {
 		return nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	from := certs.ClientFiles{CA: files.CA, Cert: files.Cert, Key: files.Key, Prefix: "etcd.tls."}
+	c, err := certs.NewClient("etcd", from, tls.VersionTLS12, nil)
 	if err != nil {
-		return nil, fmt.Errorf("etcd.tls.cert: %w", err)
+		return nil, err
 	}
-	text, err := os.ReadFile(files.CA)
-	if err != nil {
-		return nil, fmt.Errorf("etcd.tls.ca: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("etcd.tls.ca: %s has no certificate in PEM", files.CA)
-	}
-	return &tls.Config{
-		MinVersion:   tls.VersionTLS12,
-		Certificates: []tls.Certificate{pair},
-		RootCAs:      pool,
-		ClientCAs:    pool,
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-	}, nil
+	both := c.Config()
+	both.ClientCAs, both.ClientAuth = both.RootCAs, tls.RequireAndVerifyClientCert
+	return both, nil
 }
 
 // checkTLS says why the other members would not accept this member's certificate.
@@ -68,26 +54,17 @@ func checkTLS(files config.TLS, host string, now time.Time) error {
 			err, host, host)
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		_, err := leaf.Verify(x509.VerifyOptions{
+		if _, err := leaf.Verify(x509.VerifyOptions{
 			Roots:       c.RootCAs,
 			CurrentTime: now,
 			KeyUsages:   []x509.ExtKeyUsage{usage},
-		})
-		var invalid x509.CertificateInvalidError
-		if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
-			return fmt.Errorf("etcd.tls.cert: it is valid from %s to %s, and the clock of this machine is at %s: "+
-				"correct the clock, or make another certificate", stamp(leaf.NotBefore), stamp(leaf.NotAfter),
-				stamp(now))
-		}
-		if err != nil {
+		}); err != nil {
 			return fmt.Errorf("etcd.tls.cert: %w: members show it to each other both ways, so etcd.tls.ca has to "+
 				"sign it for servers and for clients", err)
 		}
 	}
 	return nil
 }
-
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // meeting answers the other members until it is closed.
 type meeting struct{ server *http.Server }
@@ -109,14 +86,8 @@ func (i *Inside) meet() (*meeting, error) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(i.waiting())
 	})
-	m := &meeting{&http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: askTimeout,
-		WriteTimeout:      askTimeout,
-		IdleTimeout:       askTimeout,
-		MaxHeaderBytes:    8 << 10,
-		ErrorLog:          slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
-	}}
+	m := &meeting{meet.Server(mux, i.cfg.Log)}
+	m.server.WriteTimeout = meet.Timeout
 	go func() { _ = m.server.Serve(l) }()
 	return m, nil
 }
@@ -147,14 +118,11 @@ func (i *Inside) ask(ctx context.Context) map[string]member.Answer {
 		// etcd compares the address of the caller with its certificate, and calls from there too.
 		from.LocalAddr = &net.TCPAddr{IP: ip}
 	}
-	client := &http.Client{
-		Timeout: askTimeout,
-		Transport: &http.Transport{
-			DialContext:       from.DialContext,
-			TLSClientConfig:   c,
-			DisableKeepAlives: true,
-		},
-	}
+	client := &http.Client{Transport: &http.Transport{
+		DialContext:       from.DialContext,
+		TLSClientConfig:   c,
+		DisableKeepAlives: true,
+	}}
 	var mu sync.Mutex // guards out
 	var all sync.WaitGroup
 	for _, host := range i.join {
@@ -178,82 +146,26 @@ func (i *Inside) ask(ctx context.Context) map[string]member.Answer {
 
 // askOne asks one address what is there.
 func askOne(ctx context.Context, client *http.Client, base string) (a member.Answer) {
-	get := func(path string) (code int, body []byte, header http.Header, err error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
-		if err != nil {
-			return 0, nil, nil, err
-		}
-		r, err := client.Do(req)
-		if err != nil {
-			return 0, nil, nil, explain(err)
-		}
-		defer r.Body.Close()
-		body, err = io.ReadAll(io.LimitReader(r.Body, maxAnswer))
-		return r.StatusCode, body, r.Header, err
-	}
-	code, body, _, err := get(meetPath)
+	code, body, _, err := meet.Get(ctx, client, base+meetPath)
 	switch {
 	case err != nil:
 		return member.Answer{Err: err}
 	case code == http.StatusOK:
-		a.Waiting, a.Err = ParseWaiting(body)
+		a.Waiting, a.Err = meet.ParseWaiting(body)
 		return a
 	}
-	code, body, header, err := get(membersPath)
+	code, body, header, err := meet.Get(ctx, client, base+membersPath)
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("HTTP status %d: no etcd inside is there", code)
+	}
+	if err == nil {
+		a.Members, err = meet.ParseMembers(body)
+	}
+	if err == nil {
+		a.Cluster, err = strconv.ParseUint(header.Get(clusterID), 16, 64)
+	}
 	if err != nil {
 		return member.Answer{Err: err}
 	}
-	if code != http.StatusOK {
-		return member.Answer{Err: fmt.Errorf("HTTP status %d: no etcd inside is there", code)}
-	}
-	a.Members, a.Err = ParseMembers(body)
-	if a.Err == nil {
-		a.Cluster, a.Err = strconv.ParseUint(header.Get(clusterID), 16, 64)
-	}
-	if a.Err != nil {
-		return member.Answer{Err: a.Err}
-	}
 	return a
-}
-
-// explain says what to do about a certificate whose time is wrong.
-func explain(err error) error {
-	var invalid x509.CertificateInvalidError
-	if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
-		return fmt.Errorf("%w: compare the clocks of both machines", err)
-	}
-	if u := errors.Unwrap(err); u != nil {
-		return u // without the method and the URL
-	}
-	return err
-}
-
-// ParseWaiting reads what a waiting member answers.
-func ParseWaiting(body []byte) (*member.Waiting, error) {
-	var w member.Waiting
-	if err := json.Unmarshal(body, &w); err != nil {
-		return nil, fmt.Errorf("its answer is not that of a waiting member: %w", err)
-	}
-	if w.Host == "" || w.Process == "" {
-		return nil, errors.New("its answer is not that of a waiting member: it has no host and process")
-	}
-	return &w, nil
-}
-
-// ParseMembers reads the list of members that etcd gives to other members.
-func ParseMembers(body []byte) (out []member.Member, err error) {
-	var list []struct {
-		ID      uint64   `json:"id"`
-		Peers   []string `json:"peerURLs"`
-		Name    string   `json:"name"`
-		Clients []string `json:"clientURLs"`
-		Learner bool     `json:"isLearner"`
-	}
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("its answer is not that of an etcd: %w", err)
-	}
-	for _, m := range list {
-		out = append(out, member.Member{ID: m.ID, Name: m.Name, Peers: m.Peers, Clients: m.Clients, Learner: m.Learner})
-	}
-	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -29,7 +30,7 @@ func SyncTimes(ctx context.Context, e config.Etcd) map[string]time.Duration {
 		return nil
 	}
 	client := &http.Client{
-		Timeout:   askTimeout,
+		Timeout:   meet.Timeout,
 		Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true},
 	}
 	out := map[string]time.Duration{}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -90,7 +92,7 @@ func (d Dir) Restore(r Restored) error {
 		_ = os.RemoveAll(d.restored())
 		return fmt.Errorf("%w: %s: %w", ErrSnapshot, r.File, err)
 	}
-	return writeJSON(d.restoredMarker(), member.Data{
+	return meet.WriteJSON(d.restoredMarker(), member.Data{
 		Host:    r.Host,
 		Peer:    r.Peer,
 		Version: etcdstore.ServerVersion(),
@@ -137,10 +139,10 @@ func (d Dir) Terminate(within time.Duration) error {
 	return nil
 }
 
-// Initial returns the list with which members at hosts begin.
+// Initial returns the list with which members at hosts begin. It is the same for each order of them.
 func Initial(hosts []string, peer func(host string) string) string {
 	var parts []string
-	for _, host := range hosts {
+	for _, host := range slices.Sorted(slices.Values(hosts)) {
 		parts = append(parts, host+"="+peer(host))
 	}
 	return strings.Join(parts, ",")

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/meet"
 )
 
 // Run is what the child runs with: run.json.
@@ -37,7 +38,7 @@ func (d Dir) Prepare(r Run) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return err
 	}
-	return writeJSON(d.run(), r)
+	return meet.WriteJSON(d.run(), r)
 }
 
 // Times of raft. etcd's own are 100 ms and 1 s. An election that comes a second later costs
@@ -61,6 +62,11 @@ func Serve(ctx context.Context, d Dir) error {
 		return d.unfit("cannot be locked: %v", err)
 	}
 	defer release()
+	// A restore looks for a member that runs after it has prepared the data, so one of both sees the
+	// other. The node takes the data over, and starts the member again.
+	if d.prepared() {
+		return errPrepared
+	}
 	text, err := os.ReadFile(d.run())
 	var run Run
 	if err == nil {

@@ -1,17 +1,31 @@
-// Package member decides how a member of the nodes' own etcd starts, and what a change of
-// the members does to their quorum.
+// Package member decides how a member of an etcd starts that this project runs, and what a change
+// of the members does to their quorum. Such members are in nodes (etcd inside), and in the pods of
+// the chart.
 //
-// Decide is given what the directory of this member holds and what the other members answer. It
-// upholds three things that etcd alone does not:
+// A member that may have voted or acknowledged a write must never come back under its old ID
+// without its data, since raft counts on what it promised. etcd alone does not see to that. So:
 //
-//   - Members begin a cluster only when each of them said that it has no data. A member that lost
-//     its disk would otherwise begin again as itself, and vote a second time on what it forgot.
+//   - Members begin a cluster only when each of them said that it has no data.
+//   - A member whose data is gone, or that the cluster removed, comes back as another: a learner,
+//     which votes for nothing until it has all data. Learners join one at a time.
 //   - A member founds only the cluster that its own list begins. A restored cluster names members
 //     that never started too, and two of those would be a quorum beside it.
-//   - A member that the cluster removed, or whose data is gone, does not come back under its old
-//     identity. It says which command replaces it.
 //
-// The package does no I/O; internal/inside asks and carries out.
+// What a member does about it differs, and so there are two tables, which share what a list of
+// members says and how one joins:
+//
+//   - Decide is for etcd inside. Members are known by hosts, which can change (Move); a list of an
+//     operator says which they are, so lists, names and clocks that contradict each other are
+//     refused before a cluster begins. A member that was lost or removed is refused too: only a
+//     person knows whether a disk is gone or the wrong one was given. Lists of members come from
+//     each member itself, and one may be behind.
+//   - Fixed.Decide is for pods. Their names are fixed, and a lost volume is a claim that somebody
+//     deleted: a member without data has its predecessor removed. Pods are stopped at any moment,
+//     so a member writes its intention before it begins. The list of members is the one that a
+//     quorum confirms.
+//
+// The package does no I/O. Its callers ask again after each step that changes what is seen, so
+// that a crash between two steps is one more case of the same table.
 package member
 
 import (
@@ -89,23 +103,28 @@ type Data struct {
 // Action is what to do now.
 type Action string
 
-// The actions.
+// The actions. After Wait, Add, Move, Remove, Intend and Discard, the caller asks again.
 const (
-	Wait  Action = "wait"  // Ask again; Step.Why says for what.
-	Begin Action = "begin" // Start a new cluster with the members of Step.Initial.
+	Wait  Action = "wait"  // Step.Why says for what.
+	Begin Action = "begin" // Start a new cluster with all members of the list.
 	Start Action = "start" // Start from the data.
-	Add   Action = "add"   // Add the member to the cluster as a learner, and ask again.
-	Join  Action = "join"  // Start as a member that the cluster has added already.
-	Move  Action = "move"  // Tell the cluster the new address of the member, and ask again.
+	Add   Action = "add"   // Add the member to the cluster as a learner.
+	Join  Action = "join"  // Start as the member that the cluster has added already.
+	Move  Action = "move"  // Tell the cluster the new address of the member.
+	// Those of fixed names alone.
+	Remove  Action = "remove"  // Have the predecessor removed.
+	Intend  Action = "intend"  // Write durably that this member begins the cluster.
+	Discard Action = "discard" // Move the data of a removed member out of the way.
+	Restore Action = "restore" // Start a new cluster with the snapshot.
 )
 
 // Step is a decision.
 type Step struct {
 	Action  Action
-	Why     string
-	Initial string // Begin and Join start with these: name=URL,…
-	ID      uint64 // Move is about this member.
-	Clients []string
+	Why     string   // for people
+	Initial string   // Join starts with these: name=URL,…
+	ID      uint64   // Join, Move, Remove and Discard are about this member.
+	Clients []string // Add and Move ask these.
 }
 
 // Reason is why a member does not start.
@@ -189,9 +208,10 @@ func withData(own Own, data Data, cluster uint64, members []Member) (Step, error
 		return Step{}, refuse(OtherCluster, "the directory of etcd.inside is of cluster %x, and the members in "+
 			"etcd.join are cluster %x: give the directory that belongs to it, or an empty one", data.Cluster, cluster)
 	}
-	me := slices.IndexFunc(members, func(m Member) bool {
-		return m.ID == data.ID || data.ID == 0 && slices.Contains(m.Peers, data.Peer)
-	})
+	me := find(members, data.ID)
+	if data.ID == 0 {
+		me = slices.IndexFunc(members, func(m Member) bool { return slices.Contains(m.Peers, data.Peer) })
+	}
 	if me < 0 {
 		if data.Cluster == 0 {
 			return Step{Action: Start}, nil // The list may be older than this member.
@@ -244,15 +264,9 @@ func intoCluster(own Own, seen map[string]Answer, cluster uint64, members []Memb
 	case len(in) > 1: // A list that is behind catches up.
 		return Step{Action: Wait, Why: "the members to agree about " + own.Host}, nil
 	case in[absent] != "":
-		for _, m := range members {
-			if m.Learner {
-				return Step{Action: Wait, Why: fmt.Sprintf("member %s to be promoted: members join one at a time",
-					m.Label())}, nil
-			}
-		}
-		return Step{Action: Add, Clients: clients(members)}, nil
+		return admit(members), nil
 	case in[added] != "":
-		return Step{Action: Join, Initial: initial(own, members), Clients: clients(members)}, nil
+		return join(own.Host, own.Peer, members), nil
 	}
 	if err := sameList(own, members); err != nil {
 		return Step{}, err
@@ -322,20 +336,37 @@ func because(host string, err error) string {
 	return fmt.Sprintf("%s to answer (%v)", host, err)
 }
 
-// initial returns the list with which a member starts that was added: etcd compares the URLs,
-// and needs names that differ.
-func initial(own Own, members []Member) string {
-	var parts []string
+// find returns the place of the member with an ID; -1: none has it.
+func find(members []Member, id uint64) int {
+	return slices.IndexFunc(members, func(m Member) bool { return m.ID == id })
+}
+
+// admit adds a member that the cluster does not list, once no other is joining.
+func admit(members []Member) Step {
 	for _, m := range members {
-		name := cmp.Or(m.Name, fmt.Sprintf("%x", m.ID))
-		if slices.Contains(m.Peers, own.Peer) {
-			name = own.Host
-		}
-		for _, p := range m.Peers {
-			parts = append(parts, name+"="+p)
+		if m.Learner {
+			return Step{Action: Wait, Why: fmt.Sprintf("member %s to be promoted: members join one at a time",
+				m.Label())}
 		}
 	}
-	return strings.Join(parts, ",")
+	return Step{Action: Add, Clients: clients(members), Why: "the cluster does not list this member"}
+}
+
+// join starts a member that was added. etcd compares the URLs of the list that it starts with, and
+// needs names that differ.
+func join(name, peer string, members []Member) Step {
+	var parts []string
+	var id uint64
+	for _, m := range members {
+		called := cmp.Or(m.Name, fmt.Sprintf("%x", m.ID))
+		if slices.Contains(m.Peers, peer) {
+			called, id = name, m.ID
+		}
+		for _, p := range m.Peers {
+			parts = append(parts, called+"="+p)
+		}
+	}
+	return Step{Action: Join, Initial: strings.Join(parts, ","), ID: id, Why: "the cluster expects this member"}
 }
 
 func clients(members []Member) (urls []string) {

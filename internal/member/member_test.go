@@ -2,6 +2,7 @@ package member
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -148,11 +149,15 @@ func TestNobodyBeginsAgain(t *testing.T) {
 }
 
 func TestQuorum(t *testing.T) {
-	states := func(spec string) (out []State) { // u: up, d: down, l: learner
+	states := func(spec string) (out []Status) { // u: up, d: down, l: learner
 		for i, c := range spec {
 			m := voter(uint64(i+1), string(rune('a'+i)))
 			m.Learner = c == 'l'
-			out = append(out, State{Member: m, Healthy: c != 'd'})
+			s := Status{Member: m}
+			if c == 'd' {
+				s.Err = errors.New("down")
+			}
+			out = append(out, s)
 		}
 		return out
 	}
@@ -179,7 +184,7 @@ func TestQuorum(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before, after, err := Remove(all, gone)
+		before, after, err := Without(all, gone)
 		if text := before.String() + after.String(); (err == nil) != tc.ok || errors.Is(err, ErrQuorum) == tc.ok || !strings.Contains(text, tc.says) {
 			t.Errorf("%s without %s: %v; %v, then %v; want %v, %q", tc.members, tc.remove, err, before, after, tc.ok, tc.says)
 		}
@@ -193,6 +198,26 @@ func TestQuorum(t *testing.T) {
 	for url, want := range map[string]string{"https://a:1": "a", "http://[fd00::1]:2380": "fd00::1", "10.0.0.1:2": "10.0.0.1", "fd00::1": "fd00:", "": ""} {
 		if got := HostOf(url); got != want {
 			t.Errorf("host of %q: %q, want %q", url, got, want)
+		}
+	}
+}
+
+func TestDefragment(t *testing.T) {
+	three := []Status{
+		{Endpoint: "c", Leader: true, Size: 100, InUse: 20},
+		{Endpoint: "a", Leader: true, Leads: true, Size: 100, InUse: 20},
+		{Endpoint: "b", Leader: true, Size: 100, InUse: 90},
+	}
+	got, err := Defragment(three, 50)
+	if err != nil || !slices.Equal(got, []string{"c", "a"}) {
+		t.Errorf("got %v, %v: want c, then the leader", got, err)
+	}
+	for name, away := range map[string]Status{
+		"silent": {Err: errors.New("down"), Leader: true}, "no leader": {}, "learner": {Member: Member{Learner: true}, Leader: true},
+	} {
+		three[2] = away
+		if got, err := Defragment(three, 50); err == nil {
+			t.Errorf("%s: got %v while a member is away", name, got)
 		}
 	}
 }

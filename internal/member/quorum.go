@@ -1,16 +1,32 @@
 package member
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
-// State is a member and whether it answers.
-type State struct {
-	Member
-	Healthy bool
+// Status is what one member says of itself. If Err is set, it did not answer or refused, and what
+// follows is zero.
+type Status struct {
+	Member   // Of one that is known by its endpoint alone it has the ID, and whether it votes.
+	Endpoint string
+	Took     time.Duration // 0: it was not measured.
+	Err      error
+	Cluster  uint64
+	Version  string
+	Leader   bool // It knows of a leader.
+	Leads    bool // It is the leader itself.
+	Revision int64
+	Applied  uint64 // It has applied so many entries of the log.
+	Lag      uint64 // It has applied so many less than the one that applied most.
+	// Size is that of the database on disk in bytes, InUse what holds something, and Quota its
+	// maximum. Old versions of etcd do not report a quota, and it is 0.
+	Size, InUse, Quota int64
+	Alarms, Problems   []string
 }
 
 // Quorum says how many voting members there are, how many of them answer, and how many the
@@ -20,13 +36,13 @@ type Quorum struct {
 }
 
 // QuorumOf returns the quorum of members.
-func QuorumOf(members []State) (q Quorum) {
+func QuorumOf(members []Status) (q Quorum) {
 	for _, m := range members {
 		if m.Learner {
 			continue
 		}
 		q.Voters++
-		if m.Healthy {
+		if m.Err == nil {
 			q.Healthy++
 		}
 	}
@@ -52,7 +68,7 @@ func (q Quorum) String() string {
 	}
 }
 
-// Errors of Find and Remove.
+// Errors of Find and Without.
 var (
 	ErrNoMember = errors.New("there is no such member")
 	ErrQuorum   = errors.New("the quorum would not survive this")
@@ -61,7 +77,7 @@ var (
 // Find returns the member with a name, an ID in hexadecimal, or an address.
 //
 // It returns ErrNoMember with those that there are.
-func Find(members []State, which string) (State, error) {
+func Find(members []Status, which string) (Status, error) {
 	var labels []string
 	for _, m := range members {
 		hosts := func(urls []string) bool {
@@ -72,14 +88,14 @@ func Find(members []State, which string) (State, error) {
 		}
 		labels = append(labels, m.Label())
 	}
-	return State{}, fmt.Errorf("%w: %q; there are %s", ErrNoMember, which, strings.Join(labels, ", "))
+	return Status{}, fmt.Errorf("%w: %q; there are %s", ErrNoMember, which, strings.Join(labels, ", "))
 }
 
-// Remove answers whether the quorum survives that a member is removed: what holds before and
+// Without answers whether the quorum survives that a member is removed: what holds before and
 // after. It returns ErrQuorum if not.
-func Remove(members []State, gone State) (before, after Quorum, err error) {
+func Without(members []Status, gone Status) (before, after Quorum, err error) {
 	before = QuorumOf(members)
-	rest := slices.DeleteFunc(slices.Clone(members), func(m State) bool { return m.ID == gone.ID })
+	rest := slices.DeleteFunc(slices.Clone(members), func(m Status) bool { return m.ID == gone.ID })
 	after = QuorumOf(rest)
 	switch {
 	case !before.Holds():
@@ -102,4 +118,29 @@ func HostOf(u string) string {
 		rest = rest[:i]
 	}
 	return strings.Trim(rest, "[]")
+}
+
+// Defragment returns the endpoints to defragment, one after the other and the leader last, whose
+// databases could shrink by at least least bytes. It returns an error if a member is not healthy: a
+// member that defragments answers nobody, and one that is away already is enough.
+func Defragment(members []Status, least int64) (out []string, err error) {
+	last := ""
+	for _, m := range slices.SortedFunc(slices.Values(members), func(a, b Status) int {
+		return cmp.Compare(a.Endpoint, b.Endpoint)
+	}) {
+		switch {
+		case m.Err != nil || !m.Leader || m.Learner:
+			return nil, fmt.Errorf("defragment: %s is not healthy: nothing is done while a member is away; bring it "+
+				"back first", m.Endpoint)
+		case m.Size-m.InUse < least:
+		case m.Leads:
+			last = m.Endpoint
+		default:
+			out = append(out, m.Endpoint)
+		}
+	}
+	if last != "" {
+		out = append(out, last)
+	}
+	return out, nil
 }

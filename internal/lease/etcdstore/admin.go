@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -17,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 // Survey reads the whole space and the ledger of one sid, linearizably and at
@@ -118,68 +116,20 @@ func (s *Store) Repair(ctx context.Context, w repair.Write) error {
 	return nil
 }
 
-// Member is the status of one endpoint of etcd. If Err is set, it did not answer or
-// refused, and what follows is zero.
-type Member struct {
-	Endpoint string
-	Took     time.Duration
-	Err      error
-	Cluster  uint64
-	Version  string
-	Leader   bool // It knows of a leader.
-	Leads    bool // It is the leader itself.
-	Revision int64
-	// Size is that of the database on disk in bytes, and Quota its maximum. Old versions of
-	// etcd do not report that, and it is 0.
-	Size     int64
-	Quota    int64
-	Problems []string
-	Learner  bool   // It has no vote yet.
-	Applied  uint64 // It has applied so many entries of the log.
-	Lag      uint64 // It has applied so many less than the one that applied most.
-}
-
 // Members asks every endpoint for its status at the same time, and measures
 // the time of the answers with src.
-func (s *Store) Members(ctx context.Context, src clock.Source) []Member {
+func (s *Store) Members(ctx context.Context, src clock.Source) []member.Status {
 	client, err := s.client()
 	if err != nil {
-		return []Member{{Err: err}}
+		return []member.Status{{Err: err}}
 	}
-	endpoints := client.Endpoints()
-	out := make([]Member, len(endpoints))
-	var all sync.WaitGroup
-	for i, endpoint := range endpoints {
-		all.Go(func() { out[i] = memberAt(ctx, client, src, endpoint) })
-	}
-	all.Wait()
-	var most uint64
-	for _, m := range out {
-		most = max(most, m.Applied)
-	}
-	for i := range out {
-		if out[i].Err == nil {
-			out[i].Lag = most - out[i].Applied
-		}
-	}
-	return out
-}
-
-func memberAt(ctx context.Context, client *clientv3.Client, src clock.Source, endpoint string) Member {
-	m := Member{Endpoint: endpoint}
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptsKey{}, &attempts{}), statusTimeout)
-	defer cancel()
-	began := src.Now().Mono
-	r, err := client.Status(ctx, endpoint)
-	m.Took = src.Now().Mono.Sub(began)
-	if m.Err = because(ctx, err); err == nil {
-		m.Cluster, m.Revision = r.Header.ClusterId, r.Header.Revision
-		m.Version, m.Leader = r.Version, r.Leader != 0
-		m.Leads = m.Leader && r.Leader == r.Header.MemberId
-		m.Size, m.Quota = r.DbSize, r.DbSizeQuota
-		m.Problems, m.Learner, m.Applied = r.Errors, r.IsLearner, r.RaftAppliedIndex
-	}
-	return m
+	g := &Group{client}
+	return statuses(at(client.Endpoints()), func(m member.Member) member.Status {
+		began := src.Now().Mono
+		out := g.status(ctx, m)
+		out.Took = src.Now().Mono.Sub(began)
+		return out
+	})
 }
 
 // NoSpace reports whether a member has raised the alarm that its quota is used
@@ -191,16 +141,7 @@ func (s *Store) NoSpace(ctx context.Context) (bool, error) {
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	r, err := client.AlarmList(ctx)
-	if err != nil {
-		return false, fmt.Errorf("list alarms: %w", because(ctx, err))
-	}
-	for _, a := range r.Alarms {
-		if a.Alarm == etcdserverpb.AlarmType_NOSPACE {
-			return true, nil
-		}
-	}
-	return false, nil
+	return (&Group{client}).NoSpace(ctx)
 }
 
 // Compacted reports whether etcd has compacted its history beyond a revision.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -22,10 +21,12 @@ func ServerVersion() string { return version.Version }
 var (
 	ErrBusy     = errors.New("etcd changes one member at a time: another is being added")
 	ErrNotReady = errors.New("the learner has not caught up yet")
-	ErrMember   = errors.New("etcd has no such member")
 )
 
-// Group is the members of an etcd, for those who change them.
+// Group is the members of an etcd, for those who change and look after them. The user of nodes may
+// not do this, and spaces play no part in it. It is safe for concurrent use.
+//
+// It decides nothing; package member does.
 type Group struct{ client *clientv3.Client }
 
 // OpenGroup connects to members, some of which need not answer. The caller closes it.
@@ -92,13 +93,9 @@ func (g *Group) Promote(ctx context.Context, id uint64) error {
 	return nil
 }
 
-// Remove removes a member.
+// Remove removes a member; one that is not there any more is no error.
 func (g *Group) Remove(ctx context.Context, id uint64) error {
-	_, err := g.client.MemberRemove(ctx, id)
-	switch {
-	case errors.Is(err, rpctypes.ErrMemberNotFound):
-		return ErrMember
-	case err != nil:
+	if _, err := g.client.MemberRemove(ctx, id); err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) {
 		return fmt.Errorf("remove member %x: %w", id, because(ctx, err))
 	}
 	return nil
@@ -112,37 +109,9 @@ func (g *Group) Move(ctx context.Context, id uint64, peer string) error {
 	return nil
 }
 
-// MemberStatus is what one member says of itself.
-type MemberStatus struct {
-	member.Member
-	Err              error
-	Cluster          uint64
-	Version          string
-	Leads            bool
-	Lag              uint64 // entries that the leader has and it has not applied
-	Applied          uint64
-	Size, InUse      int64 // bytes of its database
-	Quota            int64
-	Alarms, Problems []string
-}
-
-// Status asks each member of a list for its status.
-func (g *Group) Status(ctx context.Context, list []member.Member) []MemberStatus {
-	out := make([]MemberStatus, len(list))
-	var all sync.WaitGroup
-	for i, m := range list {
-		all.Go(func() { out[i] = g.status(ctx, m) })
-	}
-	all.Wait()
-	var highest uint64
-	for _, s := range out {
-		highest = max(highest, s.Applied)
-	}
-	for i := range out {
-		if out[i].Err == nil {
-			out[i].Lag = highest - out[i].Applied
-		}
-	}
+// Status asks each member of a list for its status, and etcd for the alarms.
+func (g *Group) Status(ctx context.Context, list []member.Member) []member.Status {
+	out := statuses(list, func(m member.Member) member.Status { return g.status(ctx, m) })
 	if r, err := g.client.AlarmList(ctx); err == nil {
 		for _, a := range r.Alarms {
 			for i := range out {
@@ -155,38 +124,61 @@ func (g *Group) Status(ctx context.Context, list []member.Member) []MemberStatus
 	return out
 }
 
+// Ask asks each endpoint for its status.
+func (g *Group) Ask(ctx context.Context, endpoints ...string) []member.Status {
+	return statuses(at(endpoints), func(m member.Member) member.Status { return g.status(ctx, m) })
+}
+
+// at returns members that are known by their endpoints alone.
+func at(endpoints []string) (out []member.Member) {
+	for _, e := range endpoints {
+		out = append(out, member.Member{Clients: []string{e}})
+	}
+	return out
+}
+
+// statuses asks all members at the same time, and compares what they have applied.
+func statuses(list []member.Member, ask func(member.Member) member.Status) []member.Status {
+	out := make([]member.Status, len(list))
+	var all sync.WaitGroup
+	for i, m := range list {
+		all.Go(func() { out[i] = ask(m) })
+	}
+	all.Wait()
+	var most uint64
+	for _, s := range out {
+		most = max(most, s.Applied)
+	}
+	for i := range out {
+		if out[i].Err == nil {
+			out[i].Lag = most - out[i].Applied
+		}
+	}
+	return out
+}
+
 // errNotStarted is why a member is not asked.
 var errNotStarted = errors.New("it has not started yet")
 
-func (g *Group) status(ctx context.Context, m member.Member) MemberStatus {
-	s := MemberStatus{Member: m, Err: errNotStarted}
+func (g *Group) status(ctx context.Context, m member.Member) member.Status {
+	s := member.Status{Member: m, Err: errNotStarted}
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptsKey{}, &attempts{}), statusTimeout)
 	defer cancel()
 	for _, url := range m.Clients {
 		r, err := g.client.Status(ctx, url)
+		s.Endpoint = url
 		if s.Err = because(ctx, err); err != nil {
 			continue
 		}
-		s.Cluster, s.Version, s.Applied = r.Header.ClusterId, r.Version, r.RaftAppliedIndex
-		s.Leads = r.Leader != 0 && r.Leader == r.Header.MemberId
+		s.Cluster, s.Revision, s.Applied = r.Header.ClusterId, r.Header.Revision, r.RaftAppliedIndex
+		s.Version = r.Version
+		s.Leader = r.Leader != 0
+		s.Leads = s.Leader && r.Leader == r.Header.MemberId
 		s.Size, s.InUse, s.Quota, s.Problems = r.DbSize, r.DbSizeInUse, r.DbSizeQuota, r.Errors
-		if s.ID == 0 { // asked by its address alone
+		if s.ID == 0 { // It was asked by its endpoint alone.
 			s.ID, s.Learner = r.Header.MemberId, r.IsLearner
 		}
 		break
 	}
 	return s
-}
-
-// Snapshot writes a snapshot of the first member that gives one.
-func (g *Group) Snapshot(ctx context.Context, w io.Writer) error {
-	r, err := g.client.Snapshot(ctx)
-	if err != nil {
-		return fmt.Errorf("snapshot of etcd: %w", because(ctx, err))
-	}
-	defer r.Close()
-	if _, err := io.Copy(w, r); err != nil {
-		return fmt.Errorf("snapshot of etcd: %w", because(ctx, err))
-	}
-	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
 )
@@ -29,7 +30,7 @@ func well() facts {
 	return facts{
 		hint: remote.Dialer{}.Hint,
 		want: space, space: "default", slack: 30_750, maxSkew: 250 * time.Millisecond, extend: 5 * time.Second,
-		members:   []etcdstore.Member{{Endpoint: "http://e1:2379", Took: time.Millisecond, Cluster: 0xc1, Version: "3.6.5", Leader: true, Revision: 9, Size: 1 << 20, Quota: 2 << 30}},
+		members:   []member.Status{{Endpoint: "http://e1:2379", Took: time.Millisecond, Cluster: 0xc1, Version: "3.6.5", Leader: true, Revision: 9, Size: 1 << 20, Quota: 2 << 30}},
 		compacted: true, role: etcdstore.Role{Auth: true}, now: at, kernel: clock.Kernel{Known: true, Synchronized: true},
 		gossip: map[string]error{"10.0.0.1:7946": nil},
 		view: lease.View{
@@ -102,7 +103,7 @@ func TestExamine(t *testing.T) {
 	}{
 		{"all is well", func(*facts) {}, nil},
 		{"one endpoint away", func(f *facts) {
-			f.members = append(f.members, etcdstore.Member{Endpoint: "http://e2:2379", Err: away})
+			f.members = append(f.members, member.Status{Endpoint: "http://e2:2379", Err: away})
 		}, []string{"fail etcd-endpoint | http://e2:2379: away | Check that etcd runs there"}},
 		{"all endpoints away", func(f *facts) { f.members[0].Err = away },
 			[]string{"fail etcd-endpoint | away |", "fail etcd | no endpoint answers | do not restart"}},

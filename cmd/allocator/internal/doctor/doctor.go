@@ -23,6 +23,8 @@ import (
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 // Command returns "allocator doctor".
@@ -161,13 +163,13 @@ type facts struct {
 	extend   time.Duration
 	expect   int // nodes; 0: any number
 
-	members []etcdstore.Member
+	members []member.Status
 	own     bool                     // The members are inside nodes.
 	mutual  bool                     // They take calls with certificates of their authority alone.
 	syncs   map[string]time.Duration // by host: within this time 99 of 100 writes were on disk
 	// snapshots are those of this machine, the latest first, and due is how often there is to be one; 0:
 	// it has no member, or writes none.
-	snapshots []inside.Snapshot
+	snapshots []meet.Snapshot
 	due       time.Duration
 	noSpace   bool
 	noSpaceErr,
@@ -188,7 +190,7 @@ type facts struct {
 
 // reached reports whether any endpoint answered.
 func (f facts) reached() bool {
-	return slices.ContainsFunc(f.members, func(m etcdstore.Member) bool { return m.Err == nil })
+	return slices.ContainsFunc(f.members, func(m member.Status) bool { return m.Err == nil })
 }
 
 // gather collects the facts.
@@ -207,7 +209,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		f.syncs = inside.SyncTimes(ctx, e)
 		if e.Inside.Dir != "" {
 			f.due = e.Inside.SnapshotEvery
-			f.snapshots, _ = inside.Dir(e.Inside.Dir).List() // none are a finding
+			f.snapshots, _ = inside.Dir(e.Inside.Dir).Snapshots().List() // none are a finding
 		}
 	}
 	if f.reached() {

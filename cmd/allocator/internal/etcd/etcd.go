@@ -103,7 +103,7 @@ func (c *call) open() (config.Config, *etcdstore.Group, error) {
 
 // seen is what the members say.
 type seen struct {
-	list    []etcdstore.MemberStatus
+	list    []member.Status
 	cluster uint64
 	problem error // A majority does not answer.
 }
@@ -122,13 +122,6 @@ func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group) se
 		if out.cluster == 0 {
 			out.cluster = m.Cluster
 		}
-	}
-	return out
-}
-
-func (s seen) states() (out []member.State) {
-	for _, m := range s.list {
-		out = append(out, member.State{Member: m.Member, Healthy: m.Err == nil})
 	}
 	return out
 }

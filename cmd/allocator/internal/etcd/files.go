@@ -13,6 +13,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/meet"
 )
 
 // certsCommand returns "allocator etcd certs".
@@ -78,7 +79,7 @@ the directory snapshots of etcd.inside; copy these to another machine.`,
 		defer g.Close()
 		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
 		defer cancel()
-		if err := inside.Save(ctx, g, args[0]); err != nil {
+		if err := meet.Save(ctx, g, args[0]); err != nil {
 			if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
 				return cli.UsageError("%w", err)
 			}
@@ -89,7 +90,7 @@ the directory snapshots of etcd.inside; copy these to another machine.`,
 			return cli.Exit(cli.ExitInvalid, err)
 		}
 		if c.format.Value == "json" {
-			return cli.PrintLine(a.Out, inside.Snapshot{Path: args[0], At: info.ModTime(), Size: info.Size()})
+			return cli.PrintLine(a.Out, meet.Snapshot{Path: args[0], At: info.ModTime(), Size: info.Size()})
 		}
 		_, err = fmt.Fprintf(a.Out, "%s has %s\n", args[0], mebi(info.Size()))
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
-	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -54,7 +54,7 @@ type line struct {
 	Alarms  []string `json:"alarms,omitempty"`
 }
 
-func lineOf(m etcdstore.MemberStatus, syncs map[string]time.Duration) line {
+func lineOf(m member.Status, syncs map[string]time.Duration) line {
 	l := line{Name: m.Label(), Version: m.Version, Lag: m.Lag, Size: m.Size, Quota: m.Quota, Alarms: m.Alarms}
 	if m.ID != 0 {
 		l.ID = fmt.Sprintf("%x", m.ID)
@@ -76,7 +76,7 @@ func lineOf(m etcdstore.MemberStatus, syncs map[string]time.Duration) line {
 }
 
 func (c *call) showStatus(s config.Config, in seen, syncs map[string]time.Duration) error {
-	q := member.QuorumOf(in.states())
+	q := member.QuorumOf(in.list)
 	well := true
 	var lines []line
 	for _, m := range in.list {
@@ -84,19 +84,19 @@ func (c *call) showStatus(s config.Config, in seen, syncs map[string]time.Durati
 		well = well && m.Err == nil && len(m.Alarms) == 0
 		lines = append(lines, l)
 	}
-	var snapshots []inside.Snapshot
+	var snapshots []meet.Snapshot
 	if s.Etcd.Inside.Dir != "" {
 		var err error
-		if snapshots, err = inside.Dir(s.Etcd.Inside.Dir).List(); err != nil {
+		if snapshots, err = inside.Dir(s.Etcd.Inside.Dir).Snapshots().List(); err != nil {
 			return cli.Exit(cli.ExitInvalid, err)
 		}
 	}
 	if c.format.Value == "json" {
 		if err := cli.PrintLine(c.a.Out, struct {
-			Cluster   string            `json:"cluster"`
-			Quorum    string            `json:"quorum"`
-			Members   []line            `json:"members"`
-			Snapshots []inside.Snapshot `json:"snapshots,omitempty"`
+			Cluster   string          `json:"cluster"`
+			Quorum    string          `json:"quorum"`
+			Members   []line          `json:"members"`
+			Snapshots []meet.Snapshot `json:"snapshots,omitempty"`
 		}{fmt.Sprintf("%x", in.cluster), q.String(), lines, snapshots}); err != nil {
 			return err
 		}
@@ -233,7 +233,7 @@ func (c *call) change(which string, replace bool, with string) error {
 		return unavailable(s, in.problem)
 	}
 	if replace && with == "" {
-		if with, err = hostOf(in.states(), which); err != nil {
+		if with, err = hostOf(in.list, which); err != nil {
 			return refusal(err)
 		}
 	}
@@ -248,7 +248,7 @@ func (c *call) change(which string, replace bool, with string) error {
 	// The person may have taken a while.
 	ctx, cancel = context.WithTimeout(c.cmd.Context(), *c.timeout)
 	defer cancel()
-	if _, _, err := member.Remove(c.look(ctx, s, g).states(), gone); err != nil {
+	if _, _, err := member.Without(c.look(ctx, s, g).list, gone); err != nil {
 		return refusal(err)
 	}
 	if err := g.Remove(ctx, gone.ID); err != nil {
@@ -269,7 +269,7 @@ func (c *call) change(which string, replace bool, with string) error {
 }
 
 // hostOf returns the host of a member, which may be named by its ID or name.
-func hostOf(all []member.State, which string) (string, error) {
+func hostOf(all []member.Status, which string) (string, error) {
 	m, err := member.Find(all, which)
 	if err != nil {
 		return "", err
@@ -278,15 +278,14 @@ func hostOf(all []member.State, which string) (string, error) {
 }
 
 // planChange says what the removal of a member, and the addition of another, would do.
-func planChange(in seen, e config.Etcd, which, with string) (p plan, gone member.State, refused error) {
-	all := in.states()
-	gone, err := member.Find(all, which)
+func planChange(in seen, e config.Etcd, which, with string) (p plan, gone member.Status, refused error) {
+	gone, err := member.Find(in.list, which)
 	if err != nil {
 		return p, gone, err
 	}
-	before, after, refused := member.Remove(all, gone)
+	before, after, refused := member.Without(in.list, gone)
 	p.Found = append(p.Found, "now "+before.String())
-	if gone.Healthy && with != "" && with == member.HostOf(gone.Peers[0]) && refused == nil {
+	if gone.Err == nil && with != "" && with == member.HostOf(gone.Peers[0]) && refused == nil {
 		p.Found = append(p.Found, fmt.Sprintf("warning: %s answers, so its data does not seem to be lost",
 			gone.Label()))
 	}

@@ -9,7 +9,7 @@ import (
 
 // A member that is replaced keeps its host, however it was named.
 func TestHostOf(t *testing.T) {
-	all := []member.State{
+	all := []member.Status{
 		{Member: member.Member{ID: 0xa1, Name: "one", Peers: []string{"https://10.0.0.1:2380"}}},
 		{Member: member.Member{ID: 0xb2, Name: "two", Peers: []string{"https://[fd00::2]:2380"}}},
 	}

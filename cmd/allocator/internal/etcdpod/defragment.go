@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/internal/etcdpod"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 // defragmentLimit bounds the defragmentation of one member, which answers nobody meanwhile.
@@ -30,7 +30,7 @@ func defragmentCommand(a *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = c.Close() }()
+		defer c.Close()
 		if err := defragment(cmd.Context(), a.Out, c, endpoints, *least); err != nil {
 			return cli.Exit(cli.ExitUnavailable, err)
 		}
@@ -44,7 +44,7 @@ func leastFlag(cmd *cobra.Command) *int64 {
 }
 
 // defragment prints what it does to out.
-func defragment(ctx context.Context, out io.Writer, c *etcdstore.Admin, endpoints []string, least int64) error {
+func defragment(ctx context.Context, out io.Writer, c *etcdstore.Group, endpoints []string, least int64) error {
 	var full bool
 	if err := call(ctx, func(ctx context.Context) (err error) { full, err = c.NoSpace(ctx); return err }); err != nil {
 		return err
@@ -56,16 +56,12 @@ func defragment(ctx context.Context, out io.Writer, c *etcdstore.Admin, endpoint
 		}
 		least = 0
 	}
-	conditions := func() (all []etcdpod.Condition) {
-		_ = call(ctx, func(ctx context.Context) error { all = c.Conditions(ctx, endpoints); return nil })
-		return all
-	}
-	before := conditions()
+	before := c.Ask(ctx, endpoints...)
 	for _, m := range before {
-		fmt.Fprintf(out, "%s: healthy %t, leader %t, %d bytes, of which %d are used\n", m.Endpoint, m.Healthy,
-			m.Leader, m.Size, m.Used)
+		fmt.Fprintf(out, "%s: answers %t, leader %t, %d bytes, of which %d are used\n", m.Endpoint, m.Err == nil,
+			m.Leads, m.Size, m.InUse)
 	}
-	targets, err := etcdpod.Defragment(before, least)
+	targets, err := member.Defragment(before, least)
 	if err != nil {
 		return err
 	}
@@ -78,7 +74,7 @@ func defragment(ctx context.Context, out io.Writer, c *etcdstore.Admin, endpoint
 		}
 		fmt.Fprintf(out, "%s: defragmented\n", e)
 		// The next one only when all are healthy again.
-		if err := settled(ctx, conditions); err != nil {
+		if err := settled(ctx, c, endpoints); err != nil {
 			return fmt.Errorf("after %s: %w", e, err)
 		}
 	}
@@ -95,9 +91,9 @@ func defragment(ctx context.Context, out io.Writer, c *etcdstore.Admin, endpoint
 }
 
 // settled waits until all members are healthy.
-func settled(ctx context.Context, conditions func() []etcdpod.Condition) error {
+func settled(ctx context.Context, c *etcdstore.Group, endpoints []string) error {
 	for range 60 {
-		if _, err := etcdpod.Defragment(conditions(), 0); err == nil {
+		if _, err := member.Defragment(c.Ask(ctx, endpoints...), 0); err == nil {
 			return nil
 		}
 		if err := pause(ctx, again); err != nil {

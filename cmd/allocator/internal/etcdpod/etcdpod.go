@@ -2,7 +2,7 @@
 // makes its certificates, takes and offers snapshots, and defragments. People do not call
 // them, so the help does not list them.
 //
-// What a member does when it starts is decided by internal/etcdpod.
+// What a member does when it starts is decided by internal/member.
 package etcdpod
 
 import (
@@ -95,7 +95,7 @@ func hosts(list []string) ([]host, error) {
 }
 
 // adminFlags adds the flags of commands that connect as root, and returns what connects.
-func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Admin, []string, error) {
+func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Group, []string, error) {
 	var known []string
 	for _, v := range a.Env {
 		if list, ok := strings.CutPrefix(v, "ETCDCTL_ENDPOINTS="); ok {
@@ -104,7 +104,7 @@ func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Admin, []stri
 	}
 	endpoints := cmd.Flags().StringSlice("endpoints", known, "client URLs of the members; unless given, as for etcdctl")
 	dir := cmd.Flags().String("root-tls", "/etc/etcd/root", "directory with ca.crt, and tls.crt and tls.key of root")
-	return func() (*etcdstore.Admin, []string, error) {
+	return func() (*etcdstore.Group, []string, error) {
 		if len(*endpoints) == 0 {
 			return nil, nil, cli.UsageError("--endpoints is empty: give the client URLs of the members")
 		}
@@ -112,7 +112,7 @@ func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Admin, []stri
 		if err != nil {
 			return nil, nil, cli.Exit(cli.ExitUsage, err)
 		}
-		c, err := etcdstore.OpenAdmin(etcdstore.Config{Endpoints: *endpoints, TLS: t})
+		c, err := etcdstore.OpenGroup(etcdstore.Config{Endpoints: *endpoints, TLS: t})
 		return c, *endpoints, err
 	}
 }

@@ -6,30 +6,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/flakelease/allocator/internal/certs"
-	"github.com/flakelease/allocator/internal/etcdpod"
+	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/member"
 )
-
-// reportLimit bounds the answer of another member, in bytes.
-const reportLimit = 4096
-
-// askTimeout bounds one question to another member.
-const askTimeout = 2 * time.Second
 
 // state is what the listener says of a member. It is safe for concurrent use.
 type state struct {
 	metrics string // URL
 
 	mu      sync.Mutex // guards the fields below
-	report  etcdpod.Report
+	report  member.Report
 	waiting string // why etcd does not run
 	running bool
 	lived   bool // etcd has been alive since it started
@@ -104,28 +97,18 @@ func named(r *http.Request, names ...string) bool {
 
 // healthy asks the etcd of this member.
 func (s *state) healthy(ctx context.Context, check string) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.metrics+"/"+check, nil)
-	if err != nil {
-		return err
+	status, text, _, err := meet.Get(ctx, http.DefaultClient, s.metrics+"/"+check)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("etcd: %d: %s", status, text)
 	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, reportLimit))
-		return fmt.Errorf("etcd: %s: %s", answer.Status, text)
-	}
-	return nil
+	return err
 }
 
-// serve serves h with the certificate in dir until ctx ends. Clients may have a certificate.
+// serve serves h with the certificate in dir until ctx ends. Clients may have a certificate: the
+// kubelet has none.
 func serve(ctx context.Context, address, dir string, h http.Handler, log *slog.Logger) error {
 	ca, cert, key := files(dir)
-	s, err := certs.NewServer(certs.ServerFiles{Cert: cert, Key: key, ClientCA: ca}, log)
+	s, err := certs.NewServer(certs.ServerFiles{Cert: cert, Key: key, ClientCA: ca, Optional: true}, log)
 	if err != nil {
 		return err
 	}
@@ -133,59 +116,26 @@ func serve(ctx context.Context, address, dir string, h http.Handler, log *slog.L
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    1 << 14,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	server := meet.Server(h, log)
 	go func() { _ = s.Run(ctx) }()
 	go func() {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
-	// The kubelet has no certificate.
-	c := s.Config()
-	current := c.GetConfigForClient
-	c.ClientAuth = tls.VerifyClientCertIfGiven
-	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		now, err := current(hello)
-		if err != nil {
-			return nil, err
-		}
-		now = now.Clone()
-		now.ClientAuth = tls.VerifyClientCertIfGiven
-		return now, nil
-	}
-	if err := server.Serve(tls.NewListener(listener, c)); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(tls.NewListener(listener, s.Config())); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
 // ask returns what another member reports.
-func ask(ctx context.Context, c *http.Client, h host) (etcdpod.Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	var out etcdpod.Report
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, h.report(), nil)
+func ask(ctx context.Context, c *http.Client, h host) (member.Report, error) {
+	status, body, _, err := meet.Get(ctx, c, h.report())
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("HTTP status %d", status)
+	}
 	if err != nil {
-		return out, err
+		return member.Report{}, fmt.Errorf("%s: %w", h.report(), err)
 	}
-	answer, err := c.Do(r)
-	if err != nil {
-		return out, err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode != http.StatusOK {
-		return out, fmt.Errorf("%s: %s", h.report(), answer.Status)
-	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, reportLimit)).Decode(&out); err != nil {
-		return out, fmt.Errorf("%s: %w", h.report(), err)
-	}
-	if out.Name != h.name {
-		return out, fmt.Errorf("%s answers as %s: its address belongs to another member", h.report(), out.Name)
-	}
-	return out, nil
+	return meet.ParseReport(body, h.name)
 }

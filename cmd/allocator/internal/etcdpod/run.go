@@ -21,8 +21,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/internal/etcdpod"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 const (
@@ -118,9 +119,14 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	if ip := net.ParseIP(local); ip != nil && ip.IsUnspecified() {
 		local = "127.0.0.1"
 	}
+	// Others begin a cluster because of the first answer that they get.
+	holds, _, err := r.volume.state()
+	if err != nil {
+		return nil, fmt.Errorf("read the volume: %w", err)
+	}
 	r.state = &state{
 		metrics: "http://" + net.JoinHostPort(local, metricsPort),
-		report:  etcdpod.Report{Name: s.name, Token: s.token, Data: etcdpod.DataNone},
+		report:  member.Report{Name: s.name, Token: s.token, Holds: holds},
 		waiting: "starting",
 	}
 	return r, nil
@@ -139,11 +145,11 @@ func (r *runner) run(ctx context.Context) error {
 		served <- err
 	}()
 	defer func() { cancel(nil); <-served }()
-	step, list, err := r.decide(ctx)
+	step, err := r.decide(ctx)
 	if err != nil {
 		return r.ended(ctx, err)
 	}
-	return r.ended(ctx, r.etcd(ctx, step, list))
+	return r.ended(ctx, r.etcd(ctx, step))
 }
 
 // ended is the error of a member that was asked to stop, or could not go on.
@@ -157,56 +163,58 @@ func (r *runner) ended(ctx context.Context, err error) error {
 	return err
 }
 
-// decide carries out steps until etcd can start, and returns the last one with the list of
-// members that it was decided from.
-func (r *runner) decide(ctx context.Context) (etcdpod.Step, []etcdpod.Listed, error) {
-	var said etcdpod.Step
+// decide carries out steps until etcd can start, and returns the last one.
+func (r *runner) decide(ctx context.Context) (member.Step, error) {
+	var said member.Step
 	for {
 		seen, admin, err := r.look(ctx)
 		if err != nil {
-			return said, nil, err
+			return said, err
 		}
-		step := etcdpod.Decide(seen)
-		if step != said {
-			r.log.Info("start of the member", "step", step.Do, "why", step.Why)
+		step := seen.Decide()
+		if step.Action != said.Action || step.Why != said.Why {
+			r.log.Info("start of the member", "step", step.Action, "why", step.Why)
 			said = step
 		}
-		r.state.set(func(s *state) { s.waiting = string(step.Do) + ": " + step.Why })
+		r.state.set(func(s *state) { s.waiting = string(step.Action) + ": " + step.Why })
 		err = nil
-		switch step.Do {
-		case etcdpod.Wait:
+		switch step.Action {
+		case member.Wait:
 			err = errors.New(step.Why)
-		case etcdpod.Intend:
+		case member.Intend:
 			if err := r.volume.intend(); err != nil {
-				return said, nil, fmt.Errorf("write to the volume: %w", err)
+				return said, fmt.Errorf("write to the volume: %w", err)
 			}
-		case etcdpod.Discard:
+		case member.Discard:
 			if err := r.volume.discard(); err != nil {
-				return said, nil, fmt.Errorf("move the data of the removed member: %w", err)
+				return said, fmt.Errorf("move the data of the removed member: %w", err)
 			}
-		case etcdpod.Remove:
-			err = call(ctx, func(ctx context.Context) error { return admin.Remove(ctx, step.Member) })
-		case etcdpod.Add:
-			err = call(ctx, func(ctx context.Context) error { return admin.Add(ctx, r.self.peer()) })
+		case member.Remove:
+			err = call(ctx, func(ctx context.Context) error { return admin.Remove(ctx, step.ID) })
+		case member.Add:
+			err = call(ctx, func(ctx context.Context) error {
+				_, err := admin.Add(ctx, r.self.peer())
+				return err
+			})
 		default:
-			closeAdmin(admin)
-			return step, seen.List, nil
+			closeGroup(admin)
+			return step, nil
 		}
-		closeAdmin(admin)
-		if err != nil && step.Do != etcdpod.Wait {
-			r.log.Warn("the step failed, and is tried again", "step", step.Do, "error", err)
+		closeGroup(admin)
+		if err != nil && step.Action != member.Wait {
+			r.log.Warn("the step failed, and is tried again", "step", step.Action, "error", err)
 		}
 		if err != nil {
 			if err := pause(ctx, again); err != nil {
-				return said, nil, err
+				return said, err
 			}
 		}
 	}
 }
 
-func closeAdmin(c *etcdstore.Admin) {
+func closeGroup(c *etcdstore.Group) {
 	if c != nil {
-		_ = c.Close()
+		c.Close()
 	}
 }
 
@@ -227,19 +235,19 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // look returns what is known now, and the client that the list of members came from; nil
 // without one.
-func (r *runner) look(ctx context.Context) (etcdpod.Seen, *etcdstore.Admin, error) {
-	seen := etcdpod.Seen{
+func (r *runner) look(ctx context.Context) (member.Fixed, *etcdstore.Group, error) {
+	seen := member.Fixed{
 		Name:     r.self.name,
 		Peer:     r.self.peer(),
 		Token:    r.s.token,
-		Reports:  map[string]etcdpod.Report{},
+		Reports:  map[string]member.Report{},
 		Snapshot: r.s.snapshot,
 	}
 	var err error
-	if seen.Data, seen.ID, err = r.volume.state(); err != nil {
+	if seen.Holds, seen.ID, err = r.volume.state(); err != nil {
 		return seen, nil, fmt.Errorf("read the volume: %w", err)
 	}
-	r.state.set(func(s *state) { s.report.Data = seen.Data })
+	r.state.set(func(s *state) { s.report.Holds = seen.Holds })
 	ours, err := clientTLS(r.s.tls, r.log)
 	if err != nil {
 		return seen, nil, err
@@ -256,7 +264,7 @@ func (r *runner) look(ctx context.Context) (etcdpod.Seen, *etcdstore.Admin, erro
 		}
 		seen.Reports[h.name] = report
 		// Only members of this cluster may say who belongs to it.
-		if report.Token == r.s.token && report.Data == etcdpod.DataPresent {
+		if report.Token == r.s.token && report.Holds == member.HoldsData {
 			endpoints = append(endpoints, h.client())
 		}
 	}
@@ -268,53 +276,43 @@ func (r *runner) look(ctx context.Context) (etcdpod.Seen, *etcdstore.Admin, erro
 		return seen, nil, err
 	}
 	if err := call(ctx, func(ctx context.Context) (err error) {
-		seen.List, _, err = admin.List(ctx)
+		_, seen.Members, err = admin.List(ctx)
 		return err
 	}); err != nil {
 		r.log.Debug("no quorum answers", "error", err)
-		_ = admin.Close()
+		admin.Close()
 		return seen, nil, ctx.Err()
 	}
 	return seen, admin, nil
 }
 
-func (r *runner) dial(endpoints []string) (*etcdstore.Admin, error) {
+func (r *runner) dial(endpoints []string) (*etcdstore.Group, error) {
 	t, err := clientTLS(r.s.rootTLS, r.log)
 	if err != nil {
 		return nil, err
 	}
-	return etcdstore.OpenAdmin(etcdstore.Config{Endpoints: endpoints, TLS: t})
+	return etcdstore.OpenGroup(etcdstore.Config{Endpoints: endpoints, TLS: t})
 }
 
 // etcd runs etcd for a step until ctx ends or it does.
-func (r *runner) etcd(ctx context.Context, step etcdpod.Step, list []etcdpod.Listed) error {
+func (r *runner) etcd(ctx context.Context, step member.Step) error {
 	begin := "existing"
 	initial := r.initial(r.all)
-	switch step.Do {
-	case etcdpod.Bootstrap:
+	switch step.Action {
+	case member.Begin:
 		begin = "new"
 		if err := r.volume.prepare(); err != nil {
 			return fmt.Errorf("prepare the volume: %w", err)
 		}
-	case etcdpod.Restore:
+	case member.Restore:
 		if err := r.restore(ctx); err != nil {
 			return err
 		}
-	case etcdpod.Join:
+	case member.Join:
 		if err := r.volume.prepare(); err != nil {
 			return fmt.Errorf("prepare the volume: %w", err)
 		}
-		parts := []string{}
-		for _, l := range list {
-			name := l.Name
-			if l.ID == step.Member {
-				name = r.self.name
-			}
-			for _, p := range l.Peers {
-				parts = append(parts, name+"="+p)
-			}
-		}
-		initial = strings.Join(parts, ",")
+		initial = step.Initial
 	}
 	ca, cert, key := files(r.s.tls)
 	listen := func(port string) string { return "https://" + net.JoinHostPort(r.s.listen, port) }
@@ -345,7 +343,7 @@ func (r *runner) etcd(ctx context.Context, step etcdpod.Step, list []etcdpod.Lis
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start etcd: %w", err)
 	}
-	r.state.set(func(s *state) { s.running, s.report.Data = true, etcdpod.DataPresent })
+	r.state.set(func(s *state) { s.running, s.report.Holds = true, member.HoldsData })
 	tending, stop := context.WithCancel(ctx)
 	tended := make(chan struct{})
 	go func() { defer close(tended); r.tend(tending) }()
@@ -400,7 +398,7 @@ func (r *runner) restore(ctx context.Context) error {
 		return fmt.Errorf("restore snapshot %s: %w: %s", r.s.snapshot, err, out)
 	}
 	r.log.Info("restored", "snapshot", r.s.snapshot)
-	return errors.Join(os.Rename(dir, r.volume.data()), syncDir(r.volume.dir), remove(file))
+	return errors.Join(os.Rename(dir, r.volume.data()), meet.SyncDir(r.volume.dir), remove(file))
 }
 
 // fetch writes the snapshot that is offered into a file.
@@ -423,7 +421,7 @@ func (r *runner) fetch(ctx context.Context, file string) (err error) {
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, reportLimit))
+		text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
 		return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text)))
 	}
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
@@ -460,13 +458,10 @@ func (r *runner) settle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = local.Close() }()
-	var self etcdstore.Self
-	if err := call(ctx, func(ctx context.Context) (err error) {
-		self, err = local.Self(ctx, r.self.client())
-		return err
-	}); err != nil {
-		return err
+	defer local.Close()
+	self := local.Ask(ctx, r.self.client())[0]
+	if self.Err != nil {
+		return self.Err
 	}
 	if err := r.volume.identify(self.ID); err != nil {
 		return fmt.Errorf("write to the volume: %w", err)
@@ -481,7 +476,7 @@ func (r *runner) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = others.Close() }()
+		defer others.Close()
 		if err := call(ctx, func(ctx context.Context) error { return others.Promote(ctx, self.ID) }); err != nil {
 			return err
 		}

@@ -3,18 +3,12 @@ package etcdpod
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/certs"
 )
 
 // Lifetimes of certificates. A leaf is replaced when a third of its lifetime is left.
@@ -104,11 +99,11 @@ func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns
 		return err
 	}
 	if ca == nil {
-		p, err := issue(nil, pkix.Name{CommonName: name + "-ca"}, nil, now, authorityLife)
+		p, err := certs.Issue(nil, name+"-ca", nil, now, authorityLife)
 		if err != nil {
 			return err
 		}
-		ca = &secret{Data: p.data(p.cert)}
+		ca = &secret{Data: dataOf(p, p)}
 		if err := k.put(ctx, name+"-ca", ca, false); err != nil {
 			return err
 		}
@@ -133,7 +128,7 @@ func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns
 				continue
 			}
 		}
-		p, err := issue(authority, pkix.Name{CommonName: w.common}, w.dns, now, leafLife)
+		p, err := certs.Issue(authority, w.common, w.dns, now, leafLife)
 		if err != nil {
 			return err
 		}
@@ -141,7 +136,7 @@ func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns
 		if old != nil {
 			s = old
 		}
-		s.Data = p.data(authority.cert)
+		s.Data = dataOf(p, authority)
 		if err := k.put(ctx, w.name, s, old != nil); err != nil {
 			return err
 		}
@@ -151,112 +146,41 @@ func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns
 }
 
 // stale returns why a certificate has to be replaced; "": it has not.
-func stale(data map[string][]byte, authority *authorityPair, w wanted, now time.Time) string {
+func stale(data map[string][]byte, authority *certs.Pair, w wanted, now time.Time) string {
 	p, err := parse(data)
 	if err != nil {
 		return "made again: " + err.Error()
 	}
-	life := p.cert.NotAfter.Sub(p.cert.NotBefore)
+	life := p.Cert.NotAfter.Sub(p.Cert.NotBefore)
 	switch {
-	case p.cert.CheckSignatureFrom(authority.cert) != nil,
-		!bytes.Equal(data["ca.crt"], encode("CERTIFICATE", authority.cert.Raw)):
+	case p.Cert.CheckSignatureFrom(authority.Cert) != nil,
+		!bytes.Equal(data["ca.crt"], authority.CertPEM):
 		return "made again: another authority signed it"
-	case p.cert.Subject.CommonName != w.common:
-		return "made again: it is of " + p.cert.Subject.CommonName
-	case p.cert.NotAfter.Sub(now) < life/3:
-		return "renewed: it would have expired at " + p.cert.NotAfter.UTC().Format(time.RFC3339)
+	case p.Cert.Subject.CommonName != w.common:
+		return "made again: it is of " + p.Cert.Subject.CommonName
+	case p.Cert.NotAfter.Sub(now) < life/3:
+		return "renewed: it would have expired at " + p.Cert.NotAfter.UTC().Format(time.RFC3339)
 	}
 	for _, n := range w.dns {
-		if p.cert.VerifyHostname(n) != nil {
+		if p.Cert.VerifyHostname(n) != nil {
 			return "made again: it lacks " + n
 		}
 	}
 	return ""
 }
 
-// authorityPair is a certificate with its key.
-type authorityPair struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
-}
-
-// data is the contents of a Secret, as cert-manager writes it.
-func (p *authorityPair) data(ca *x509.Certificate) map[string][]byte {
-	return map[string][]byte{
-		"tls.crt": encode("CERTIFICATE", p.cert.Raw),
-		"tls.key": p.pem,
-		"ca.crt":  encode("CERTIFICATE", ca.Raw),
-	}
-}
-
-func encode(kind string, b []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b})
-}
-
-// issue makes a certificate that by signs; nil: an authority, which signs itself.
-func issue(by *authorityPair, subject pkix.Name, dns []string, now time.Time,
-	life time.Duration) (*authorityPair, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, err
-	}
-	t := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      subject,
-		// Clocks of machines differ.
-		NotBefore: now.Add(-10 * time.Minute),
-		NotAfter:  now.Add(life),
-		KeyUsage:  x509.KeyUsageDigitalSignature,
-	}
-	for _, n := range dns {
-		if ip := net.ParseIP(n); ip != nil {
-			t.IPAddresses = append(t.IPAddresses, ip)
-		} else {
-			t.DNSNames = append(t.DNSNames, n)
-		}
-	}
-	parent, signer := t, key
-	if by == nil {
-		t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
-	} else {
-		parent, signer = by.cert, by.key
-		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-		if len(dns) > 0 {
-			t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
-			t.IPAddresses = append(t.IPAddresses, net.IPv4(127, 0, 0, 1))
-		}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, t, parent, key.Public(), signer)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, err
-	}
-	b, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	return &authorityPair{cert, key, encode("EC PRIVATE KEY", b)}, nil
+// dataOf is the contents of a Secret, as cert-manager writes it.
+func dataOf(p, authority *certs.Pair) map[string][]byte {
+	return map[string][]byte{"tls.crt": p.CertPEM, "tls.key": p.KeyPEM, "ca.crt": authority.CertPEM}
 }
 
 // parse reads the certificate and key of a Secret.
-func parse(data map[string][]byte) (*authorityPair, error) {
-	p, err := tls.X509KeyPair(data["tls.crt"], data["tls.key"])
+func parse(data map[string][]byte) (*certs.Pair, error) {
+	p, err := certs.ParsePair(data["tls.crt"], data["tls.key"])
 	if err != nil {
 		return nil, fmt.Errorf("tls.crt and tls.key: %w", err)
 	}
-	key, ok := p.PrivateKey.(*ecdsa.PrivateKey)
-	if !ok {
-		return nil, errors.New("tls.key is no ECDSA key")
-	}
-	return &authorityPair{p.Leaf, key, data["tls.key"]}, nil
+	return p, nil
 }
 
 // kubernetes are the Secrets of a namespace, over the API.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,16 +16,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/internal/etcdpod"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 )
 
 // stamp is the time in the name of a snapshot, so that names sort by time.
 const stamp = "2006-01-02t15-04-05z"
 
+// suffix ends the names of complete snapshots.
+const suffix = ".snapshot"
+
 // store is a directory with snapshots.
 type store struct {
-	dir  string
+	meet.Snapshots
 	keep int
 }
 
@@ -37,70 +40,8 @@ func storeFlags(cmd *cobra.Command) func() (store, error) {
 		if *keep < 1 {
 			return store{}, cli.UsageError("--keep is %d: keep at least one snapshot", *keep)
 		}
-		return store{*dir, *keep}, nil
+		return store{meet.Snapshots{Dir: *dir, Layout: stamp, Suffix: suffix}, *keep}, nil
 	}
-}
-
-// list returns the names of the files, oldest snapshot first.
-func (s store) list() ([]string, error) {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, e := range entries {
-		if e.Type().IsRegular() {
-			out = append(out, e.Name())
-		}
-	}
-	return out, nil
-}
-
-// latest returns when the last snapshot was taken, the zero time if there is none.
-func (s store) latest() (time.Time, error) {
-	names, err := s.list()
-	if err != nil {
-		return time.Time{}, err
-	}
-	var last time.Time
-	for _, n := range names {
-		text, ok := strings.CutSuffix(n, etcdpod.Suffix)
-		at, err := time.Parse(stamp, text)
-		if ok && err == nil && at.After(last) {
-			last = at
-		}
-	}
-	return last, nil
-}
-
-// take writes a snapshot, which is complete or not there, and removes the oldest.
-func (s store) take(ctx context.Context, c *etcdstore.Admin, now time.Time) (name string, size int64, removed int,
-	err error) {
-	name = now.UTC().Format(stamp) + etcdpod.Suffix
-	part := filepath.Join(s.dir, "taking.part")
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return name, 0, 0, err
-	}
-	size, err = c.Snapshot(ctx, f)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		_ = os.Remove(part)
-		return name, size, 0, fmt.Errorf("snapshot into %s: %w", s.dir, err)
-	}
-	if err := errors.Join(os.Rename(part, filepath.Join(s.dir, name)), syncDir(s.dir)); err != nil {
-		return name, size, 0, err
-	}
-	names, err := s.list()
-	if err != nil {
-		return name, size, 0, err
-	}
-	old := etcdpod.Expired(names, s.keep)
-	for _, o := range old {
-		if err := os.Remove(filepath.Join(s.dir, o)); err != nil {
-			return name, size, 0, err
-		}
-	}
-	return name, size, len(old), nil
 }
 
 func snapshotCommand(a *cli.App) *cobra.Command {
@@ -123,20 +64,14 @@ func snapshotCommand(a *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = c.Close() }()
-		name, size, removed, err := s.take(ctx, c, time.Now())
+		defer c.Close()
+		list, removed, err := s.Take(ctx, c, "", time.Now(), s.keep)
 		if err != nil {
-			return cli.Exit(cli.ExitUnavailable, err)
+			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("snapshot into %s: %w", s.Dir, err))
 		}
-		names, err := s.list()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(a.Out, "%s: %d bytes; removed %d; there are:\n", name, size, removed)
-		for _, n := range names {
-			if strings.HasSuffix(n, etcdpod.Suffix) {
-				fmt.Fprintln(a.Out, "  "+n)
-			}
+		fmt.Fprintf(a.Out, "%s: %d bytes; removed %d; there are:\n", filepath.Base(list[0].Path), list[0].Size, removed)
+		for _, one := range slices.Backward(list) {
+			fmt.Fprintln(a.Out, "  "+filepath.Base(one.Path))
 		}
 		return nil
 	}
@@ -191,7 +126,7 @@ type snapshotKeeper struct {
 	store                  store
 	every, defragmentEvery time.Duration
 	least                  int64
-	connect                func() (*etcdstore.Admin, []string, error)
+	connect                func() (*etcdstore.Group, []string, error)
 
 	failing      map[string]bool
 	taken        prometheus.Gauge
@@ -221,11 +156,11 @@ func (k *snapshotKeeper) run(ctx context.Context, listen, dir string) error {
 	for _, task := range []string{"snapshot", "defragment"} {
 		k.failures.WithLabelValues(task)
 	}
-	if k.store.dir != "" {
+	if k.store.Dir != "" {
 		registry.MustRegister(k.taken)
 	}
 	go func() {
-		cancel(serve(ctx, net.JoinHostPort(listen, reportPort), dir, offer(k.store.dir), log))
+		cancel(serve(ctx, net.JoinHostPort(listen, reportPort), dir, offer(k.store.Dir), log))
 	}()
 	metrics := &http.Server{
 		Addr:              net.JoinHostPort(listen, metricsPort),
@@ -249,8 +184,12 @@ func (k *snapshotKeeper) run(ctx context.Context, listen, dir string) error {
 
 // do does what is due.
 func (k *snapshotKeeper) do(ctx context.Context, now time.Time) {
-	if k.store.dir != "" {
-		last, err := k.store.latest()
+	if k.store.Dir != "" {
+		list, err := k.store.List()
+		var last time.Time
+		if len(list) > 0 {
+			last = list[0].At
+		}
 		if err == nil && now.Sub(last) >= k.every {
 			err = k.snapshot(ctx, now)
 		} else if err == nil {
@@ -262,7 +201,7 @@ func (k *snapshotKeeper) do(ctx context.Context, now time.Time) {
 		c, endpoints, err := k.connect()
 		if err == nil {
 			err = defragment(ctx, k.app.Err, c, endpoints, k.least)
-			_ = c.Close()
+			c.Close()
 		}
 		k.outcome("defragment", err)
 		if err == nil {
@@ -276,16 +215,17 @@ func (k *snapshotKeeper) snapshot(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }()
+	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	name, size, removed, err := k.store.take(ctx, c, now)
+	list, removed, err := k.store.Take(ctx, c, "", now, k.store.keep)
 	if err != nil {
-		return err
+		return fmt.Errorf("snapshot into %s: %w", k.store.Dir, err)
 	}
-	logger(k.app).Info("snapshot taken", "name", name, "bytes", size, "removed", removed)
-	k.taken.Set(float64(now.Unix()))
-	k.size.Set(float64(size))
+	last := list[0]
+	logger(k.app).Info("snapshot taken", "name", filepath.Base(last.Path), "bytes", last.Size, "removed", removed)
+	k.taken.Set(float64(last.At.Unix()))
+	k.size.Set(float64(last.Size))
 	return nil
 }
 
@@ -311,7 +251,7 @@ func offer(dir string) http.Handler {
 		switch {
 		case !named(r, memberName):
 			http.Error(w, "the certificate is not that of a member", http.StatusForbidden)
-		case dir == "" || filepath.Base(name) != name || !strings.HasSuffix(name, etcdpod.Suffix):
+		case dir == "" || filepath.Base(name) != name || !strings.HasSuffix(name, suffix):
 			http.Error(w, "that is not the name of a snapshot", http.StatusBadRequest)
 		default:
 			http.ServeFile(w, r, filepath.Join(dir, name))

@@ -8,7 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/flakelease/allocator/internal/etcdpod"
+	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 // A volume is the directory of one cluster in a member's volume. Its name is the cluster's
@@ -18,16 +19,16 @@ type volume struct{ dir string }
 func (v volume) data() string { return filepath.Join(v.dir, "data") }
 
 // state says what the volume holds, and the member ID in the data, 0 if it is not known.
-func (v volume) state() (etcdpod.Data, uint64, error) {
-	logs, err := filepath.Glob(filepath.Join(v.data(), "member", "wal", "*.wal"))
+func (v volume) state() (member.Holds, uint64, error) {
+	has, err := meet.HasLog(v.data())
 	if err != nil {
 		return "", 0, err
 	}
-	if len(logs) > 0 {
+	if has {
 		var id struct{ Member uint64 }
 		b, err := os.ReadFile(filepath.Join(v.dir, "identity"))
 		if errors.Is(err, fs.ErrNotExist) {
-			return etcdpod.DataPresent, 0, nil
+			return member.HoldsData, 0, nil
 		}
 		if err != nil {
 			return "", 0, err
@@ -35,13 +36,13 @@ func (v volume) state() (etcdpod.Data, uint64, error) {
 		if err := json.Unmarshal(b, &id); err != nil {
 			return "", 0, fmt.Errorf("%s: %w; remove the file", filepath.Join(v.dir, "identity"), err)
 		}
-		return etcdpod.DataPresent, id.Member, nil
+		return member.HoldsData, id.Member, nil
 	}
 	switch _, err := os.Stat(filepath.Join(v.dir, "intended")); {
 	case err == nil:
-		return etcdpod.DataIntended, 0, nil
+		return member.HoldsIntent, 0, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return etcdpod.DataNone, 0, nil
+		return member.HoldsNothing, 0, nil
 	default:
 		return "", 0, err
 	}
@@ -53,14 +54,10 @@ func (v volume) intend() error { return v.write("intended", nil) }
 // identify writes whose data these are. From then on the member has voted, so that without its
 // data it may not begin the cluster any more.
 func (v volume) identify(id uint64) error {
-	b, err := json.Marshal(struct{ Member uint64 }{id})
-	if err != nil {
-		return err
-	}
 	if err := remove(filepath.Join(v.dir, "intended")); err != nil {
 		return err
 	}
-	return v.write("identity", b)
+	return v.write("identity", struct{ Member uint64 }{id})
 }
 
 // prepare makes room for the data of a member that begins or joins. Data without a log of writes
@@ -80,27 +77,15 @@ func (v volume) discard() error {
 		return err
 	}
 	return errors.Join(remove(filepath.Join(v.dir, "identity")), remove(filepath.Join(v.dir, "intended")),
-		syncDir(v.dir))
+		meet.SyncDir(v.dir))
 }
 
 // write writes a file so that it is there after a crash, whole or not at all.
-func (v volume) write(name string, b []byte) (err error) {
+func (v volume) write(name string, content any) error {
 	if err := os.MkdirAll(v.dir, 0o700); err != nil {
 		return err
 	}
-	temp := filepath.Join(v.dir, name+".part")
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, filepath.Join(v.dir, name)); err != nil {
-		return err
-	}
-	return errors.Join(syncDir(v.dir), syncDir(filepath.Dir(v.dir)))
+	return errors.Join(meet.WriteJSON(filepath.Join(v.dir, name), content), meet.SyncDir(filepath.Dir(v.dir)))
 }
 
 // remove removes a file that may not be there.
@@ -109,12 +94,4 @@ func remove(path string) error {
 		return err
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -1,0 +1,150 @@
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// Health is how the member and its cluster are, as the node saw them last.
+type Health struct {
+	Up       bool // The member of this node answers.
+	Quorum   member.Quorum
+	Size     int64
+	Snapshot time.Time // when the latest was written; zero: never
+}
+
+// Health returns it. It may be called at any time.
+func (i *Inside) Health() Health {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.health
+}
+
+// tend looks after a member until it ends or ctx does.
+func (i *Inside) tend(ctx context.Context, c *child) {
+	tick := time.NewTicker(tendEvery)
+	defer tick.Stop()
+	soon := time.NewTicker(tendEvery / 10) // until it has answered once
+	defer soon.Stop()
+	for known := false; ; {
+		if !known {
+			known = i.look(ctx)
+			if known {
+				soon.Stop()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.ended:
+			return
+		case <-soon.C:
+		case <-tick.C:
+			if known {
+				i.look(ctx)
+			}
+		}
+	}
+}
+
+// look notes who the members are, promotes this one, and writes a snapshot if it is time. It
+// reports whether the member answered.
+func (i *Inside) look(ctx context.Context) bool {
+	own := i.cfg.Etcd.ClientURL(i.host)
+	var s member.Status
+	var list []member.Member
+	var all []member.Status
+	err := i.group(ctx, []string{own}, func(ctx context.Context, g *etcdstore.Group) (err error) {
+		if s = g.Ask(ctx, own)[0]; s.Err != nil || s.Learner { // A learner answers nothing else.
+			return s.Err
+		}
+		if _, list, err = g.List(ctx); err == nil {
+			all = g.Status(ctx, list)
+		}
+		return err
+	})
+	i.saw(s, all)
+	if err != nil {
+		return false
+	}
+	i.note(s, list)
+	if s.Learner {
+		i.promote(ctx, s.ID)
+	}
+	i.snapshotIfDue(ctx, own, s.Learner)
+	return true
+}
+
+// saw keeps what Health returns.
+func (i *Inside) saw(s member.Status, all []member.Status) {
+	snapshots, _ := i.dir.Snapshots().List()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size}
+	if len(all) == 0 { // Nobody says who they are; those that were still vote.
+		h.Quorum = i.health.Quorum
+		h.Quorum.Healthy = 0
+	}
+	if len(snapshots) > 0 {
+		h.Snapshot = snapshots[0].At
+	}
+	i.health = h
+}
+
+// note writes the marker if what it says has changed.
+func (i *Inside) note(s member.Status, list []member.Member) {
+	data, err := i.dir.read()
+	if err != nil || data == nil {
+		i.cfg.Log.Warn("member.json of etcd inside is gone", "error", err)
+		return
+	}
+	before := *data
+	data.Cluster, data.ID = s.Cluster, s.ID
+	if len(list) > 0 {
+		data.Members = list
+	}
+	if reflect.DeepEqual(before, *data) {
+		return
+	}
+	if err := meet.WriteJSON(i.dir.marker(), data); err != nil {
+		i.cfg.Log.Warn("member.json of etcd inside cannot be written", "error", err)
+	}
+	if len(list) != len(before.Members) || before.Cluster == 0 {
+		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.host, "members",
+			len(list), "learner", s.Learner)
+	}
+	if len(list) == 1 {
+		i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
+			"two more with etcd.join, or keep its snapshots elsewhere")
+	}
+}
+
+func (i *Inside) promote(ctx context.Context, id uint64) {
+	data, err := i.dir.read()
+	if err != nil || data == nil {
+		return
+	}
+	var others []string
+	for _, host := range i.join {
+		if host != i.host {
+			others = append(others, i.cfg.Etcd.ClientURL(host))
+		}
+	}
+	err = i.group(ctx, others, func(ctx context.Context, g *etcdstore.Group) error { return g.Promote(ctx, id) })
+	switch {
+	case err == nil:
+		i.cfg.Log.Info("etcd inside has caught up and votes now", "member", i.host)
+	case errors.Is(err, etcdstore.ErrNotReady):
+		i.say(slog.LevelInfo, "etcd inside waits", "it catches up with the other members")
+	default:
+		i.say(slog.LevelError, "etcd inside cannot become a voting member", err.Error())
+	}
+}

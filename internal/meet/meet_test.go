@@ -1,0 +1,161 @@
+package meet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// A member of an unknown kind must not count as one that agrees to begin.
+func TestParseReport(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"name":"a","token":"1","data":"none"}`:     "",
+		`{"name":"a","token":"1","data":"intended"}`: "",
+		`{"name":"a","token":"1","data":"present"}`:  "",
+		`{"name":"a","token":"1"}`:                   "as data",
+		`{"name":"a","token":"1","data":"future"}`:   `"future" as data`,
+		`{"name":"b","token":"1","data":"none"}`:     "belongs to another member",
+		`{"name":"a"`:                                "not that of a member",
+		``:                                           "not that of a member",
+	} {
+		r, err := ParseReport([]byte(text), "a")
+		switch {
+		case want == "" && (err != nil || r.Name != "a"):
+			t.Errorf("%s: %+v, %v", text, r, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || r != member.Report{}):
+			t.Errorf("%s: %+v, %v; want %q", text, r, err, want)
+		}
+	}
+}
+
+// What others send is refused or read, and never more.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"host":"a","process":"x","join":["a"],"now":"2026-11-20T12:00:00Z"}`))
+	f.Add([]byte(`[{"id":1,"peerURLs":["http://a:2380"],"name":"a","clientURLs":["http://a:2379"],"isLearner":true}]`))
+	f.Add([]byte(`{"name":"a","token":"1","data":"present"}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if w, err := ParseWaiting(body); (w == nil) != (err != nil) {
+			t.Errorf("%v, %v", w, err)
+		}
+		list, err := ParseMembers(body)
+		if err != nil && list != nil {
+			t.Errorf("%v, %v", list, err)
+		}
+		for _, m := range list {
+			_ = member.HostOf(m.Label())
+		}
+		// Whatever the only other member reports, one without data begins only after a report that is whole.
+		r, err := ParseReport(body, "a")
+		known := r.Holds == member.HoldsNothing || r.Holds == member.HoldsIntent || r.Holds == member.HoldsData
+		if (err == nil) != (known && r.Name == "a") {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// An answer without end is cut, and one that is late is an error.
+func TestGet(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.CopyN(w, endless{}, 4*maxAnswer)
+	}))
+	defer s.Close()
+	status, body, _, err := Get(t.Context(), s.Client(), s.URL)
+	if err != nil || status != http.StatusOK || len(body) != maxAnswer {
+		t.Errorf("status %d, %d bytes, %v", status, len(body), err)
+	}
+	if _, _, _, err := Get(t.Context(), s.Client(), "http://127.0.0.1:1"); err == nil || strings.Contains(err.Error(), "Get ") {
+		t.Errorf("nobody listens: %v", err)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// Snapshots are taken whole, and the oldest give way; nothing else is removed.
+func TestSnapshots(t *testing.T) {
+	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	g, err := etcdstore.OpenGroup(etcdstore.Config{Endpoints: []string{server.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	s := Snapshots{Dir: filepath.Join(t.TempDir(), "x"), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
+	if list, err := s.List(); len(list) > 0 || err != nil {
+		t.Errorf("no directory: %v, %v", list, err)
+	}
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for i, kind := range []string{"", "hourly", "", ""} {
+		list, removed, err := s.Take(t.Context(), g, kind, now.Add(time.Duration(i)*time.Hour), 2)
+		if err != nil || len(list) != min(i+1, 2) || removed != max(0, min(i-1, 1)) || list[0].Size < 1024 ||
+			!list[0].At.Equal(now.Add(time.Duration(i)*time.Hour)) {
+			t.Errorf("%d: %+v, removed %d, %v", i, list, removed, err)
+		}
+		for _, other := range []string{"notes", "lost.snapshot", "a-b.snapshot", "2020-01-01t00-00-00z.snapshot.part"} {
+			if err := os.WriteFile(filepath.Join(s.Dir, other), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if files, err := filepath.Glob(filepath.Join(s.Dir, "*")); err != nil || len(files) != 6 {
+		t.Errorf("there are %v, %v", files, err)
+	}
+	// What a crash left goes after an hour.
+	left := filepath.Join(s.Dir, ".2026-11-20t12-00-00z.snapshot-123")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for after, there := range map[time.Duration]bool{0: true, 2 * time.Hour: false} {
+		if err := errors.Join(os.WriteFile(left, nil, 0o600), os.Chtimes(left, began, began)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Take(t.Context(), g, "", began.Add(after), 2); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(left); (err == nil) != there {
+			t.Errorf("%v later what a crash left: %v", after, err)
+		}
+	}
+	// A group whose members are gone leaves no half of a snapshot.
+	server.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := Save(ctx, g, filepath.Join(s.Dir, "half")); err == nil {
+		t.Error("a snapshot of nobody was taken")
+	}
+	if _, err := os.Stat(filepath.Join(s.Dir, "half")); err == nil {
+		t.Error("there is a snapshot of nobody")
+	}
+}
+
+func TestReplace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := WriteJSON(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	failed := errors.New("full")
+	if err := Replace(path, func(w io.Writer) error { _, _ = w.Write([]byte("half")); return failed }); !errors.Is(err, failed) {
+		t.Errorf("got %v", err)
+	}
+	text, err := os.ReadFile(path)
+	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*"))
+	if err != nil || string(text) != "1\n" || len(left) > 0 {
+		t.Errorf("after a failed write: %q, %v, left %v", text, err, left)
+	}
+}

@@ -1,0 +1,89 @@
+package meet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+)
+
+// Snapshots is a directory of snapshots. Their names are an optional kind with a dash, the time in
+// UTC as Layout has it, and Suffix.
+type Snapshots struct {
+	Dir, Layout, Suffix string
+}
+
+// Snapshot is a snapshot in a directory.
+type Snapshot struct {
+	Path string    `json:"path"`
+	At   time.Time `json:"at"`
+	Size int64     `json:"size"`
+}
+
+// Path returns where a snapshot of a kind and a time is. The kind has no dash; "": none.
+func (s Snapshots) Path(kind string, at time.Time) string {
+	if kind != "" {
+		kind += "-"
+	}
+	return filepath.Join(s.Dir, kind+at.UTC().Format(s.Layout)+s.Suffix)
+}
+
+// List returns the snapshots, the latest first. Other files are left out. Without a directory there
+// are none.
+func (s Snapshots) List() (out []Snapshot, err error) {
+	entries, err := os.ReadDir(s.Dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), s.Suffix)
+		at, err := time.Parse(s.Layout, name)
+		if err != nil {
+			_, name, _ = strings.Cut(name, "-")
+			at, err = time.Parse(s.Layout, name)
+		}
+		info, stat := e.Info()
+		if ok && err == nil && stat == nil && info.Mode().IsRegular() {
+			out = append(out, Snapshot{Path: filepath.Join(s.Dir, e.Name()), At: at, Size: info.Size()})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Snapshot) int { return b.At.Compare(a.At) })
+	return out, err
+}
+
+// Take writes a snapshot of a member of g, and then removes the oldest until keep are left. It
+// returns those that are left, the latest first, and how many it removed.
+func (s Snapshots) Take(ctx context.Context, g *etcdstore.Group, kind string, now time.Time, keep int) (
+	left []Snapshot, removed int, err error) {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return nil, 0, err
+	}
+	// What a crash left is as large as a snapshot. Another process may be writing a later one.
+	parts, _ := filepath.Glob(filepath.Join(s.Dir, ".*"+s.Suffix+"-*"))
+	for _, path := range parts {
+		if info, err := os.Stat(path); err == nil && now.Sub(info.ModTime()) > time.Hour {
+			_ = os.Remove(path)
+		}
+	}
+	if err := Save(ctx, g, s.Path(kind, now)); err != nil {
+		return nil, 0, err
+	}
+	list, err := s.List()
+	keep = min(keep, len(list))
+	for _, old := range list[keep:] {
+		err = cmp.Or(err, os.Remove(old.Path))
+	}
+	return list[:keep], len(list) - keep, err
+}
+
+// Save writes a snapshot of a member of g into a file.
+func Save(ctx context.Context, g *etcdstore.Group, path string) error {
+	return Replace(path, func(w io.Writer) error { return g.Snapshot(ctx, w) })
+}
