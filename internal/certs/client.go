@@ -22,10 +22,10 @@ type ClientFiles struct {
 	Prefix string
 }
 
-// Client has the TLS configuration of connections. All methods are safe for concurrent
-// use.
+// Client has the TLS configuration of connections, and the methods of the files that it is read
+// from. All methods are safe for concurrent use.
 type Client struct {
-	files *reload.Value[*calling]
+	*reload.Value[*calling]
 	least uint16
 }
 
@@ -62,24 +62,9 @@ func NewClient(what string, f ClientFiles, least uint16, log *slog.Logger) (*Cli
 	return &Client{v, least}, nil
 }
 
-// Run reloads changed files until ctx ends, and returns nil then.
-func (c *Client) Run(ctx context.Context) error { return c.files.Run(ctx) }
-
-// Check reloads changed files now.
-func (c *Client) Check() { c.files.Check() }
-
-// Reload makes Run check the files now.
-func (c *Client) Reload() { c.files.Reload() }
-
-// Failing reports whether the current files are invalid.
-func (c *Client) Failing() bool { return c.files.Failing() }
-
-// Reloads returns how often changed files were loaded.
-func (c *Client) Reloads() int64 { return c.files.Reloads() }
-
 // Expires returns when the certificate in use expires; ok is false if there is none.
 func (c *Client) Expires() (at time.Time, ok bool) {
-	if cert := c.files.Get().cert; cert != nil {
+	if cert := c.Get().cert; cert != nil {
 		return cert.Leaf.NotAfter, true
 	}
 	return at, false
@@ -87,7 +72,7 @@ func (c *Client) Expires() (at time.Time, ok bool) {
 
 // Config returns the configuration from the current files.
 func (c *Client) Config() *tls.Config {
-	now := c.files.Get()
+	now := c.Get()
 	cfg := &tls.Config{MinVersion: c.least, RootCAs: now.servers}
 	if now.cert != nil {
 		cfg.Certificates = []tls.Certificate{*now.cert}

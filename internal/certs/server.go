@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -24,9 +23,10 @@ type ServerFiles struct {
 	Optional bool
 }
 
-// Server has the TLS configuration of listeners. All methods are safe for concurrent use.
+// Server has the TLS configuration of listeners, and the methods of the files that it is read from.
+// All methods are safe for concurrent use.
 type Server struct {
-	files *reload.Value[*serving]
+	*reload.Value[*serving]
 }
 
 // serving is the configuration from one state of the files.
@@ -109,23 +109,8 @@ func pool(file reload.File, pem []byte) (*x509.CertPool, error) {
 	return p, nil
 }
 
-// Run reloads changed files until ctx ends, and returns nil then.
-func (s *Server) Run(ctx context.Context) error { return s.files.Run(ctx) }
-
-// Check reloads changed files now.
-func (s *Server) Check() { s.files.Check() }
-
-// Reload makes Run check the files now.
-func (s *Server) Reload() { s.files.Reload() }
-
-// Failing reports whether the current files are invalid.
-func (s *Server) Failing() bool { return s.files.Failing() }
-
-// Reloads returns how often changed files were loaded.
-func (s *Server) Reloads() int64 { return s.files.Reloads() }
-
 // Expires returns when the certificate in use expires.
-func (s *Server) Expires() time.Time { return s.files.Get().cert.Leaf.NotAfter }
+func (s *Server) Expires() time.Time { return s.Get().cert.Leaf.NotAfter }
 
 // Config returns the configuration of one listener, with its ALPN protocols. New
 // connections use the current files.
@@ -140,7 +125,7 @@ func (s *Server) Config(protocols ...string) *tls.Config {
 	}
 	var last atomic.Pointer[made]
 	current := func() *tls.Config {
-		now := s.files.Get()
+		now := s.Get()
 		if m := last.Load(); m != nil && m.of == now {
 			return m.config
 		}

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -153,7 +153,8 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		return nil, i.dir.heldUnnamed()
 	} else if pid != 0 {
 		c := adopt(i.dir, pid)
-		if data != nil && !i.dir.prepared() && reflect.DeepEqual(i.wants(*data), i.running()) {
+		run, _ := i.dir.running() // What cannot be read differs from every one.
+		if data != nil && !i.dir.prepared() && run == i.wants(*data) {
 			i.cfg.Log.Info("etcd inside runs already: taken over", "process", pid)
 			return c, nil
 		}
@@ -197,8 +198,12 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 	if err != nil {
 		return nil, err
 	}
-	var m *meeting
-	defer func() { m.close() }()
+	var m *http.Server
+	defer func() {
+		if m != nil {
+			_ = m.Close()
+		}
+	}()
 	seen := map[string]member.Answer{}
 	for {
 		for host, a := range i.ask(ctx) {
@@ -318,11 +323,6 @@ func (i *Inside) wants(data member.Data) Run {
 		Quota:    e.Inside.Quota,
 		TLS:      e.TLS,
 	}
-}
-
-func (i *Inside) running() (run Run) {
-	_ = readJSON(i.dir.run(), &run) // zero: differs from every one
-	return run
 }
 
 // group calls members of the cluster.

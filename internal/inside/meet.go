@@ -66,10 +66,8 @@ func checkTLS(files config.TLS, host string, now time.Time) error {
 	return nil
 }
 
-// meeting answers the other members until it is closed.
-type meeting struct{ server *http.Server }
-
-func (i *Inside) meet() (*meeting, error) {
+// meet answers the other members until the server is closed.
+func (i *Inside) meet() (*http.Server, error) {
 	c, err := tlsOf(i.cfg.Etcd.TLS)
 	if err != nil {
 		return nil, err
@@ -86,16 +84,10 @@ func (i *Inside) meet() (*meeting, error) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(i.waiting())
 	})
-	m := &meeting{meet.Server(mux, i.cfg.Log)}
-	m.server.WriteTimeout = meet.Timeout
-	go func() { _ = m.server.Serve(l) }()
-	return m, nil
-}
-
-func (m *meeting) close() {
-	if m != nil {
-		_ = m.server.Close()
-	}
+	server := meet.Server(mux, i.cfg.Log)
+	server.WriteTimeout = meet.Timeout
+	go func() { _ = server.Serve(l) }()
+	return server, nil
 }
 
 func (i *Inside) waiting() member.Waiting {

@@ -2,6 +2,7 @@ package inside
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"math"
@@ -19,9 +20,6 @@ import (
 // syncMetric is the histogram of how long the disk takes to store an entry of the log.
 const syncMetric = "etcd_disk_wal_fsync_duration_seconds_bucket{"
 
-// maxMetrics is more than the metrics of a member have, in bytes.
-const maxMetrics = 4 << 20
-
 // SyncTimes asks the members for the time within which 99 of 100 entries were on their disks since
 // they started, by host. One that does not answer is left out.
 func SyncTimes(ctx context.Context, e config.Etcd) map[string]time.Duration {
@@ -29,25 +27,17 @@ func SyncTimes(ctx context.Context, e config.Etcd) map[string]time.Duration {
 	if err != nil {
 		return nil
 	}
-	client := &http.Client{
-		Timeout:   meet.Timeout,
-		Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true},
-	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
 	out := map[string]time.Duration{}
 	var mu sync.Mutex // guards out
 	var all sync.WaitGroup
 	for _, url := range e.Addresses() {
 		all.Go(func() {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
+			_, page, _, err := meet.Get(ctx, client, url+"/metrics")
 			if err != nil {
 				return
 			}
-			r, err := client.Do(req)
-			if err != nil {
-				return
-			}
-			defer r.Body.Close()
-			if p99, ok := SyncP99(io.LimitReader(r.Body, maxMetrics)); ok {
+			if p99, ok := SyncP99(bytes.NewReader(page)); ok {
 				mu.Lock()
 				defer mu.Unlock()
 				out[member.HostOf(url)] = p99

@@ -41,6 +41,15 @@ func (d Dir) Prepare(r Run) error {
 	return meet.WriteJSON(d.run(), r)
 }
 
+// running returns what Prepare wrote.
+func (d Dir) running() (run Run, err error) {
+	text, err := os.ReadFile(d.run())
+	if err == nil {
+		err = json.Unmarshal(text, &run)
+	}
+	return run, err
+}
+
 // Times of raft. etcd's own are 100 ms and 1 s. An election that comes a second later costs
 // nothing, since windows outlast 25 s without etcd; one that need not be costs a write.
 const (
@@ -67,11 +76,7 @@ func Serve(ctx context.Context, d Dir) error {
 	if d.prepared() {
 		return errPrepared
 	}
-	text, err := os.ReadFile(d.run())
-	var run Run
-	if err == nil {
-		err = json.Unmarshal(text, &run)
-	}
+	run, err := d.running()
 	if err != nil {
 		return d.unfit("has no run.json: %v; \"allocator serve --etcd.inside\" writes it", err)
 	}

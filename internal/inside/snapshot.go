@@ -2,9 +2,7 @@ package inside
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -64,15 +62,4 @@ func (i *Inside) snapshotIfDue(ctx context.Context, own string, learner bool) {
 	if err != nil {
 		i.say(0, "snapshot of etcd inside failed", err.Error())
 	}
-}
-
-func readJSON(path string, v any) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
 }

@@ -26,8 +26,8 @@ import (
 // Timeout bounds one question to another member.
 const Timeout = 2 * time.Second
 
-// maxAnswer bounds an answer, in bytes.
-const maxAnswer = 256 << 10
+// maxAnswer bounds an answer, in bytes. The longest are the metrics of a member.
+const maxAnswer = 1 << 20
 
 // Server returns a server for h whose callers can hold nothing open for long.
 func Server(h http.Handler, log *slog.Logger) *http.Server {
@@ -41,7 +41,8 @@ func Server(h http.Handler, log *slog.Logger) *http.Server {
 }
 
 // Get asks url, and returns an answer of any status.
-func Get(ctx context.Context, client *http.Client, url string) (status int, body []byte, header http.Header, err error) {
+func Get(ctx context.Context, client *http.Client, url string) (status int, body []byte, header http.Header,
+	err error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -38,8 +37,12 @@ func OpenGroup(c Config) (*Group, error) {
 	return &Group{client}, nil
 }
 
-// Close ends the connections.
-func (g *Group) Close() { _ = g.client.Close() }
+// Close ends the connections, if there is a group.
+func (g *Group) Close() {
+	if g != nil {
+		_ = g.client.Close()
+	}
+}
 
 // List returns the members as a majority has them, and the ID of their cluster.
 func (g *Group) List(ctx context.Context) (cluster uint64, list []member.Member, err error) {
@@ -48,19 +51,15 @@ func (g *Group) List(ctx context.Context) (cluster uint64, list []member.Member,
 		return 0, nil, fmt.Errorf("list the members of etcd: %w", because(ctx, err))
 	}
 	for _, m := range r.Members {
-		list = append(list, memberOf(m))
+		list = append(list, member.Member{
+			ID:      m.ID,
+			Name:    m.Name,
+			Peers:   m.PeerURLs,
+			Clients: m.ClientURLs,
+			Learner: m.IsLearner,
+		})
 	}
 	return r.Header.ClusterId, list, nil
-}
-
-func memberOf(m *etcdserverpb.Member) member.Member {
-	return member.Member{
-		ID:      m.ID,
-		Name:    m.Name,
-		Peers:   m.PeerURLs,
-		Clients: m.ClientURLs,
-		Learner: m.IsLearner,
-	}
 }
 
 // Add adds a member that has not started, without a vote.

@@ -101,6 +101,21 @@ func (c *call) open() (config.Config, *etcdstore.Group, error) {
 	return s, g, nil
 }
 
+// with returns what runs f with the members, for as long as --timeout says.
+func (c *call) with(f func(ctx context.Context, s config.Config, g *etcdstore.Group, args []string) error) func(
+	*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, g, err := c.open()
+		if err != nil {
+			return err
+		}
+		defer g.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
+		defer cancel()
+		return f(ctx, s, g, args)
+	}
+}
+
 // seen is what the members say.
 type seen struct {
 	list    []member.Status

@@ -12,7 +12,9 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/certs"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
 )
 
@@ -71,14 +73,7 @@ the directory snapshots of etcd.inside; copy these to another machine.`,
 		Args:    cobra.ExactArgs(1),
 	}
 	c := newCall(a, cmd, false)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		_, g, err := c.open()
-		if err != nil {
-			return err
-		}
-		defer g.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
-		defer cancel()
+	cmd.RunE = c.with(func(ctx context.Context, _ config.Config, g *etcdstore.Group, args []string) error {
 		if err := meet.Save(ctx, g, args[0]); err != nil {
 			if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
 				return cli.UsageError("%w", err)
@@ -94,7 +89,7 @@ the directory snapshots of etcd.inside; copy these to another machine.`,
 		}
 		_, err = fmt.Fprintf(a.Out, "%s has %s\n", args[0], mebi(info.Size()))
 		return err
-	}
+	})
 	return cmd
 }
 

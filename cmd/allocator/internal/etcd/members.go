@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
@@ -28,16 +29,9 @@ snapshots of this machine.`,
 		Args:    cobra.NoArgs,
 	}
 	c := newCall(a, cmd, false)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, g, err := c.open()
-		if err != nil {
-			return err
-		}
-		defer g.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
-		defer cancel()
+	cmd.RunE = c.with(func(ctx context.Context, s config.Config, g *etcdstore.Group, _ []string) error {
 		return c.showStatus(s, c.look(ctx, s, g), inside.SyncTimes(ctx, s.Etcd))
-	}
+	})
 	return cmd
 }
 
@@ -151,14 +145,7 @@ func membersCommand(a *cli.App) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	c := newCall(a, cmd, false)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, g, err := c.open()
-		if err != nil {
-			return err
-		}
-		defer g.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
-		defer cancel()
+	cmd.RunE = c.with(func(ctx context.Context, s config.Config, g *etcdstore.Group, _ []string) error {
 		_, list, err := g.List(ctx)
 		if err != nil {
 			return unavailable(s, err)
@@ -180,7 +167,7 @@ func membersCommand(a *cli.App) *cobra.Command {
 				cli.OrDash(strings.Join(m.Clients, ",")))
 		}
 		return t.Flush()
-	}
+	})
 	return cmd
 }
 
@@ -196,7 +183,9 @@ The node there goes on as a client of the others; its data counts no more.`,
 	}
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	c := newCall(a, cmd, true)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.change(args[0], false, "") }
+	cmd.RunE = c.with(func(ctx context.Context, s config.Config, g *etcdstore.Group, args []string) error {
+		return c.change(ctx, s, g, args[0], false, "")
+	})
 	return cmd
 }
 
@@ -214,20 +203,16 @@ func replaceCommand(a *cli.App) *cobra.Command {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	with := cmd.Flags().String("with", "", "`host` of the new member; default: that of the old one")
 	c := newCall(a, cmd, true)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.change(args[0], true, *with) }
+	cmd.RunE = c.with(func(ctx context.Context, s config.Config, g *etcdstore.Group, args []string) error {
+		return c.change(ctx, s, g, args[0], true, *with)
+	})
 	return cmd
 }
 
 // change removes a member. If it is to be replaced, it adds the one at the host with, by default at
 // the host of the old one.
-func (c *call) change(which string, replace bool, with string) error {
-	s, g, err := c.open()
-	if err != nil {
-		return err
-	}
-	defer g.Close()
-	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
-	defer cancel()
+func (c *call) change(ctx context.Context, s config.Config, g *etcdstore.Group, which string, replace bool,
+	with string) (err error) {
 	in := c.look(ctx, s, g)
 	if in.problem != nil {
 		return unavailable(s, in.problem)
@@ -246,7 +231,7 @@ func (c *call) change(which string, replace bool, with string) error {
 		return err
 	}
 	// The person may have taken a while.
-	ctx, cancel = context.WithTimeout(c.cmd.Context(), *c.timeout)
+	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
 	defer cancel()
 	if _, _, err := member.Without(c.look(ctx, s, g).list, gone); err != nil {
 		return refusal(err)

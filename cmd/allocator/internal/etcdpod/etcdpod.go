@@ -96,12 +96,7 @@ func hosts(list []string) ([]host, error) {
 
 // adminFlags adds the flags of commands that connect as root, and returns what connects.
 func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Group, []string, error) {
-	var known []string
-	for _, v := range a.Env {
-		if list, ok := strings.CutPrefix(v, "ETCDCTL_ENDPOINTS="); ok {
-			known = strings.Split(list, ",")
-		}
-	}
+	known := strings.FieldsFunc(a.Getenv("ETCDCTL_ENDPOINTS"), func(r rune) bool { return r == ',' })
 	endpoints := cmd.Flags().StringSlice("endpoints", known, "client URLs of the members; unless given, as for etcdctl")
 	dir := cmd.Flags().String("root-tls", "/etc/etcd/root", "directory with ca.crt, and tls.crt and tls.key of root")
 	return func() (*etcdstore.Group, []string, error) {

@@ -197,10 +197,10 @@ func (r *runner) decide(ctx context.Context) (member.Step, error) {
 				return err
 			})
 		default:
-			closeGroup(admin)
+			admin.Close()
 			return step, nil
 		}
-		closeGroup(admin)
+		admin.Close()
 		if err != nil && step.Action != member.Wait {
 			r.log.Warn("the step failed, and is tried again", "step", step.Action, "error", err)
 		}
@@ -209,12 +209,6 @@ func (r *runner) decide(ctx context.Context) (member.Step, error) {
 				return said, err
 			}
 		}
-	}
-}
-
-func closeGroup(c *etcdstore.Group) {
-	if c != nil {
-		c.Close()
 	}
 }
 
@@ -275,10 +269,9 @@ func (r *runner) look(ctx context.Context) (member.Fixed, *etcdstore.Group, erro
 	if err != nil {
 		return seen, nil, err
 	}
-	if err := call(ctx, func(ctx context.Context) (err error) {
-		_, seen.Members, err = admin.List(ctx)
-		return err
-	}); err != nil {
+	limited, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, seen.Members, err = admin.List(limited); err != nil {
 		r.log.Debug("no quorum answers", "error", err)
 		admin.Close()
 		return seen, nil, ctx.Err()
@@ -299,8 +292,12 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 	begin := "existing"
 	initial := r.initial(r.all)
 	switch step.Action {
-	case member.Begin:
-		begin = "new"
+	case member.Begin, member.Join:
+		if step.Action == member.Begin {
+			begin = "new"
+		} else {
+			initial = step.Initial
+		}
 		if err := r.volume.prepare(); err != nil {
 			return fmt.Errorf("prepare the volume: %w", err)
 		}
@@ -308,11 +305,6 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 		if err := r.restore(ctx); err != nil {
 			return err
 		}
-	case member.Join:
-		if err := r.volume.prepare(); err != nil {
-			return fmt.Errorf("prepare the volume: %w", err)
-		}
-		initial = step.Initial
 	}
 	ca, cert, key := files(r.s.tls)
 	listen := func(port string) string { return "https://" + net.JoinHostPort(r.s.listen, port) }
@@ -336,7 +328,10 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 		"--auto-compaction-mode=periodic", "--auto-compaction-retention=1h",
 		"--quota-backend-bytes=" + strconv.FormatInt(r.s.quota, 10),
 	}
-	cmd := exec.Command(r.s.etcd, append(args, r.s.extra...)...)
+	cmd := exec.CommandContext(ctx, r.s.etcd, append(args, r.s.extra...)...)
+	// It hands over to another leader first.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopTimeout
 	cmd.Stdout, cmd.Stderr = r.out, r.out
 	// Variables such as ETCD_NAME would change what was decided.
 	cmd.Env = slices.DeleteFunc(slices.Clone(r.env), func(v string) bool { return strings.HasPrefix(v, "ETCD_") })
@@ -347,25 +342,10 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 	tending, stop := context.WithCancel(ctx)
 	tended := make(chan struct{})
 	go func() { defer close(tended); r.tend(tending) }()
-	over := make(chan error, 1)
-	go func() { over <- cmd.Wait() }()
-	var err error
-	select {
-	case err = <-over:
-		err = fmt.Errorf("etcd ended by itself: %w", errors.Join(err, errors.New("its log says why")))
-	case <-ctx.Done():
-		// It hands over to another leader first.
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-over:
-		case <-time.After(stopTimeout):
-			_ = cmd.Process.Kill()
-			<-over
-		}
-	}
+	err := cmd.Wait()
 	stop()
 	<-tended
-	return err
+	return fmt.Errorf("etcd ended by itself: %w", errors.Join(err, errors.New("its log says why")))
 }
 
 // initial lists hosts as etcd's --initial-cluster does.
@@ -424,12 +404,10 @@ func (r *runner) fetch(ctx context.Context, file string) (err error) {
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
 		return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text)))
 	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
-	if err != nil {
+	return meet.Replace(file, func(w io.Writer) error {
+		_, err := io.Copy(w, answer.Body)
 		return err
-	}
-	_, err = io.Copy(f, answer.Body)
-	return errors.Join(err, f.Sync(), f.Close())
+	})
 }
 
 // tend does what a member needs once it runs: its identity is written, a learner is promoted,

@@ -50,13 +50,7 @@ certificates of which less than a third of the lifetime is left, or that lack a 
 			return cli.UsageError("--name, --dns or --user is empty: give all three")
 		}
 		url := *api
-		env := map[string]string{}
-		for _, v := range a.Env {
-			if i := bytes.IndexByte([]byte(v), '='); i > 0 {
-				env[v[:i]] = v[i+1:]
-			}
-		}
-		if h, p := env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"]; h != "" && p != "" {
+		if h, p := a.Getenv("KUBERNETES_SERVICE_HOST"), a.Getenv("KUBERNETES_SERVICE_PORT"); h != "" && p != "" {
 			url = "https://" + net.JoinHostPort(h, p)
 		}
 		k, err := inCluster(*dir, url)
@@ -79,13 +73,6 @@ type secret struct {
 	Data       map[string][]byte `json:"data"`
 }
 
-// keeper reads and writes Secrets. get returns nil if there is none; put creates one that get
-// did not return, and fails if another process was first.
-type keeper interface {
-	get(ctx context.Context, name string) (*secret, error)
-	put(ctx context.Context, name string, s *secret, exists bool) error
-}
-
 // wanted are the certificates that the authority signs.
 type wanted struct {
 	name, common string
@@ -93,7 +80,7 @@ type wanted struct {
 }
 
 // ensure makes and renews the Secrets.
-func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns []string, now time.Time) error {
+func ensure(ctx context.Context, k *kubernetes, out io.Writer, name, user string, dns []string, now time.Time) error {
 	ca, err := k.get(ctx, name+"-ca")
 	if err != nil {
 		return err
@@ -109,7 +96,7 @@ func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns
 		}
 		fmt.Fprintf(out, "%s-ca: made\n", name)
 	}
-	authority, err := parse(ca.Data)
+	authority, err := certs.ParsePair(ca.Data["tls.crt"], ca.Data["tls.key"])
 	if err != nil {
 		return fmt.Errorf("read Secret %s-ca: %w; delete it, and those of %s that it signed, to begin again", name, err,
 			name)
@@ -147,7 +134,7 @@ func ensure(ctx context.Context, k keeper, out io.Writer, name, user string, dns
 
 // stale returns why a certificate has to be replaced; "": it has not.
 func stale(data map[string][]byte, authority *certs.Pair, w wanted, now time.Time) string {
-	p, err := parse(data)
+	p, err := certs.ParsePair(data["tls.crt"], data["tls.key"])
 	if err != nil {
 		return "made again: " + err.Error()
 	}
@@ -172,15 +159,6 @@ func stale(data map[string][]byte, authority *certs.Pair, w wanted, now time.Tim
 // dataOf is the contents of a Secret, as cert-manager writes it.
 func dataOf(p, authority *certs.Pair) map[string][]byte {
 	return map[string][]byte{"tls.crt": p.CertPEM, "tls.key": p.KeyPEM, "ca.crt": authority.CertPEM}
-}
-
-// parse reads the certificate and key of a Secret.
-func parse(data map[string][]byte) (*certs.Pair, error) {
-	p, err := certs.ParsePair(data["tls.crt"], data["tls.key"])
-	if err != nil {
-		return nil, fmt.Errorf("tls.crt and tls.key: %w", err)
-	}
-	return p, nil
 }
 
 // kubernetes are the Secrets of a namespace, over the API.
@@ -249,6 +227,7 @@ func failed(what string, status int, b []byte) error {
 	return fmt.Errorf("%s: %d %s: %s", what, status, http.StatusText(status), cli.Show(s.Message))
 }
 
+// get returns nil if there is no such Secret.
 func (k *kubernetes) get(ctx context.Context, name string) (*secret, error) {
 	status, b, err := k.do(ctx, http.MethodGet, name, nil)
 	switch {
@@ -266,6 +245,7 @@ func (k *kubernetes) get(ctx context.Context, name string) (*secret, error) {
 	return s, nil
 }
 
+// put creates a Secret that get did not return, and fails if another process was first.
 func (k *kubernetes) put(ctx context.Context, name string, s *secret, exists bool) error {
 	method, path := http.MethodPut, name
 	if !exists {
