@@ -93,6 +93,11 @@ func TestDecide(t *testing.T) {
 		{name: "of another cluster", data: had(func(d *Data) { d.Cluster = 6 }), a: runs(7, abc...), b: down, reason: OtherCluster, says: "is of cluster 6"},
 		{name: "changed address", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }),
 			a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), b: down, want: Move},
+		{name: "changed address, while another joins", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }),
+			a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old"), Member{ID: 9, Name: "d", Peers: []string{peer("d")},
+				Clients: []string{client("d")}, Learner: true}), b: down, want: Move},
+		{name: "changed address after a crash at the first start", data: had(func(d *Data) { *d = Data{Host: "old", Peer: peer("old")} }),
+			a: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "old")), b: down, want: Move},
 		{name: "changed address, nobody answers", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: down, b: down, want: Start},
 		{name: "changed address, known already", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: runs(7, abc...), b: down, want: Start},
 	} {
@@ -106,6 +111,9 @@ func TestDecide(t *testing.T) {
 				t.Fatalf("got %+v, %v; want %q, %q", step, err, tc.want, tc.reason)
 			case err != nil && !strings.Contains(err.Error(), tc.says), err == nil && !strings.Contains(step.Why, tc.says):
 				t.Errorf("says %q, %v; want %q", step.Why, err, tc.says)
+			}
+			if step.Action == Move && (step.ID != 3 || !slices.Contains(step.Clients, client("a")) || slices.Contains(step.Clients, client("d"))) {
+				t.Errorf("moves member %d by %v", step.ID, step.Clients)
 			}
 			if step.Action == Join && step.Initial != "a="+peer("a")+",b="+peer("b")+",c="+peer("c") {
 				t.Errorf("starts with %s", step.Initial)
@@ -176,6 +184,7 @@ func TestQuorum(t *testing.T) {
 		{"uuudd", "e", true, "3 of 4"},
 		{"u", "a", false, "0 of 0"},
 		{"uul", "c", true, "2 of 2"},
+		{"uul", "b", true, "1 of 1"},
 		{"uu", "b", true, "1 of 1"},
 		{"ud", "b", false, "1 of 2"},
 	} {
