@@ -365,10 +365,11 @@ func (r *runner) restore(ctx context.Context) error {
 		return fmt.Errorf("prepare the volume: %w", err)
 	}
 	file, dir := filepath.Join(r.volume.dir, "fetched"), filepath.Join(r.volume.dir, "restoring")
-	if err := errors.Join(remove(file), os.RemoveAll(dir)); err != nil {
-		return err
+	err := os.RemoveAll(dir)
+	if err == nil {
+		err = r.fetch(ctx, file)
 	}
-	if err := r.fetch(ctx, file); err != nil {
+	if err != nil {
 		return fmt.Errorf("fetch snapshot %s: %w", r.s.snapshot, err)
 	}
 	cmd := exec.CommandContext(ctx, r.s.etcd, "snapshot", "restore", file, "--name", r.self.name, "--data-dir", dir,
@@ -404,10 +405,12 @@ func (r *runner) fetch(ctx context.Context, file string) (err error) {
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
 		return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text)))
 	}
-	return meet.Replace(file, func(w io.Writer) error {
-		_, err := io.Copy(w, answer.Body)
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
 		return err
-	})
+	}
+	_, err = io.Copy(f, answer.Body)
+	return errors.Join(err, f.Close())
 }
 
 // tend does what a member needs once it runs: its identity is written, a learner is promoted,

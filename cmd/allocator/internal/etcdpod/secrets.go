@@ -170,18 +170,15 @@ type kubernetes struct {
 
 // inCluster connects as the service account of the pod.
 func inCluster(dir, url string) (*kubernetes, error) {
-	read := func(name string) string {
-		return filepath.Join(dir, name)
-	}
-	token, err1 := os.ReadFile(read("token"))
-	namespace, err2 := os.ReadFile(read("namespace"))
-	ca, err3 := os.ReadFile(read("ca.crt"))
+	token, err1 := os.ReadFile(filepath.Join(dir, "token"))
+	namespace, err2 := os.ReadFile(filepath.Join(dir, "namespace"))
+	ca, err3 := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, fmt.Errorf("service account: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("%s has no certificate", read("ca.crt"))
+		return nil, fmt.Errorf("%s has no certificate", filepath.Join(dir, "ca.crt"))
 	}
 	trust := &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	return &kubernetes{

@@ -186,14 +186,11 @@ func (k *snapshotKeeper) run(ctx context.Context, listen, dir string) error {
 func (k *snapshotKeeper) do(ctx context.Context, now time.Time) {
 	if k.store.Dir != "" {
 		list, err := k.store.List()
-		var last time.Time
-		if len(list) > 0 {
-			last = list[0].At
-		}
-		if err == nil && now.Sub(last) >= k.every {
+		switch {
+		case err == nil && (len(list) == 0 || now.Sub(list[0].At) >= k.every):
 			err = k.snapshot(ctx, now)
-		} else if err == nil {
-			k.taken.Set(float64(last.Unix()))
+		case err == nil:
+			k.taken.Set(float64(list[0].At.Unix()))
 		}
 		k.outcome("snapshot", err)
 	}
