@@ -24,6 +24,8 @@ type attack struct {
 	sources int    // addresses it comes from; 0 is one
 	args    []string
 	short   bool   // part of the short profile
+	clear   bool   // The node has no TLS, so that the event loop serves RESP.
+	socket  bool   // RESP is on a Unix socket, whose callers are one source: all have the same user.
 	known   string // a weakness not fixed yet: a failure is reported and does not fail the run
 	run     func(context.Context, *attacker)
 }
@@ -120,6 +122,26 @@ var attacks = []attack{
 		name:  "resp-unfinished",
 		sends: "3,000 RESP connections, each with 64 KiB of a command that does not end",
 		run:   conns(3000, respUnfinished),
+	},
+	{
+		name:  "resp-unread",
+		clear: true,
+		sends: "64 RESP connections without TLS of a caller with a token that pipeline requests for 100 IDs and read " +
+			"no answer",
+		run: conns(64, plain(toRESP, respUnread)),
+	},
+	{
+		name:  "resp-slow",
+		clear: true,
+		sends: "3,000 RESP connections without TLS that send a byte of a command every second",
+		run:   conns(3000, plain(toRESP, respSlow)),
+	},
+	{
+		name:   "slots-socket",
+		clear:  true,
+		socket: true,
+		sends:  "5,000 connections to a Unix socket for RESP that send nothing, of the honest callers' user",
+		run:    conns(5000, plain(toSocket, begin(nil))),
 	},
 
 	{
@@ -274,6 +296,7 @@ func toHTTP(a *attacker) string   { return a.HTTP }
 func toRESP(a *attacker) string   { return a.RESP }
 func toAdmin(a *attacker) string  { return a.Admin }
 func toGossip(a *attacker) string { return a.Gossip }
+func toSocket(a *attacker) string { return a.Socket }
 
 // plain opens a connection without TLS and does f with it.
 func plain(port func(*attacker) string,
@@ -607,6 +630,28 @@ var http2Bodies = onH2(toHTTP, true, func(c *h2) error {
 })
 
 var respUnfinished = secure(toRESP, begin(append([]byte("*2\r\n$7\r\nID.NEXT\r\n$65000\r\n"), make([]byte, 64000)...)))
+
+func respUnread(ctx context.Context, a *attacker, conn net.Conn) error {
+	if _, err := fmt.Fprintf(conn, "AUTH %s\r\n", a.Token); err != nil {
+		return err
+	}
+	const n = 100
+	return a.repeat(ctx, conn, []byte(strings.Repeat("ID.NEXT COUNT 100\r\n", n)), n, false)
+}
+
+func respSlow(ctx context.Context, a *attacker, conn net.Conn) error {
+	request := []byte("*3\r\n$7\r\nID.NEXT\r\n$5\r\nCOUNT\r\n$1\r\n1\r\n")
+	var err error
+	for i := 0; err == nil && ctx.Err() == nil; i++ {
+		_, err = conn.Write(request[i%len(request):][:1])
+		a.units.Add(1)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return err
+}
 
 // flood opens a connection, does f again and again, and reads nothing.
 func flood(port func(*attacker) string, read bool, f func(*h2) error) func(*attacker, context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/internal/load"
@@ -32,22 +34,33 @@ const (
 	patience   = 5 * time.Second
 )
 
-// token sends a token with each call.
+// token sends a token with each call, over TLS or not.
 type token string
 
 func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return map[string]string{"authorization": "Bearer " + string(t)}, nil
 }
-func (token) RequireTransportSecurity() bool { return true }
+func (token) RequireTransportSecurity() bool { return false }
 
-// newCallers opens 32 gRPC connections, 8 of HTTP and 8 of RESP.
-func newCallers(n *node) (*callers, error) {
-	secure := &tls.Config{RootCAs: n.ca}
+// newCallers opens 32 gRPC connections, 8 of HTTP and 8 of RESP to the node as it runs for a.
+func newCallers(n *node, a attack) (*callers, error) {
+	secure, transport, scheme := &tls.Config{RootCAs: n.ca}, insecure.NewCredentials(), "http"
+	if a.clear {
+		secure = nil
+	} else {
+		transport, scheme = credentials.NewTLS(secure), "https"
+	}
 	cfg := load.Config{
 		TLS:   secure,
 		Token: n.honest,
-		GRPC: []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(secure)),
+		GRPC: []grpc.DialOption{grpc.WithTransportCredentials(transport),
 			grpc.WithPerRPCCredentials(token(n.honest))},
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if a.socket && addr == n.RESP {
+				network, addr = "unix", n.Socket
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
 	}
 	c := &callers{}
 	worker := func(name string, cl load.Client) load.Worker {
@@ -71,7 +84,7 @@ func newCallers(n *node) (*callers, error) {
 		c.fresh = append(c.fresh,
 			worker("fresh", load.Func(func(ctx context.Context, r load.Request) (client.Block, error) {
 				t := &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}
-				req, err := http.NewRequestWithContext(ctx, "POST", "https://"+n.HTTP+"/v1/ids?count=1", nil)
+				req, err := http.NewRequestWithContext(ctx, "POST", scheme+"://"+n.HTTP+"/v1/ids?count=1", nil)
 				if err != nil {
 					return client.Block{}, err
 				}
@@ -92,6 +105,13 @@ func newCallers(n *node) (*callers, error) {
 			})))
 	}
 	return c, nil
+}
+
+// close closes the connections that stay.
+func (c *callers) close() {
+	for _, w := range c.steady {
+		w.Targets[0].Client.Close()
+	}
 }
 
 // seen is what the honest callers saw for a time.

@@ -133,7 +133,7 @@ func (s *suite) prepare(ctx context.Context, allocator string) (err error) {
 		s.node.stop()
 		return err
 	}
-	s.callers, err = newCallers(s.node)
+	s.callers, err = newCallers(s.node, attack{})
 	return err
 }
 

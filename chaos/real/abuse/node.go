@@ -25,6 +25,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 const (
@@ -35,6 +36,7 @@ const (
 // target is what an attack reaches of a node.
 type target struct {
 	GRPC, HTTP, RESP, Admin, Gossip string // host:port
+	Socket                          string // path of a Unix socket for RESP, in the attacks that have one
 	Etcd                            string // URL
 	Token, Reader                   string // let a caller issue, and read
 	Label                           string // gossip.label
@@ -57,6 +59,7 @@ type node struct {
 func newNode(ctx context.Context, dir, allocator, etcd string) (_ *node, err error) {
 	n := &node{dir: dir, ca: x509.NewCertPool()}
 	n.Label = "allocator/" + space
+	n.Socket = filepath.Join(dir, "resp.sock")
 	var ports []string
 	for range 7 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -97,6 +100,18 @@ func newNode(ctx context.Context, dir, allocator, etcd string) (_ *node, err err
 			"--log.format", "json"},
 	}
 	return n, nil
+}
+
+// argsOf returns what the node runs with for an attack, besides what it always does.
+func (n *node) argsOf(a attack) []string {
+	args := slices.Clone(a.args)
+	if a.clear {
+		args = append(args, "--tls.cert", "", "--tls.key", "")
+	}
+	if a.socket {
+		args = append(args, "--listen.resp", unixsocket.Prefix+n.Socket)
+	}
+	return args
 }
 
 // start starts etcd and the node.

@@ -105,11 +105,19 @@ func (s *suite) run(ctx context.Context, attacks []attack) error {
 // attack carries one out and judges it.
 func (s *suite) attack(ctx context.Context, a attack) (result, error) {
 	r := result{attack: a}
-	if err := s.node.with(ctx, a.args); err != nil {
+	if err := s.node.with(ctx, s.node.argsOf(a)); err != nil {
 		return r, err
 	}
-	if quiet := s.callers.call(ctx, time.Second); quiet.Steady.Failed > 0 { // after a restart it connects
-		s.callers.call(ctx, time.Second)
+	callers := s.callers
+	if a.clear {
+		var err error
+		if callers, err = newCallers(s.node, a); err != nil {
+			return r, err
+		}
+		defer callers.close()
+	}
+	if quiet := callers.call(ctx, time.Second); quiet.Steady.Failed > 0 { // after a restart it connects
+		callers.call(ctx, time.Second)
 	}
 	s.node.resetPeak()
 	r.before = s.node.usage(ctx)
@@ -119,7 +127,7 @@ func (s *suite) attack(ctx context.Context, a attack) (result, error) {
 		return r, err
 	}
 	cpu, began := s.node.cpu(), time.Now()
-	r.seen = s.callers.call(ctx, s.length)
+	r.seen = callers.call(ctx, s.length)
 	r.cpu = max(0, (s.node.cpu()-cpu).Seconds()/time.Since(began).Seconds())
 	r.sent = stop()
 	for end := time.Now().Add(maxWait); ; time.Sleep(500 * time.Millisecond) {

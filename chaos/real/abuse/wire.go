@@ -52,8 +52,11 @@ func (c counted) Write(b []byte) (int, error) {
 // dial connects to addr from one of the attack's addresses. They are of loopback,
 // but not that of the honest callers.
 func (a *attacker) dial(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: a.source()}}
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	d, network := net.Dialer{Timeout: 5 * time.Second}, "unix"
+	if addr != a.Socket {
+		d.LocalAddr, network = &net.TCPAddr{IP: a.source()}, "tcp"
+	}
+	conn, err := d.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
