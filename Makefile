@@ -258,7 +258,7 @@ fence-test: ## readers of fenced tables beside readers that lose rows, on real n
 agent-test: ## PHP-FPM, gunicorn and redis-cli at an agent that is killed, with nodes that fail: 1 minute; AGENT_TIER=nightly for 5
 	TIER=$(AGENT_TIER) $(GO) -C chaos/real test -count=1 -timeout 30m -v ./agent
 
-bench-agent: ## an agent on a Unix socket beside Redis on one and a node over TCP, by redis-benchmark: a minute
+bench-agent: ## an agent on a Unix socket beside Redis on one and a node over TCP, by redis-benchmark, PHP-FPM and Python: 3 minutes
 	GO="$(GO)" bench/agent.sh
 
 console-test: ## the pages for operators in Chromium, with 10 minutes of 1,024 sids: 12 minutes; bin/console has screenshots

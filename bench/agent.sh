@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make bench-agent`: an agent on a Unix socket beside a node over TCP on loopback and Redis INCR on a
 # Unix socket, in turn, by redis-benchmark. It starts all of them, and prints for each round the rate
-# and the p50 and p99 in milliseconds.
+# and the p50 and p99 in milliseconds; then those of calls from PHP-FPM and Python, by callers.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ROUNDS=${ROUNDS:-5} REQUESTS=${REQUESTS:-200000} CONNECTIONS=${CONNECTIONS:-16}
@@ -37,3 +37,10 @@ for round in $(seq "$ROUNDS"); do
 		one "node, TCP on loopback" $depth -p 6380 ID.NEXT
 	done
 done
+
+python=/usr/bin/python3 # Debian's, which has its packages
+if $python -c 'import redis' 2>/dev/null; then
+	ROUNDS=$ROUNDS $python bench/callers.py "$work/agent.sock" "$work/redis.sock" 127.0.0.1:6380
+else
+	echo "not run: python3-redis is not installed (Debian: apt-get install python3-redis)"
+fi
