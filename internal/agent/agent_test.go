@@ -254,6 +254,13 @@ func TestRun(t *testing.T) {
 		if in(time.Second); a.Ready() != nil {
 			t.Errorf("nodes serve again: %v", a.Ready())
 		}
+		s.set(client.ErrUnavailable)
+		_, _ = a.Next(t.Context(), 1, 0)
+		s.set(nil)
+		in(2 * time.Second)
+		if n := in(20 * time.Second); n < 38 {
+			t.Errorf("in 20 s soon after a request that none served nodes were asked %d times", n)
+		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -525,3 +525,27 @@ func TestAgentLimits(t *testing.T) {
 		t.Errorf("a second agent: %v", err)
 	}
 }
+
+// TestAgentRate: the processes of one user are one client of a limited agent, whose refusal names it.
+func TestAgentRate(t *testing.T) {
+	t.Parallel()
+	m, own, its := newMoody(), t.TempDir(), t.TempDir()
+	m.serve(t, own)
+	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) {
+		c.Settings.Limit.RequestsPerSecond, c.Settings.Limit.Burst = 1, 3
+	}, "unix:"+own+"/g")
+	untilListening(t, a, out)
+	const number = 80
+	served := 0
+	for i := range number {
+		switch line := overRESP(t, its, "ID.NEXT"); { // as a process of its own
+		case line == "$13\r\n":
+			served++
+		case !strings.HasPrefix(line, "-TRYAGAIN RATE_LIMITED ") || !strings.Contains(line, "retry_after_ms="):
+			t.Fatalf("process %d: %q", i, line)
+		}
+	}
+	if served < 3 || served > number/2 {
+		t.Errorf("%d of %d processes were served", served, number)
+	}
+}

@@ -215,9 +215,6 @@ func (l *Listener) Close() error {
 
 func (l *Listener) close() error {
 	err := l.UnixListener.Close()
-	if l.lock == nil && l.made == nil {
-		return err
-	}
 	if now, statErr := os.Lstat(l.path); statErr == nil && l.made != nil && os.SameFile(now, l.made) && err == nil {
 		err = os.Remove(l.path)
 	}

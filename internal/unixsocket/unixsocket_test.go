@@ -5,10 +5,12 @@ package unixsocket_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -58,6 +60,12 @@ func TestPaths(t *testing.T) {
 			t.Errorf("Check(%q) = %v, want %v", addr, err, want)
 		}
 	}
+	if path, ok := unixsocket.Path("127.0.0.1:9000"); ok || path != "" {
+		t.Errorf("host:port has the path %q", path)
+	}
+	if path, ok := unixsocket.Path("unix:///run/a.sock"); !ok || path != "/run/a.sock" {
+		t.Errorf("a URL has the path %q", path)
+	}
 }
 
 // TestMode checks the mode under every umask, and that the socket is never wider than asked: the
@@ -91,6 +99,13 @@ func TestStaleIsReplaced(t *testing.T) {
 	if got := l.Addr().String(); got != "unix:"+path {
 		t.Errorf("address %q", got)
 	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after Close: %v", err)
+	}
+	listen(t, path, 0o600) // as the lock is free
 }
 
 // TestUnfinished: a process that ended before it set the mode of its socket keeps nobody from
@@ -180,6 +195,19 @@ func TestAnothersSocket(t *testing.T) {
 		if !errors.Is(err, unixsocket.ErrOwner) {
 			t.Errorf("as another user: %v", err)
 		}
+		path += ".new"
+		_, err = unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600, Owner: "root"})
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("given to the root user: %v", err)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the socket that could not be given away: %v", err)
+		}
+		path = filepath.Join(filepath.Dir(path), "closed", "s")
+		_, err = unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("in a directory of another user: %v", err)
+		}
 		return
 	}
 	if os.Getuid() != 0 {
@@ -195,6 +223,11 @@ func TestAnothersSocket(t *testing.T) {
 	}
 	path := filepath.Join(dir, "s")
 	left(t, path)
+	closed := filepath.Join(dir, "closed") // has a lock that all may take
+	lock := filepath.Join(closed, "s.lock")
+	if err := errors.Join(os.Mkdir(closed, 0o755), os.WriteFile(lock, nil, 0o600), os.Chmod(lock, 0o666)); err != nil {
+		t.Fatal(err)
+	}
 	self, err := os.ReadFile(os.Args[0])
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "test"), self, 0o755)
@@ -210,6 +243,71 @@ func TestAnothersSocket(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("the socket is gone: %v", err)
+	}
+}
+
+// TestOwner gives a socket away, by name and by number.
+func TestOwner(t *testing.T) {
+	nobody, err := user.Lookup("nobody")
+	if err != nil || os.Getuid() != 0 {
+		t.Skipf("only the root user can give a file to nobody; %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600, Owner: "nobody", Group: "4242"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := info.Sys().(*syscall.Stat_t); fmt.Sprint(st.Uid) != nobody.Uid || st.Gid != 4242 {
+		t.Errorf("it belongs to %d and group %d", st.Uid, st.Gid)
+	}
+}
+
+// TestBusySocketStays: a socket whose queue is full refuses connections as well, and is in use.
+func TestBusySocketStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		defer func() { _ = syscall.Close(fd) }()
+		err = errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Listen(fd, 0))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; err == nil && n < 64; n++ {
+		var c net.Conn
+		if c, err = net.Dial("unix", path); err == nil {
+			defer func() { _ = c.Close() }()
+		}
+	}
+	if err == nil || errors.Is(err, syscall.ECONNREFUSED) {
+		t.Skip("this kernel has no queue that fills, or refuses then")
+	}
+	_, err = unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+	if !errors.Is(err, unixsocket.ErrInUse) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the socket is gone: %v", err)
+	}
+}
+
+// TestLockIsNoLink: nobody can have a lock made elsewhere, by a link.
+func TestLockIsNoLink(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if err := os.Symlink(path+".target", path+".lock"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+	if !errors.Is(err, syscall.ELOOP) && !errors.Is(err, syscall.EMLINK) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path + ".target"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the target of the link: %v", err)
 	}
 }
 
