@@ -117,7 +117,8 @@ func (c *conn) pipelineEnded() { c.refused = false }
 func (c *conn) advance(in []byte) (n int, _ need) {
 	const plain = "*1\r\n$7\r\nID.NEXT\r\n"
 	c.need = needInput
-	if !c.finish() {
+	// Nearly always nothing has been begun.
+	if (c.pending > 0 || c.single || c.late != nil || c.rest.Count > 0) && !c.finish() {
 		return 0, c.need
 	}
 	for n < len(in) && !c.quit {
