@@ -210,6 +210,10 @@ func TestWaitDelaysNobody(t *testing.T) {
 		}
 		w.listen(server.Config{}).serve(nil)
 		waiting, other := w.dial(), w.dial()
+		// After a refusal the rest of its pipeline does not wait. What follows is no part of it.
+		if got := waiting.ask("ID.NEXT AFTER 4611686018427387904"); !strings.HasPrefix(got, "-ERR AFTER_TOO_FAR") {
+			t.Fatal(got)
+		}
 		waiting.send("PING\r\n" + strings.Repeat("*1\r\n$7\r\nID.NEXT\r\n", 3) + "ECHO x\r\nID.NEXT COUNT 2\r\n")
 		if got := waiting.reply(); got != "+PONG" { // what came before it does not wait
 			t.Fatal(got)
@@ -238,6 +242,23 @@ func TestWaitDelaysNobody(t *testing.T) {
 			t.Errorf("%q after %v", got, last)
 		}
 	})
+}
+
+// TestRefusalWithoutRoom: a refused request is answered though the answers before it have filled
+// the buffer, and nothing comes after it.
+func TestRefusalWithoutRoom(t *testing.T) {
+	w := newGuardedFixture(t, access.New(access.Config{Rate: 1, Now: func() clock.Mono { return 1 }})).serve(nil)
+	c := w.dial()
+	c.ask("ID.NEXT")
+	for commands := range 60 { // At some number the refusal has no room beside them.
+		c.send(strings.Repeat("COMMAND\r\n", commands) + "ECHO " + strings.Repeat("x", 3000) + "\r\nID.NEXT\r\n")
+		for range commands + 1 {
+			c.reply()
+		}
+		if got := c.reply(); !strings.HasPrefix(got, "-TRYAGAIN RATE_LIMITED") {
+			t.Fatalf("after %d replies: %.80q", commands+1, got)
+		}
+	}
 }
 
 // TestClientLeavesWhileItWaits: the connection of a client that has left ends, also while a
