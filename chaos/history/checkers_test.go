@@ -272,6 +272,8 @@ func TestCheckers(t *testing.T) {
 		}).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
 		{"refusals: a fault that is aimed at all", refusals, newScenario().fault(1, "cut", Fault{Phase: FaultStart, ID: 1, May: []string{"NO_SID"}}).ask(2, 1).fail(3, 1, "n2", "NO_SID").fault(4, "cut", stop).
 			ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
+		{"refusals: by whichever node, and a fault has all of them", refusals, anyNode("n1", "n2"), Pass, 0},
+		{"refusals: by whichever node, and a fault has one of two", refusals, anyNode("n1"), Broken, 1},
 		{"refusals: as it may", refusals, skewed(func(s *scenario) { s.ask(2000, 1).fail(2001, 1, "n1", "NO_SID") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
 		{"refusals: for another reason", refusals, skewed(func(s *scenario) { s.ask(2000, 1).fail(2001, 1, "n1", "STARTING") }).ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Broken, 1},
 		{"refusals: while its effects last", refusals, skewed(func(*scenario) {}).ask(12_000, 1).fail(12_001, 1, "n1", "CLOCK_SKEW").ask(13_000, 1).ok(13_001, 1, "n1#0", 5, 1), Pass, 0},
@@ -448,4 +450,15 @@ func TestWorst(t *testing.T) {
 			t.Errorf("%v: %s, want %s", tc.in, got, tc.want)
 		}
 	}
+}
+
+// anyNode is a run of two nodes in which a fault of the targets exhausts their windows, and a call
+// that names no node is refused so.
+func anyNode(targets ...string) *scenario {
+	s := newScenario()
+	s.ops[0].Setup.Nodes = []string{"n1", "n2"}
+	s.fault(1, "quorum", Fault{Phase: FaultStart, ID: 1, Targets: targets, Must: "WINDOW_EXHAUSTED"})
+	s.ask(2, 1).op(3, Op{Process: "1", Type: Info, F: FAllocate, Via: "sdk", Reason: "WINDOW_EXHAUSTED"})
+	s.fault(4, "quorum", Fault{Phase: FaultStop, ID: 1, Targets: targets})
+	return s.ask(5, 1).ok(6, 1, "n1#0", 5, 1)
 }

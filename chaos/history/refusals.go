@@ -136,11 +136,14 @@ var never = []string{
 // Refusals checks that no call is refused without cause: no call fails while no
 // fault's effects last, and while some do, only calls of their targets, with
 // reasons that a fault of that target May have. A fault of one node excuses no
-// other. A call whose outcome is unknown counts as failed with its reason.
+// other. A call that names no node may have asked any, so faults excuse it only if
+// they excuse every node of the run. A call whose outcome is unknown counts as failed
+// with its reason.
 type Refusals struct {
 	findings
 	calls
 	faults
+	nodes          []string   // the run has these
 	inCalm, failed int64      // calls
 	quiet          clock.Mono // time without faults, up to since
 	last           clock.Mono
@@ -155,6 +158,9 @@ func (r *Refusals) Add(op *Op) {
 		r.quiet += op.Time - r.last
 	}
 	r.last = op.Time
+	if op.Setup != nil {
+		r.nodes = op.Setup.Nodes
+	}
 	r.faults.take(op)
 	a, done := r.calls.take(op)
 	if !done {
@@ -172,13 +178,21 @@ func (r *Refusals) Add(op *Op) {
 		r.add("no false refusal", op.Time, "%s failed a call in calm: %s", op.who(), op.Reason)
 		return
 	}
-	may, names := false, ""
+	asked := []string{op.Node}
+	if op.Node == "" && len(r.nodes) > 0 {
+		asked = r.nodes
+	}
+	excused, names := map[string]bool{}, ""
 	r.during(a.at, op.Time, func(i *injection) {
-		may = may || i.targets(op.Node) &&
-			(allows(i.fault.May, op.Reason) || i.fault.Must != "" && i.fault.Must == op.Reason)
 		names += " " + i.f
+		if !allows(i.fault.May, op.Reason) && (i.fault.Must == "" || i.fault.Must != op.Reason) {
+			return
+		}
+		for _, node := range asked {
+			excused[node] = excused[node] || i.targets(node)
+		}
 	})
-	if !may {
+	if slices.ContainsFunc(asked, func(node string) bool { return !excused[node] }) {
 		r.add("no false refusal", op.Time, "%s failed a call with %s, which no fault of its own explains:%s",
 			op.who(), op.Reason, names)
 	}
