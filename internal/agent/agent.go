@@ -17,6 +17,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,6 +132,9 @@ func (a *Agent) wait(ctx context.Context, count int, after flake.ID) (gen.Block,
 		return gen.Block{}, a.Refused(stopping())
 	}
 	a.used.Store(int64(a.cfg.Clock.Now().Mono))
+	if ctx.Err() != nil { // The caller does not wait: what is known is the answer.
+		return gen.Block{}, a.Refused(cmp.Or(a.Ready(), unasked()))
+	}
 	limited, cancel := context.WithTimeout(ctx, a.cfg.MaxWait)
 	defer cancel()
 	var b client.Block
@@ -141,8 +145,9 @@ func (a *Agent) wait(ctx context.Context, count int, after flake.ID) (gen.Block,
 		b, err = a.cfg.Source.Block(limited, count)
 	}
 	if err != nil {
-		r := a.refusalOf(err)
-		if own(r) && ctx.Err() == nil { // The caller did not end it, and the next one would fare no better.
+		r := a.refusalOf(err, after)
+		// The caller did not end it, and one that asks for less would fare no better.
+		if own(r) && ctx.Err() == nil && (count == 1 || r.Reason != node.NoNode) {
 			a.note(r)
 		}
 		return gen.Block{}, a.Refused(r)
@@ -156,15 +161,15 @@ func (a *Agent) wait(ctx context.Context, count int, after flake.ID) (gen.Block,
 // request.
 func own(r *node.Refusal) bool {
 	switch r.Reason {
-	case node.InvalidCount, node.InvalidID, node.InvalidFormat, node.AfterTooFar:
+	case node.InvalidCount, node.InvalidID, node.InvalidFormat, node.AfterTooFar, node.EntropyOverflow:
 		return false
 	}
 	return true
 }
 
-// refusalOf returns an error of the client as a refusal: that of a node if one refused, and else
-// NO_NODE.
-func (a *Agent) refusalOf(err error) *node.Refusal {
+// refusalOf returns an error of the client, to a request with after, as a refusal: that of a node if
+// one refused, and else NO_NODE.
+func (a *Agent) refusalOf(err error, after flake.ID) *node.Refusal {
 	r, refused := errors.AsType[*client.Refusal](err)
 	switch {
 	case !refused && errors.Is(err, client.ErrClosed):
@@ -174,6 +179,16 @@ func (a *Agent) refusalOf(err error) *node.Refusal {
 			Reason:     node.NoNode,
 			RetryAfter: retryNoNode,
 			Message:    fmt.Sprintf("the agent %s has no IDs, and got none from its nodes: %v", a.cfg.About.Name, err),
+		}
+	}
+	if r.Reason == client.AfterTooFar && after == 0 { // The after is the last ID of the agent.
+		return &node.Refusal{
+			Reason:     node.NoNode,
+			RetryAfter: max(r.RetryAfter, retryNoNode),
+			Message: fmt.Sprintf("the last ID of the agent %s is ahead of the clock of node %s: check the clocks of the "+
+				"nodes, and if one was wrong and is right now, restart the agent. The node says: %s",
+				a.cfg.About.Name, r.Node, r.Message),
+			Metadata: map[string]string{"node_reason": string(r.Reason)},
 		}
 	}
 	if reason := node.ReasonOf(string(r.Reason)); reason != 0 {
@@ -194,6 +209,17 @@ func (a *Agent) refusalOf(err error) *node.Refusal {
 
 // retryNoNode is the delay before a retry where no node named one.
 const retryNoNode = 500 * time.Millisecond
+
+// unasked is the refusal of a request that no node was asked for, behind one of its pipeline that was
+// refused.
+func unasked() *node.Refusal {
+	return &node.Refusal{
+		Reason:     node.NoNode,
+		RetryAfter: time.Millisecond,
+		Message: "the agent would have to ask a node, which it does for no more requests of a pipeline after one was " +
+			"refused: send the request again",
+	}
+}
 
 func stopping() *node.Refusal {
 	return &node.Refusal{
@@ -299,6 +325,6 @@ func (a *Agent) warm(ctx context.Context) {
 	case err == nil:
 		a.note(nil)
 	case ctx.Err() == nil:
-		a.note(a.refusalOf(err))
+		a.note(a.refusalOf(err, 0))
 	}
 }

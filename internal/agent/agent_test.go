@@ -109,7 +109,8 @@ func TestRefusals(t *testing.T) {
 		"a number":        {&client.Refusal{Reason: "99"}, nil, node.NoNode, "99"},
 		"nobody":          {fmt.Errorf("%w within 2s: dial tcp: refused", client.ErrUnavailable), nil, node.NoNode, "dial tcp: refused"},
 		"closed":          {client.ErrClosed, nil, node.Draining, "stopping"},
-		"a caller's time": {context.DeadlineExceeded, nil, node.NoNode, "deadline"},
+		"too late":        {context.DeadlineExceeded, nil, node.NoNode, "deadline"},
+		"its own last ID": {&client.Refusal{Reason: client.AfterTooFar, Node: "10.0.0.1:9000"}, nil, node.NoNode, "ahead of the clock of node 10.0.0.1:9000"},
 	} {
 		a := newAgent(&source{err: tc.err}, clocktest.NewManual(start))
 		b, err := a.Next(t.Context(), 1, 0)
@@ -125,6 +126,24 @@ func TestRefusals(t *testing.T) {
 		if n := a.Stats().Refused[r.Reason]; n != 1 {
 			t.Errorf("%s: counted %d times", name, n)
 		}
+	}
+}
+
+// TestWithoutWait: a caller that does not wait is told what is known, and asks nobody.
+func TestWithoutWait(t *testing.T) {
+	s := &source{err: &client.Refusal{Reason: client.ClockSkew}}
+	a := newAgent(s, clocktest.NewManual(start))
+	past, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	for _, want := range []node.Reason{node.NoNode, node.ClockSkew} {
+		asked := s.asked()
+		if _, err := a.Next(past, 5000, 0); !errors.Is(err, &node.Refusal{Reason: want}) || s.asked() != asked || strings.Contains(err.Error(), "deadline") {
+			t.Errorf("%v, want %v; nodes were asked %d times", err, want, s.asked()-asked)
+		}
+		if r := a.Ready(); (r != nil) != (want == node.ClockSkew) {
+			t.Errorf("readiness: %v", r)
+		}
+		_, _ = a.Next(t.Context(), 1, 0)
 	}
 }
 
@@ -171,7 +190,7 @@ func TestPrefetched(t *testing.T) {
 	}
 }
 
-// TestReady: readiness is that of the last request for a block, unless the request was wrong.
+// TestReady: readiness is that of the last request for a block, unless the request was wrong or large.
 func TestReady(t *testing.T) {
 	s := &source{}
 	a := newAgent(s, clocktest.NewManual(start))
@@ -194,6 +213,11 @@ func TestReady(t *testing.T) {
 	ask := func(err error) { s.set(err); _, _ = a.Next(t.Context(), 1, 5) }
 	ask(&client.Refusal{Reason: client.AfterTooFar})
 	want("after a wrong after", 0, nil)
+	ask(&client.Refusal{Reason: client.EntropyOverflow})
+	want("after a request for too many", 0, nil)
+	s.set(client.ErrUnavailable)
+	_, _ = a.Next(t.Context(), 1000, 0)
+	want("after one that nodes cannot serve in time", 0, nil)
 	ask(&client.Refusal{Reason: client.NoSID})
 	changed = want("no sid", node.NoSID, changed)
 	ask(client.ErrUnavailable)

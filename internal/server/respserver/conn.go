@@ -142,7 +142,10 @@ func (c *conn) advance(in []byte) (n int, _ need) {
 			if k == 0 {
 				break
 			}
-			if len(c.kit.req.Args) == 0 || c.do(c.kit.req.Args) {
+			if len(c.kit.req.Args) == 0 {
+				c.quota.Charge(quota.CostFrame)
+				n += k
+			} else if c.do(c.kit.req.Args) {
 				n += k
 			}
 		}

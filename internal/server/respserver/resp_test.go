@@ -808,6 +808,34 @@ func TestCutOff(t *testing.T) {
 	<-w.ended
 }
 
+// TestEmptyRequestsCost: a connection that sends nothing but line ends is slowed.
+func TestEmptyRequestsCost(t *testing.T) {
+	for _, empty := range []string{"\r\n", "*0\r\n"} {
+		x := newFixture(t)
+		q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }}) // Nobody gets new tokens.
+		l := q.Listen(listen(t), quota.ListenerConfig{})
+		x.serve(l)
+		c, err := net.Dial("tcp", x.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		go func() { _, _ = io.WriteString(c, strings.Repeat(empty, 40_000)+"PING\r\n") }()
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			_, _ = c.Read(make([]byte, 1))
+		}()
+		for l.Stats().Slowed == 0 {
+			select {
+			case <-answered:
+				t.Fatalf("40,000 times %q cost nothing", empty)
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+}
+
 // TestEveryCommandCosts: commands that draw no ID are answered at the rate of their source,
 // and those that do beside them are not slowed.
 func TestEveryCommandCosts(t *testing.T) {

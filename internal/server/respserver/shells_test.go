@@ -45,7 +45,7 @@ func TestGoroutines(t *testing.T) {
 		"refused": TestPipelineRefused, "wrong tokens": TestWrongTokensEndTheConnection, "HTTP": TestHTTPRequestsAreNotObeyed,
 		"errors": TestProtocolErrors, "long": TestLongRequests, "full": TestRequestThatFillsTheBuffer, "auth": TestAuth,
 		"revoked": TestRevokedToken, "unauthenticated": TestUnauthenticatedClientsHoldLittle, "rate": TestRate,
-		"drain": TestDrain, "cut off": TestCutOff, "idle": TestIdle, "costs": TestEveryCommandCosts,
+		"drain": TestDrain, "cut off": TestCutOff, "idle": TestIdle, "costs": TestEveryCommandCosts, "empty": TestEmptyRequestsCost,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "costs" || name == "idle" {
