@@ -172,7 +172,7 @@ func TestWaitForEnds(t *testing.T) {
 	f := newFake(t, 1)
 	f.marking(never)
 	c := newClient(t, client.Options{}, f)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err := c.WaitFor(ctx, id)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "node-c is silent") {
@@ -293,7 +293,7 @@ func TestWaitForTime(t *testing.T) {
 	if w, err := client.WaitForTime(t.Context(), time.UnixMilli(reached).Add(1), clients...); err != nil || w.UnixMilli <= reached {
 		t.Errorf("just after it: %+v, %v", w, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err := client.WaitForTime(ctx, time.UnixMilli(reached+1000), clients...)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "node-c is silent") {
