@@ -212,6 +212,9 @@ func TestReady(t *testing.T) {
 	changed := want("at first", 0, nil)
 	ask := func(err error) { s.set(err); _, _ = a.Next(t.Context(), 1, 5) }
 	ask(&client.Refusal{Reason: client.AfterTooFar})
+	if _, err := a.Next(t.Context(), 1, 5); !errors.Is(err, &node.Refusal{Reason: node.AfterTooFar}) {
+		t.Errorf("the caller's after is too far: %v", err)
+	}
 	want("after a wrong after", 0, nil)
 	ask(&client.Refusal{Reason: client.EntropyOverflow})
 	want("after a request for too many", 0, nil)
