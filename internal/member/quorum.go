@@ -68,10 +68,11 @@ func (q Quorum) String() string {
 	}
 }
 
-// Errors of Find and Without.
+// Errors of Find, Without and Replace.
 var (
 	ErrNoMember = errors.New("there is no such member")
 	ErrQuorum   = errors.New("the quorum would not survive this")
+	ErrNoPlace  = errors.New("the new member could not be added")
 )
 
 // Find returns the member with a name, an ID in hexadecimal, or an address.
@@ -105,6 +106,23 @@ func Without(members []Status, gone Status) (before, after Quorum, err error) {
 		return before, after, fmt.Errorf("%w: without %s %v", ErrQuorum, gone.Label(), after)
 	}
 	return before, after, nil
+}
+
+// Replace says why no member with a peer URL could be added after gone is removed; nil: one could.
+// It returns ErrNoPlace.
+func Replace(members []Status, gone Status, peer string) error {
+	for _, m := range members {
+		switch {
+		case m.ID == gone.ID:
+		case slices.Contains(m.Peers, peer):
+			return fmt.Errorf("%w: %s is a member already (%x): name a host that is none", ErrNoPlace, HostOf(peer),
+				m.ID)
+		case m.Learner:
+			return fmt.Errorf("%w: %s (%x) has no vote yet, and members join one at a time: wait until it votes, or "+
+				"remove it", ErrNoPlace, m.Label(), m.ID)
+		}
+	}
+	return nil
 }
 
 // HostOf returns the host of a URL, without brackets.

@@ -233,7 +233,7 @@ func (c *call) change(ctx context.Context, s config.Config, g *etcdstore.Group, 
 	// The person may have taken a while.
 	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
 	defer cancel()
-	if _, _, err := member.Without(c.look(ctx, s, g).list, gone); err != nil {
+	if _, _, err := planChange(c.look(ctx, s, g), s.Etcd, fmt.Sprintf("%x", gone.ID), with); err != nil {
 		return refusal(err)
 	}
 	if err := g.Remove(ctx, gone.ID); err != nil {
@@ -277,6 +277,9 @@ func planChange(in seen, e config.Etcd, which, with string) (p plan, gone member
 	p.Quorum = fmt.Sprintf("yes: without %s %v", gone.Label(), after)
 	if refused != nil {
 		p.Quorum = "no"
+	}
+	if refused == nil && with != "" {
+		refused = member.Replace(in.list, gone, e.PeerURL(with))
 	}
 	p.Title = "remove " + gone.Label()
 	p.Does = []string{fmt.Sprintf("member %s (%x) is removed", gone.Label(), gone.ID)}
