@@ -171,7 +171,8 @@ func ParseData(text []byte) (*member.Data, error) {
 	return &data, nil
 }
 
-// own returns what d holds; nil: nothing, or data that is gone although there was some.
+// own returns what d holds; nil: nothing, or a marker without etcd's log. The log may have been lost
+// then, or there was none yet: the others know, even if the marker does not say that they do.
 func (d Dir) own() (*member.Data, error) {
 	data, err := d.read()
 	if data == nil || err != nil {
@@ -179,7 +180,7 @@ func (d Dir) own() (*member.Data, error) {
 	}
 	if has, err := meet.HasLog(d.data()); err != nil {
 		return nil, d.unfit("cannot be read: %v", err)
-	} else if !has && data.Cluster != 0 {
+	} else if !has {
 		return nil, nil
 	}
 	return data, nil

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,5 +78,45 @@ func TestBeginsWithoutLeftovers(t *testing.T) {
 	}
 	if kept, err := filepath.Glob(d.data() + "-lost-*/member/snap"); err != nil || len(kept) != 1 {
 		t.Errorf("kept %v, %v", kept, err)
+	}
+}
+
+// A learner gets no vote before its directory says which member it is.
+func TestPromotesWhatIsNoted(t *testing.T) {
+	const longest = 4095 // A path may have so many bytes on Linux: member.json does, and no other file can be made.
+	path := t.TempDir()
+	for room := longest - len("/member.json"); len(path)+1 < room; {
+		path += "/" + strings.Repeat("d", min(200, room-len(path)-1))
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		t.Skipf("paths are shorter here: %v", err)
+	}
+	for _, tc := range []struct {
+		name  string
+		dir   Dir
+		noted bool
+	}{
+		{"noted", Dir(t.TempDir()), true},
+		{"not noted", Dir(path), false},
+	} {
+		text := `{"host":"a","peer":"http://a:1","version":"3.7.3"}`
+		if err := os.WriteFile(tc.dir.marker(), []byte(text), 0o600); err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		var log strings.Builder
+		i := &Inside{
+			cfg:  Config{Log: slog.New(slog.NewTextHandler(&log, nil))},
+			dir:  tc.dir,
+			host: "a",
+			join: []string{"a"}, // No other can promote it, so a try is an error.
+		}
+		i.answered(t.Context(), member.Status{Member: member.Member{ID: 4, Learner: true}, Cluster: 7}, nil)
+		data, err := tc.dir.read()
+		if err != nil || (data.Cluster == 7 && data.ID == 4) != tc.noted {
+			t.Errorf("%s: %+v, %v", tc.name, data, err)
+		}
+		if tried := strings.Contains(log.String(), "cannot become a voting member"); tried != tc.noted {
+			t.Errorf("%s: tried %v: %s", tc.name, tried, &log)
+		}
 	}
 }

@@ -75,12 +75,20 @@ func (i *Inside) look(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	i.note(s, list)
-	if s.Learner {
-		i.promote(ctx, s.ID)
-	}
+	i.answered(ctx, s, list)
 	i.snapshotIfDue(ctx, own, s.Learner)
 	return true
+}
+
+// answered notes what the member said, and then promotes a learner: a member that votes has it on
+// disk which one it is.
+func (i *Inside) answered(ctx context.Context, s member.Status, list []member.Member) {
+	switch err := i.note(s, list); {
+	case err != nil:
+		i.say(slog.LevelError, "etcd inside cannot note who its member is", err.Error())
+	case s.Learner:
+		i.promote(ctx, s.ID)
+	}
 }
 
 // saw keeps what Health returns.
@@ -100,11 +108,15 @@ func (i *Inside) saw(s member.Status, all []member.Status) {
 }
 
 // note writes the marker if what it says has changed.
-func (i *Inside) note(s member.Status, list []member.Member) {
+//
+// It returns ErrDir if the marker does not say it durably.
+func (i *Inside) note(s member.Status, list []member.Member) error {
 	data, err := i.dir.read()
-	if err != nil || data == nil {
-		i.cfg.Log.Warn("member.json of etcd inside is gone", "error", err)
-		return
+	if err != nil {
+		return err
+	}
+	if data == nil {
+		return i.dir.unfit("has no member.json any more")
 	}
 	before := *data
 	data.Cluster, data.ID = s.Cluster, s.ID
@@ -112,10 +124,10 @@ func (i *Inside) note(s member.Status, list []member.Member) {
 		data.Members = list
 	}
 	if reflect.DeepEqual(before, *data) {
-		return
+		return nil
 	}
 	if err := meet.WriteJSON(i.dir.marker(), data); err != nil {
-		i.cfg.Log.Warn("member.json of etcd inside cannot be written", "error", err)
+		return i.dir.unfit("cannot be written: %v", err)
 	}
 	if len(list) != len(before.Members) || before.Cluster == 0 {
 		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.host, "members",
@@ -125,20 +137,17 @@ func (i *Inside) note(s member.Status, list []member.Member) {
 		i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
 			"two more with etcd.join, or keep its snapshots elsewhere")
 	}
+	return nil
 }
 
 func (i *Inside) promote(ctx context.Context, id uint64) {
-	data, err := i.dir.read()
-	if err != nil || data == nil {
-		return
-	}
 	var others []string
 	for _, host := range i.join {
 		if host != i.host {
 			others = append(others, i.cfg.Etcd.ClientURL(host))
 		}
 	}
-	err = i.group(ctx, others, func(ctx context.Context, g *etcdstore.Group) error { return g.Promote(ctx, id) })
+	err := i.group(ctx, others, func(ctx context.Context, g *etcdstore.Group) error { return g.Promote(ctx, id) })
 	switch {
 	case err == nil:
 		i.cfg.Log.Info("etcd inside has caught up and votes now", "member", i.host)
