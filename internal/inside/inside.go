@@ -227,6 +227,9 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 			Founds:  founds,
 			Now:     time.Now(),
 		}
+		if data != nil && data.Peer != peer {
+			own.Before = i.askBefore(ctx, data.Peer)
+		}
 		step, err := member.Decide(own, data, seen)
 		if err == nil {
 			switch step.Action {

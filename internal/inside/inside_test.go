@@ -3,7 +3,10 @@ package inside
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,6 +82,50 @@ func TestBeginsWithoutLeftovers(t *testing.T) {
 	if kept, err := filepath.Glob(d.data() + "-lost-*/member/snap"); err != nil || len(kept) != 1 {
 		t.Errorf("kept %v, %v", kept, err)
 	}
+}
+
+// A directory that is a copy is not started while the member that it is a copy of answers at its
+// address, which need not be in the list.
+func TestDecideCopied(t *testing.T) {
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != membersPath {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set(clusterID, "7")
+		_, _ = io.WriteString(w, `[{"id":1,"peerURLs":["http://a:1"],"name":"a","clientURLs":["http://a:2"]}]`)
+	}))
+	defer old.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	i := &Inside{
+		cfg:  Config{Log: slog.New(slog.NewTextHandler(until{"still runs", cancel}, nil))},
+		dir:  Dir(t.TempDir()),
+		host: "127.0.0.1",
+		ip:   "127.0.0.1",
+		join: []string{"127.0.0.1"},
+	}
+	copied := member.Data{Host: "a", Peer: old.URL, Cluster: 7, ID: 1}
+	if data, err := i.decide(ctx, &copied); data != nil || err != nil {
+		t.Errorf("it runs: %+v, %v; want to wait", data, err)
+	}
+	old.Close()
+	if data, err := i.decide(t.Context(), &copied); data == nil || err != nil {
+		t.Errorf("it does not run any more: %+v, %v; want to start", data, err)
+	}
+}
+
+// until ends something once a text is logged.
+type until struct {
+	text string
+	end  func()
+}
+
+func (u until) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), u.text) {
+		u.end()
+	}
+	return len(line), nil
 }
 
 // A learner gets no vote before its directory says which member it is.

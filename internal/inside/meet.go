@@ -101,20 +101,34 @@ func (i *Inside) waiting() member.Waiting {
 	}
 }
 
-// ask asks the other addresses of the list.
-func (i *Inside) ask(ctx context.Context) map[string]member.Answer {
-	out := map[string]member.Answer{}
+// client returns what calls other members.
+func (i *Inside) client() (*http.Client, error) {
 	c, err := tlsOf(i.cfg.Etcd.TLS)
 	var from net.Dialer
 	if ip := net.ParseIP(i.ip); ip != nil && !ip.IsLoopback() {
 		// etcd compares the address of the caller with its certificate, and calls from there too.
 		from.LocalAddr = &net.TCPAddr{IP: ip}
 	}
-	client := &http.Client{Transport: &http.Transport{
+	return &http.Client{Transport: &http.Transport{
 		DialContext:       from.DialContext,
 		TLSClientConfig:   c,
 		DisableKeepAlives: true,
-	}}
+	}}, err
+}
+
+// askBefore asks the address at which the member of this directory ran before.
+func (i *Inside) askBefore(ctx context.Context, peer string) member.Answer {
+	client, err := i.client()
+	if err != nil {
+		return member.Answer{Err: err}
+	}
+	return askOne(ctx, client, peer)
+}
+
+// ask asks the other addresses of the list.
+func (i *Inside) ask(ctx context.Context) map[string]member.Answer {
+	out := map[string]member.Answer{}
+	client, err := i.client()
 	var mu sync.Mutex // guards out
 	var all sync.WaitGroup
 	for _, host := range i.join {

@@ -82,6 +82,7 @@ type Own struct {
 	Join    []string // sorted, with Host in it
 	Peer    string   // URL
 	Founds  uint64   // the cluster that begins from Join
+	Before  Answer   // what the address in Data answered, if it is another than Peer
 	Now     time.Time
 }
 
@@ -134,6 +135,7 @@ type Reason string
 const (
 	Lost         Reason = "data lost"
 	Removed      Reason = "removed"
+	Copied       Reason = "copied"
 	OtherCluster Reason = "other cluster"
 	OtherList    Reason = "other list"
 	SameName     Reason = "same name"
@@ -200,11 +202,7 @@ func theCluster(own Own, seen map[string]Answer) (id uint64, list []Member, err 
 
 // withData starts from what the directory holds, unless the members that answer contradict it.
 func withData(own Own, data Data, cluster uint64, members []Member) (Step, error) {
-	if len(members) == 0 {
-		// etcd itself finds the others, and needs a majority of them.
-		return Step{Action: Start}, nil
-	}
-	if data.Cluster != 0 && cluster != data.Cluster {
+	if len(members) > 0 && data.Cluster != 0 && cluster != data.Cluster {
 		return Step{}, refuse(OtherCluster, "the directory of etcd.inside is of cluster %x, and the members in "+
 			"etcd.join are cluster %x: give the directory that belongs to it, or an empty one", data.Cluster, cluster)
 	}
@@ -212,12 +210,18 @@ func withData(own Own, data Data, cluster uint64, members []Member) (Step, error
 	if data.ID == 0 {
 		me = slices.IndexFunc(members, func(m Member) bool { return slices.Contains(m.Peers, data.Peer) })
 	}
-	if me < 0 {
-		if data.Cluster == 0 {
-			return Step{Action: Start}, nil // The list may be older than this member.
-		}
+	if len(members) > 0 && me < 0 && data.Cluster != 0 {
 		return Step{}, refuse(Removed, "the members removed %s from their cluster, so its data counts no more: to "+
 			"join again, move the directory of etcd.inside away and restart", own.Host)
+	}
+	// Two processes must not be one member. The one that answers need not be in etcd.join.
+	if data.Peer != own.Peer && len(own.Before.Members) > 0 && own.Before.Cluster == cmp.Or(data.Cluster, cluster) {
+		return Step{}, refuse(Copied, "%s still runs, and the directory of etcd.inside is a copy of its: empty it, "+
+			"and join as a new member; if this machine replaces that one, stop that member first", data.Peer)
+	}
+	if me < 0 {
+		// etcd itself finds the others, and needs a majority of them. A list may be older than this member.
+		return Step{Action: Start}, nil
 	}
 	if !slices.Contains(members[me].Peers, own.Peer) && data.Peer != own.Peer {
 		return Step{Action: Move, ID: members[me].ID, Clients: clients(members),

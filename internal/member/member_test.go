@@ -52,6 +52,7 @@ func TestDecide(t *testing.T) {
 		name   string
 		data   *Data
 		a, b   Answer
+		before Answer // of the address in data
 		want   Action
 		reason Reason
 		says   string
@@ -98,11 +99,24 @@ func TestDecide(t *testing.T) {
 				Clients: []string{client("d")}, Learner: true}), b: down, want: Move},
 		{name: "changed address after a crash at the first start", data: had(func(d *Data) { *d = Data{Host: "old", Peer: peer("old")} }),
 			a: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "old")), b: down, want: Move},
+		{name: "a copy, and the member still runs", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }),
+			a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), b: down,
+			before: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), reason: Copied, says: "https://old:2380 still runs"},
+		{name: "a copy, and only the member answers", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: down, b: down,
+			before: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), reason: Copied},
+		{name: "a copy from before the member answered", data: had(func(d *Data) { *d = Data{Host: "old", Peer: peer("old")} }),
+			a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), b: down,
+			before: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), reason: Copied},
+		{name: "removed, and another member has its old address", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }),
+			a: runs(7, voter(1, "a"), voter(2, "b"), voter(9, "old")), b: down,
+			before: runs(7, voter(1, "a"), voter(2, "b"), voter(9, "old")), reason: Removed},
+		{name: "changed address, and another cluster has the old one", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }),
+			a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), b: down, before: runs(8, voter(1, "old")), want: Move},
 		{name: "changed address, nobody answers", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: down, b: down, want: Start},
 		{name: "changed address, known already", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: runs(7, abc...), b: down, want: Start},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Now: noon}
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Before: tc.before, Now: noon}
 			step, err := Decide(own, tc.data, map[string]Answer{"a": tc.a, "b": tc.b})
 			var refusal *Refusal
 			errors.As(err, &refusal)
