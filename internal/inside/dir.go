@@ -35,6 +35,7 @@ import (
 //	run.json      what the child is to run with
 //	node.lock     held by the node
 //	etcd.lock     held by the child, with its process ID and what tells it from a later one
+//	restore.lock  held by who prepares a restore, or takes it over
 //	etcd/         etcd's own data
 //	snapshots/    what is written each hour and before an upgrade
 //	restored/     what a restore prepared to take the place of etcd/
@@ -115,8 +116,9 @@ func (d Dir) Check() error {
 // ours reports whether a directory without member.json may have name in it: what a start or a
 // restore writes before that file, also where a crash ended it.
 func ours(name string) bool {
-	return slices.Contains([]string{"lost+found", "node.lock", "etcd.lock", "snapshots", "restored", "restored.json"},
-		name) || strings.HasPrefix(name, ".member.json-") || strings.HasPrefix(name, ".restored.json-")
+	return slices.Contains([]string{"lost+found", "node.lock", "etcd.lock", "restore.lock", "snapshots", "restored",
+		"restored.json"}, name) ||
+		strings.HasPrefix(name, ".member.json-") || strings.HasPrefix(name, ".restored.json-")
 }
 
 // writable says why nothing could be written under at.

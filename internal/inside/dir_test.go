@@ -29,7 +29,7 @@ func TestCheck(t *testing.T) {
 		{"of a newer etcd", map[string]string{"member.json": marker("3.99.0")}, "was used by etcd 3.99.0"},
 		{"of another etcd", map[string]string{"member/wal/0": ""}, "has the data of another etcd"},
 		{"something else", map[string]string{"photos/1.jpg": ""}, "is not empty"},
-		{"left by an aborted start", map[string]string{"node.lock": ""}, ""},
+		{"left by an aborted start", map[string]string{"node.lock": "", "restore.lock": ""}, ""},
 		{"left by a crash at the first start", map[string]string{"node.lock": "", ".member.json-123": ""}, ""},
 		{"a restore into nothing", map[string]string{"restored/member/wal/0": "", "restored.json": "{}"}, ""},
 		{"left by a crash of a restore", map[string]string{"restored/member/wal/0": "", ".restored.json-123": ""}, ""},

@@ -162,10 +162,14 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		c.stop(i.cfg.Log)
 	}
 	if i.dir.prepared() {
-		if err := i.dir.takeRestored(time.Now()); err != nil {
+		taken, err := i.dir.takeRestored(time.Now())
+		if err != nil {
 			return nil, fmt.Errorf("take over the restored data: %w", err)
 		}
-		i.cfg.Log.Warn("etcd inside starts from a restored snapshot: nodes refuse until \"allocator admin recover\"")
+		if taken {
+			i.cfg.Log.Warn("etcd inside starts from a restored snapshot: nodes refuse until " +
+				"\"allocator admin recover\"")
+		}
 		if data, err = i.dir.own(); err != nil {
 			return nil, err
 		}

@@ -55,8 +55,8 @@ func TestDecidePrepared(t *testing.T) {
 	if data, err := i.decide(ctx, nil); !errors.Is(err, errPrepared) || data != nil {
 		t.Errorf("got %v, %v; want %v", data, err, errPrepared)
 	}
-	if err := d.takeRestored(time.Now()); err != nil || d.prepared() {
-		t.Errorf("taken over: %v, prepared %v", err, d.prepared())
+	if taken, err := d.takeRestored(time.Now()); !taken || err != nil || d.prepared() {
+		t.Errorf("taken over: %v, %v, prepared %v", taken, err, d.prepared())
 	}
 }
 

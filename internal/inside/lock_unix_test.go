@@ -6,11 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
@@ -89,5 +94,64 @@ func TestServePrepared(t *testing.T) {
 	}
 	if pid := d.runs(); pid != 0 {
 		t.Errorf("process %d has the lock", pid)
+	}
+}
+
+// One restore at a time is prepared or taken over, and it is the one that was planned.
+func TestRestoreAlone(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "db")
+	be := backend.NewDefaultBackend(zap.NewNop(), file)
+	schema.NewMembershipBackend(zap.NewNop(), be).MustCreateBackendBuckets()
+	schema.CreateMetaBucket(be.BatchTx())
+	if err := be.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d := Dir(t.TempDir())
+	r, err := d.PlanRestore(file, "a", "http://a:2380", "a=http://a:2380")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prepared := func(want bool) {
+		t.Helper()
+		_, err := os.Stat(d.restored())
+		if d.prepared() != want || (err == nil) != want {
+			t.Errorf("prepared %v, directory %v; want %v", d.prepared(), err, want)
+		}
+	}
+	if err := d.Restore(r); err != nil {
+		t.Fatal(err)
+	}
+	prepared(true)
+	release, err := d.holdRestored()
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := fmt.Sprintf("a restore that process %d prepares or takes over", os.Getpid())
+	if err := d.Restore(r); !errors.Is(err, ErrDir) || !strings.Contains(err.Error(), says) {
+		t.Errorf("restored beside another: %v", err)
+	}
+	if taken, err := d.takeRestored(time.Now()); taken || !errors.Is(err, ErrDir) {
+		t.Errorf("taken over beside another: %v, %v", taken, err)
+	}
+	prepared(true)
+	release()
+	other := r
+	other.SHA256 = strings.Repeat("0", len(r.SHA256)) // The file was another when it was planned.
+	if err := d.Restore(other); !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), "has changed") {
+		t.Errorf("a file that changed: %v", err)
+	}
+	prepared(false)
+	if taken, err := d.takeRestored(time.Now()); taken || err != nil {
+		t.Errorf("nothing was prepared: %v, %v", taken, err)
+	}
+	if err := d.Restore(r); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := d.takeRestored(time.Now()); !taken || err != nil {
+		t.Errorf("taken over: %v, %v", taken, err)
+	}
+	prepared(false)
+	if data, err := d.own(); err != nil || data == nil || data.Token != r.Token {
+		t.Errorf("after it: %+v, %v", data, err)
 	}
 }

@@ -39,6 +39,19 @@ var ErrSnapshot = errors.New("snapshot")
 
 func (d Dir) restored() string       { return filepath.Join(string(d), "restored") }
 func (d Dir) restoredMarker() string { return filepath.Join(string(d), "restored.json") }
+func (d Dir) restoreLock() string    { return filepath.Join(string(d), "restore.lock") }
+
+// holdRestored takes what a restore prepares for this process alone.
+func (d Dir) holdRestored() (release func(), err error) {
+	release, pid, err := hold(d.restoreLock(), 0)
+	switch {
+	case errors.Is(err, errTaken):
+		return nil, d.unfit("has a restore that process %d prepares or takes over: try again when that has ended", pid)
+	case err != nil:
+		return nil, d.unfit("cannot be locked: %v", err)
+	}
+	return release, nil
+}
 
 // PlanRestore reads a snapshot and says what its restore would make. It writes nothing.
 //
@@ -57,11 +70,9 @@ func (d Dir) PlanRestore(file, host, peer, initial string) (Restored, error) {
 	if err != nil || !info.Mode().IsRegular() || info.Size() < 1024 {
 		return r, fmt.Errorf("%w: %s is no snapshot of etcd", ErrSnapshot, file)
 	}
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
+	if r.SHA256, err = sumOf(f); err != nil {
 		return r, fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
-	r.SHA256 = fmt.Sprintf("%x", h.Sum(nil))
 	r.Checked = info.Size()%512 == sha256.Size
 	r.Token = fmt.Sprintf("restored-%x", sha256.Sum256([]byte(r.SHA256+"\n"+initial)))[:25]
 	if _, err := os.Stat(string(d)); errors.Is(err, os.ErrNotExist) {
@@ -70,16 +81,48 @@ func (d Dir) PlanRestore(file, host, peer, initial string) (Restored, error) {
 	return r, d.writable(string(d))
 }
 
+// sumOf returns the SHA-256 of what is left to read.
+func sumOf(r io.Reader) (string, error) {
+	h := sha256.New()
+	_, err := io.Copy(h, r)
+	return fmt.Sprintf("%x", h.Sum(nil)), err
+}
+
+// unchanged says that a file is the one of which r was planned: the token says what the members have.
+func (r Restored) unchanged() error {
+	f, err := os.Open(r.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum, err := sumOf(f)
+	if err == nil && sum != r.SHA256 {
+		err = errors.New("it has changed since its SHA-256 was shown: restore it again")
+	}
+	return err
+}
+
 // Restore prepares what r says in d. The member takes it over when it starts next; the data that
 // it has now is kept beside it.
+//
+// It returns ErrSnapshot, or ErrDir, also if another process restores or takes over a restore.
 func (d Dir) Restore(r Restored) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return d.unfit("cannot be made: %v", err)
 	}
-	if err := errors.Join(os.RemoveAll(d.restoredMarker()), os.RemoveAll(d.restored())); err != nil {
+	release, err := d.holdRestored()
+	if err != nil {
+		return err
+	}
+	defer release()
+	// The marker first: without the directory it would say that its data is in place already.
+	if err = os.RemoveAll(d.restoredMarker()); err == nil {
+		err = os.RemoveAll(d.restored())
+	}
+	if err != nil {
 		return d.unfit("cannot be written: %v", err)
 	}
-	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath:        r.File,
 		Name:                r.Host,
 		OutputDataDir:       d.restored(),
@@ -88,6 +131,9 @@ func (d Dir) Restore(r Restored) error {
 		InitialClusterToken: r.Token,
 		SkipHashCheck:       !r.Checked,
 	})
+	if err == nil {
+		err = r.unchanged()
+	}
 	if err != nil {
 		_ = os.RemoveAll(d.restored())
 		return fmt.Errorf("%w: %s: %w", ErrSnapshot, r.File, err)
@@ -108,17 +154,29 @@ func (d Dir) prepared() bool {
 }
 
 // takeRestored puts what Restore prepared in the place of the data. A crash between any two of
-// its steps is no matter: the next call does the rest.
-func (d Dir) takeRestored(now time.Time) error {
+// its steps is no matter: the next call does the rest. It reports whether there was something: a
+// later restore may have begun, and failed.
+//
+// It returns ErrDir while another process restores.
+func (d Dir) takeRestored(now time.Time) (taken bool, err error) {
+	release, err := d.holdRestored()
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if !d.prepared() {
+		return false, nil
+	}
 	if _, err := os.Stat(d.restored()); err == nil {
 		if err := d.setAside("before", now); err != nil {
-			return err
+			return false, err
 		}
 		if err := os.Rename(d.restored(), d.data()); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return os.Rename(d.restoredMarker(), d.marker())
+	err = os.Rename(d.restoredMarker(), d.marker())
+	return err == nil, err
 }
 
 // Terminate asks the member that runs in d to stop, and waits. Its node starts it again.
