@@ -398,8 +398,9 @@ func (c *respClient) exchange(ctx context.Context, r Request) (client.Block, err
 		return client.Block{}, err
 	}
 	end, _ := ctx.Deadline()
-	_ = c.conn.SetDeadline(end) // zero: there is none
-	defer context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })()
+	conn := c.conn            // It may be another, or none, when the function below runs.
+	_ = conn.SetDeadline(end) // zero: there is none
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	args := []string{"ID.NEXT", "COUNT", strconv.Itoa(r.Count), "AFTER", r.After.String()}
 	switch {
 	case r.After > 0:

@@ -134,6 +134,37 @@ func TestRESPAnswers(t *testing.T) {
 	}
 }
 
+// cutConn ends a call with its first write.
+type cutConn struct {
+	net.Conn
+	end context.CancelFunc
+}
+
+func (c cutConn) Write([]byte) (int, error) {
+	c.end()
+	return 0, net.ErrClosed
+}
+
+// A call that ends while its connection fails leaves the next connection alone.
+func TestRESPEnds(t *testing.T) {
+	for range 100 {
+		ctx, end := context.WithCancel(t.Context())
+		near, far := net.Pipe()
+		k, err := Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+			return cutConn{near, end}, nil
+		}}.Open(RESP, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Allocate(ctx, Request{Count: 1}); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+		k.Close()
+		end()
+		_ = far.Close()
+	}
+}
+
 // streams answers each request of a stream with the next IDs, or breaks off.
 type streams struct {
 	pb.UnimplementedAllocatorServiceServer
