@@ -1,6 +1,6 @@
 // Package clockhook gives a running program other clocks than the machine's, and
-// slower or failing disk syncs, from outside: the program is not rebuilt, not
-// linked with anything, and not notified.
+// slower or failing disk syncs and failing writes, from outside: the program is not
+// rebuilt, not linked with anything, and not notified.
 //
 // It works on Go programs for linux/amd64 that keep their symbol table, which is
 // what `go build` makes (with -ldflags=-s it is gone). Elsewhere [Start] returns
@@ -21,8 +21,9 @@
 //   - The first 13 bytes of the one function through which packages syscall and
 //     golang.org/x/sys/unix enter the kernel jump to a second stub. It lets all
 //     calls pass, but for clock_gettime (CLOCK_BOOTTIME, CLOCK_MONOTONIC_RAW and
-//     the rest), adjtimex, fsync and fdatasync. The function's bytes are compared
-//     with those we know before they are changed.
+//     the rest), adjtimex, fsync, fdatasync, and write, pwrite64 and fallocate on
+//     files. The function's bytes are compared with those we know before they are
+//     changed.
 //
 // A change of the shared page is seen by the next reading of any clock, of all
 // threads at once. A reading that a change has overtaken is taken again, so no

@@ -86,12 +86,13 @@ type Discipline struct {
 // Counts say how often the program went through the hook since its start. They
 // rise, and may miss some where threads collide; zero is exact.
 type Counts struct {
-	VDSO    uint64 // clock readings of the runtime: time.Now, timers
-	Plain   uint64 // clock readings by system call
-	Adjtime uint64 // answers of adjtimex that were replaced
-	Syncs   uint64 // fsync and fdatasync
-	Slowed  uint64 // Syncs that were delayed
-	Failed  uint64 // Syncs that were answered with an error
+	VDSO      uint64 // clock readings of the runtime: time.Now, timers
+	Plain     uint64 // clock readings by system call
+	Adjtime   uint64 // answers of adjtimex that were replaced
+	Syncs     uint64 // fsync and fdatasync
+	Slowed    uint64 // Syncs that were delayed
+	Failed    uint64 // Syncs that were answered with an error
+	Unwritten uint64 // writes to files that were answered with an error
 }
 
 // A Hook changes what one process sees. It is safe for concurrent use.
@@ -198,9 +199,16 @@ func (h *Hook) SlowSync(d time.Duration) error {
 }
 
 // FailSync answers each fsync and fdatasync with the error, without doing it, as
-// a broken or full disk would; 0 ends it.
+// a broken disk would; 0 ends it.
 func (h *Hook) FailSync(errno syscall.Errno) error {
 	return h.change(func() { h.page.word(wordSyncErrno).Store(int64(errno)) })
+}
+
+// FailWrite answers each write, pwrite64 and fallocate on a file with the error,
+// without doing it, as a full disk would; 0 ends it. A real one may still take what
+// overwrites blocks that a file has. Sockets, pipes and standard output work on.
+func (h *Hook) FailWrite(errno syscall.Errno) error {
+	return h.change(func() { h.page.word(wordWriteErrno).Store(int64(errno)) })
 }
 
 // SetDiscipline makes adjtimex answer with d; nil: with the answer of the kernel.
@@ -227,12 +235,13 @@ func (h *Hook) Counts() Counts {
 	}
 	count := func(w int) uint64 { return uint64(h.page.word(w).Load()) }
 	return Counts{
-		VDSO:    count(wordVDSO),
-		Plain:   count(wordPlain),
-		Adjtime: count(wordAdjtime),
-		Syncs:   count(wordSyncs),
-		Slowed:  count(wordSlowed),
-		Failed:  count(wordFailed),
+		VDSO:      count(wordVDSO),
+		Plain:     count(wordPlain),
+		Adjtime:   count(wordAdjtime),
+		Syncs:     count(wordSyncs),
+		Slowed:    count(wordSlowed),
+		Failed:    count(wordFailed),
+		Unwritten: count(wordUnwritten),
 	}
 }
 
@@ -287,18 +296,20 @@ const (
 
 	wordSyncDelay   = 128 // ns
 	wordSyncErrno   = 129
+	wordWriteErrno  = 130
 	wordAdjOn       = 136
 	wordAdjState    = 137
 	wordAdjStatus   = 138
 	wordAdjMaxError = 139 // µs
 	wordAdjEstError = 140 // µs
 
-	wordVDSO    = 256
-	wordPlain   = 264
-	wordAdjtime = 272
-	wordSyncs   = 280
-	wordSlowed  = 281
-	wordFailed  = 282
+	wordVDSO      = 256
+	wordPlain     = 264
+	wordAdjtime   = 272
+	wordSyncs     = 280
+	wordSlowed    = 281
+	wordFailed    = 282
+	wordUnwritten = 283
 
 	clockNumbers  = 16
 	wordsPerClock = 4 // seconds to add, nanoseconds to add, slope, reading that the slope counts from

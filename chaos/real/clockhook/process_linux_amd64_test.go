@@ -2,6 +2,7 @@ package clockhook
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -426,6 +427,40 @@ func TestSync(t *testing.T) {
 		t.Errorf("healed: took %v: %q", a.Sync, a.Error)
 	}
 	if c := p.Counts(); c.Slowed != 2 || c.Failed != 1 || c.Syncs != 7 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestWrite(t *testing.T) {
+	p := start(t, build(t, "clocks", "./testdata/clocks"), Offsets{})
+	file := filepath.Join(t.TempDir(), "file")
+	if a := p.ask("write %s", file); a.Error != "" {
+		t.Fatalf("at rest: %q", a.Error)
+	}
+	healthy, err := os.ReadFile(file)
+	if err != nil || len(healthy) != 8192 {
+		t.Fatalf("at rest %d bytes were written: %v", len(healthy), err)
+	}
+	if err := p.FailWrite(syscall.ENOSPC); err != nil {
+		t.Fatal(err)
+	}
+	a := p.ask("write %s", file)
+	if n := strings.Count(a.Error, "no space left on device"); n != 3 || strings.Contains(a.Error, "pipe") {
+		t.Errorf("three writes to a file and one to a pipe, on a full disk: %q", a.Error)
+	}
+	if b, err := os.ReadFile(file); err != nil || len(b) != 0 {
+		t.Errorf("a full disk has %q: %v", b, err)
+	}
+	if err := p.FailWrite(0); err != nil {
+		t.Fatal(err)
+	}
+	if a := p.ask("write %s", file); a.Error != "" {
+		t.Errorf("healed: %q", a.Error)
+	}
+	if b, err := os.ReadFile(file); err != nil || !bytes.Equal(b, healthy) {
+		t.Errorf("healed, %d other bytes were written: %v", len(b), err)
+	}
+	if c := p.Counts(); c.Unwritten != 3 {
 		t.Errorf("%+v", c)
 	}
 }

@@ -13,6 +13,7 @@
 #define CLOCK     64
 #define DELAY     1024
 #define ERRNO     1032
+#define W_ERRNO   1040
 #define ADJ_ON    1088
 #define ADJ_STATE 1096
 #define ADJ_STAT  1104
@@ -24,6 +25,7 @@
 #define N_SYNCS   2240
 #define N_SLOWED  2248
 #define N_FAILED  2256
+#define N_UNWRIT  2264
 
 // ADJUST adds to the timespec at SI what the page at R8 says of clock DI. R10
 // holds what SEQ was before the timespec was read: if that has changed, the values
@@ -105,6 +107,13 @@ TEXT callStub<>(SB),NOSPLIT|NOFRAME,$0-0
 	JEQ	sync
 	CMPQ	AX, $159 // adjtimex
 	JEQ	adjtimex
+	CMPQ	AX, $1   // write
+	JEQ	write
+	CMPQ	AX, $18  // pwrite64
+	JEQ	write
+	CMPQ	AX, $285 // fallocate
+	JEQ	write
+plain:
 	MOVQ	SI, R10
 	MOVQ	DI, DX
 	MOVQ	CX, SI
@@ -187,6 +196,38 @@ quick:
 	MOVQ	BX, DI
 	SYSCALL
 	JMP	back
+write: // of four arguments at most
+	MOVQ	PAGE, R13
+	CMPQ	W_ERRNO(R13), $0
+	JEQ	plain
+	CMPQ	BX, $2 // standard output and errors are the program's log
+	JLS	plain
+	MOVQ	AX, R12
+	MOVQ	CX, R8
+	MOVQ	DI, R9
+	MOVQ	SI, R10
+	MOVL	$8, AX // lseek to where it is: sockets and pipes have no such place
+	MOVQ	BX, DI
+	XORL	SI, SI
+	MOVL	$1, DX
+	SYSCALL
+	MOVQ	AX, R11
+	MOVQ	R12, AX
+	MOVQ	R8, CX
+	MOVQ	R9, DI
+	MOVQ	R10, SI
+	TESTQ	R11, R11
+	JLT	plain
+	MOVQ	W_ERRNO(R13), AX
+	TESTQ	AX, AX
+	JEQ	healed
+	INCQ	N_UNWRIT(R13)
+	XORL	DX, DX
+	NEGQ	AX
+	JMP	back
+healed:
+	MOVQ	R12, AX
+	JMP	plain
 fail:
 	INCQ	N_FAILED(R13)
 	NEGQ	AX

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
@@ -100,7 +101,20 @@ func etcdFaults() []Fault {
 				"disk",
 			Hold:   between(2*time.Second, 3*time.Second),
 			Begin:  breakDisk,
-			Fired:  diedOfDisk,
+			Fired:  diedOf(syscall.EIO),
+			End:    mendDisk,
+			Expect: unaffected(2 * time.Second),
+		},
+		{
+			Name:  "etcd-disk-full",
+			Class: Etcd,
+			Scope: Leader,
+			Needs: ClockHook,
+			About: "every write of etcd's leader to a file fails with ENOSPC: it must exit, and is started again " +
+				"with space on its disk",
+			Hold:   between(2*time.Second, 3*time.Second),
+			Begin:  fillDisk,
+			Fired:  diedOf(syscall.ENOSPC),
 			End:    mendDisk,
 			Expect: unaffected(2 * time.Second),
 		},
@@ -199,36 +213,48 @@ func syncsSlowed(_ context.Context, s *Injection) (string, error) {
 	return fmt.Sprintf("%d syncs took %v longer", n-s.base, s.amount()), nil
 }
 
-func breakDisk(_ context.Context, s *Injection) error {
+// onDisks changes how the disks of the members work.
+func onDisks(s *Injection, do func(*clockhook.Hook) error) error {
 	return each(s, func(p *rig.Process) error {
 		h := p.Hook()
 		if h == nil {
 			return errNoHook
 		}
-		return h.FailSync(syscall.EIO)
+		return do(h)
 	})
 }
 
-// diedOfDisk waits until the members have ended, and checks that they logged the error.
-func diedOfDisk(_ context.Context, s *Injection) (string, error) {
-	var seen []string
-	for _, i := range s.Members {
-		p := s.Etcds[i]
-		if p.Running() {
-			return "", errNotYet
+func breakDisk(_ context.Context, s *Injection) error {
+	return onDisks(s, func(h *clockhook.Hook) error { return h.FailSync(syscall.EIO) })
+}
+
+func fillDisk(_ context.Context, s *Injection) error {
+	return onDisks(s, func(h *clockhook.Hook) error { return h.FailWrite(syscall.ENOSPC) })
+}
+
+// diedOf waits until the members have ended, and checks that they logged the error of
+// the disk.
+func diedOf(errno syscall.Errno) func(context.Context, *Injection) (string, error) {
+	return func(_ context.Context, s *Injection) (string, error) {
+		var seen []string
+		for _, i := range s.Members {
+			p := s.Etcds[i]
+			if p.Running() {
+				return "", errNotYet
+			}
+			if !strings.Contains(p.Output(p.Run()), errno.Error()) {
+				return "", fmt.Errorf("%s ended with %s, and did not log %q", p.Name, p.Exit(), errno)
+			}
+			seen = append(seen, fmt.Sprintf("%s ended with %s: %v", p.Name, p.Exit(), errno))
 		}
-		if !strings.Contains(p.Output(p.Run()), syscall.EIO.Error()) {
-			return "", fmt.Errorf("%s ended with %s, and did not log %q", p.Name, p.Exit(), syscall.EIO)
-		}
-		seen = append(seen, fmt.Sprintf("%s ended with %s: %v", p.Name, p.Exit(), syscall.EIO))
+		return strings.Join(seen, ", "), nil
 	}
-	return strings.Join(seen, ", "), nil
 }
 
 func mendDisk(ctx context.Context, s *Injection) error {
 	err := each(s, func(p *rig.Process) error {
 		if h := p.Hook(); h != nil {
-			return h.FailSync(0)
+			return errors.Join(h.FailSync(0), h.FailWrite(0))
 		}
 		return nil
 	})

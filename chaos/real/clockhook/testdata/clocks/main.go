@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -71,6 +72,27 @@ func spin(d time.Duration) (back time.Duration) {
 	return back
 }
 
+// write writes to a file in the three ways that programs do, and to a pipe. It
+// returns all errors.
+func write(name string) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	_, atEnd := f.WriteString("a record")
+	_, at := f.WriteAt([]byte("a page"), 4096)
+	allocated := unix.Fallocate(int(f.Fd()), 0, 0, 8192)
+	_, piped := w.WriteString("a message")
+	if piped != nil {
+		piped = fmt.Errorf("pipe: %w", piped)
+	}
+	return errors.Join(atEnd, at, allocated, piped, f.Close(), r.Close(), w.Close())
+}
+
 func main() {
 	out := json.NewEncoder(os.Stdout)
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
@@ -100,6 +122,10 @@ func main() {
 			_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &after)
 			a.Sync = time.Duration(after.Nano() - before.Nano())
 			f.Close()
+		case "write": // over a pipe too, which is no file
+			if err := write(argument); err != nil {
+				a.Error = err.Error()
+			}
 		case "adjtimex":
 			state, err := unix.Adjtimex(&a.Timex)
 			if err != nil {
