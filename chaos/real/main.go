@@ -170,10 +170,13 @@ func (o *options) enter(ctx context.Context) error {
 
 // timing returns the times that nodes are configured with.
 func (o *options) timing() rig.Timing {
-	if o.real {
+	inside := o.etcd == "inside"
+	switch {
+	case o.real && inside:
+		return rig.DefaultInside
+	case o.real:
 		return rig.Default
-	}
-	if o.etcd == "inside" {
+	case inside:
 		return rig.BriskInside
 	}
 	return rig.Brisk

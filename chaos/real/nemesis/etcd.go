@@ -18,7 +18,13 @@ import (
 func windowLeft(t rig.Timing) time.Duration { return t.Window - t.ExtendEvery }
 
 // election is how long an election of etcd may take on an overloaded machine.
-const election = 2 * time.Second
+func election(t rig.Timing) time.Duration { return 2*time.Second + t.Election }
+
+// unled expects that every node issues throughout, and that etcd has a leader again
+// after settle, or as much later as elections of the members may take longer.
+func unled(settle time.Duration) func(rig.Timing) Expect {
+	return func(t rig.Timing) Expect { return unaffected(settle + t.Election)(t) }
+}
 
 func etcdFaults() []Fault {
 	return []Fault{
@@ -31,7 +37,7 @@ func etcdFaults() []Fault {
 			Begin:  killMembers,
 			Fired:  membersKilled,
 			End:    startMembers,
-			Expect: unaffected(2 * time.Second),
+			Expect: unled(2 * time.Second),
 		},
 		{
 			Name:   "etcd-leader-kill",
@@ -43,7 +49,7 @@ func etcdFaults() []Fault {
 			Begin:  killMembers,
 			Fired:  membersKilled,
 			End:    startMembers,
-			Expect: unaffected(1500 * time.Millisecond),
+			Expect: unled(1500 * time.Millisecond),
 		},
 		{
 			Name:   "etcd-leader-pause",
@@ -54,7 +60,7 @@ func etcdFaults() []Fault {
 			Begin:  pauseMembers,
 			Fired:  membersStopped,
 			End:    resumeMembers,
-			Expect: unaffected(2 * time.Second),
+			Expect: unled(2 * time.Second),
 		},
 		{
 			Name:  "etcd-quorum-short",
@@ -62,13 +68,13 @@ func etcdFaults() []Fault {
 			Scope: Quorum,
 			About: "kill -9 two of three etcd members, for less than the windows last",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				d := windowLeft(t) - election
+				d := windowLeft(t) - election(t)
 				return d / 2, max(d*3/4, d/2)
 			},
 			Begin:  killMembers,
 			Fired:  membersKilled,
 			End:    startMembers,
-			Expect: unaffected(4 * time.Second),
+			Expect: unled(4 * time.Second),
 		},
 		{
 			Name:  "etcd-quorum-long",
@@ -103,7 +109,7 @@ func etcdFaults() []Fault {
 			Begin:  breakDisk,
 			Fired:  diedOf(syscall.EIO),
 			End:    mendDisk,
-			Expect: unaffected(2 * time.Second),
+			Expect: unled(2 * time.Second),
 		},
 		{
 			Name:  "etcd-disk-full",
@@ -116,7 +122,7 @@ func etcdFaults() []Fault {
 			Begin:  fillDisk,
 			Fired:  diedOf(syscall.ENOSPC),
 			End:    mendDisk,
-			Expect: unaffected(2 * time.Second),
+			Expect: unled(2 * time.Second),
 		},
 		{
 			Name:   "etcd-slow-fsync",
@@ -130,7 +136,7 @@ func etcdFaults() []Fault {
 			Begin:  slowSync,
 			Fired:  syncsSlowed,
 			End:    quickSync,
-			Expect: unaffected(3 * time.Second),
+			Expect: unled(3 * time.Second),
 		},
 	}
 }

@@ -69,7 +69,7 @@ func networkFaults() []Fault {
 		return t.Window + 2*time.Second, t.Window + 2500*time.Millisecond
 	}
 	within := func(t rig.Timing) (time.Duration, time.Duration) {
-		d := windowLeft(t) - election
+		d := windowLeft(t) - election(t)
 		return d / 2, max(d*3/4, d/2)
 	}
 	several := between(6*time.Second, 7*time.Second)
@@ -116,7 +116,7 @@ func networkFaults() []Fault {
 		fault("net-etcd-short-partition", "a node and etcd are partitioned for less than its window lasts", OneNode,
 			within, netswitch.Cut, any, both(toEtcd, fromEtcd), unaffected(4*time.Second)),
 		fault("net-leader-partition", "etcd's leader is partitioned from everything else", Leader,
-			between(2*time.Second, 3*time.Second), netswitch.Cut, any, leader, unaffected(3*time.Second)),
+			between(2*time.Second, 3*time.Second), netswitch.Cut, any, leader, unled(3*time.Second)),
 		fault("net-peers-partition", "a node is partitioned from all other nodes", OneNode, several, netswitch.Cut, any,
 			both(toPeers, fromPeers), unaffected(3*time.Second)),
 		fault("net-peers-drop-inbound", "packets from other nodes to a node are lost", OneNode, several, netswitch.Cut,
@@ -130,7 +130,7 @@ func networkFaults() []Fault {
 		fault("net-gossip-block", "all gossip is lost", Whole, several, netswitch.Cut, gossip, amongNodes,
 			unaffected(3*time.Second)),
 		fault("net-impairment", "2 % of all packets lost, 2 % corrupted, 5 % duplicated, 5 % reordered, all delayed",
-			Whole, several, impairment, any, everywhere, unaffected(3*time.Second)),
+			Whole, several, impairment, any, everywhere, unled(3*time.Second)),
 		fault("net-gossip-forged", "a third of all gossip packets is modified, with valid checksums", Whole, several,
 			netswitch.Effect{Forge: .3}, gossip, amongNodes, unaffected(3*time.Second)),
 	}

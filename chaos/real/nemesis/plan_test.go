@@ -49,6 +49,7 @@ func TestPlan(t *testing.T) {
 			{For: 105 * time.Second, Faults: smoke(), Timing: rig.Brisk},
 			{For: 10 * time.Minute, Faults: table, Timing: rig.Brisk, Repeat: true},
 			{For: 20 * time.Minute, Faults: table, Timing: rig.Default, Repeat: true},
+			{For: 20 * time.Minute, Faults: table, Timing: rig.BriskInside, Repeat: true},
 		} {
 			c.Seed, c.Nodes = seed, names(3+int(seed%5))
 			c.Embedded = c.Nodes[len(c.Nodes)-1]
@@ -139,12 +140,16 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s is incomplete", f.Name)
 			continue
 		}
-		for _, timing := range []rig.Timing{rig.Brisk, rig.Default} {
+		for _, timing := range []rig.Timing{rig.Brisk, rig.BriskInside, rig.Default, rig.DefaultInside} {
 			e := f.Expect(timing)
 			minimum, maximum := f.Hold(timing)
 			switch {
 			case e.Text == "" || e.Settle <= 0 || minimum <= 0 || maximum < minimum:
 				t.Errorf("%s: expects %+v within %v to %v", f.Name, e, minimum, maximum)
+			case (f.Class == Etcd || f.Scope == Leader) && e.Settle < 1500*time.Millisecond+timing.Election:
+				t.Errorf("%s: the next fault may begin before etcd has a leader", f.Name)
+			case f.Scope == Quorum && e.Must == "" && maximum+election(timing) > windowLeft(timing):
+				t.Errorf("%s lasts up to %v and an election: longer than windows do", f.Name, maximum)
 			case e.Must != "" && !slices.Contains(e.May, e.Must):
 				t.Errorf("%s must and may not refuse with %s", f.Name, e.Must)
 			case e.Must != "" && minimum < e.Within+500*time.Millisecond:

@@ -63,6 +63,15 @@ var (
 		TTL:         15 * time.Second,
 		KeepAlive:   3 * time.Second,
 	}
+	// DefaultInside is Default for members inside nodes.
+	DefaultInside = Timing{
+		Window:      Default.Window,
+		ExtendEvery: Default.ExtendEvery,
+		CallTimeout: Default.CallTimeout,
+		TTL:         Default.TTL,
+		KeepAlive:   Default.KeepAlive,
+		Election:    BriskInside.Election,
+	}
 )
 
 // MaxSkew and MaxLead are the nodes' defaults for how far apart clocks may stand
