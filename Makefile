@@ -6,7 +6,7 @@ TIMEOUT ?= 15m# of the tests of one package
 SIM_SEEDS ?= 2000# runs of `make sim`; FIRST=n for the first, else it is drawn and printed
 FIRST   ?= 0
 CHAOS_LAYOUT ?= scalable# of `make chaos`
-CHAOS_ETCD ?= own# of `make chaos`: own, or inside for the members that nodes run
+CHAOS_ETCD ?= own# of `make chaos` and `make chaos-soak`: own, or inside for the members that nodes run
 CHAOS_FOR ?= 60s# of `make chaos`: 105s has room for every fault of the short list
 SOAK    ?= 8h# of `make chaos-soak`
 WORKER_IDS ?= 10000000# of `make chaos-workers`
@@ -201,7 +201,7 @@ check: tools $(GOTEST) ## what must hold before a merge, all of the above with i
 
 # What takes long or needs more than CI has: one step after the other, since most of them
 # measure time or take all of the machine.
-NIGHTLY := check-static nightly-test nightly-check nightly-tests sim-campaign nightly-soak chaos-workers e2e nightly-abuse model nightly-bugs nightly-mutation fuzz \
+NIGHTLY := check-static nightly-test nightly-check nightly-tests sim-campaign nightly-soak nightly-inside chaos-workers e2e nightly-abuse model nightly-bugs nightly-mutation fuzz \
 	image-twice nightly-release contracts compose-test chart-test kube-test console-test docs-test
 .PHONY: check nightly $(filter nightly-%,$(NIGHTLY))
 nightly: export TIER = nightly
@@ -245,7 +245,7 @@ chaos-workers: ## real programs with worker numbers through faults, until they h
 	$(GO) -C chaos/real test -count 1 -v -timeout 30m ./workers -ids $(WORKER_IDS)
 
 chaos-soak: ## all faults in turn for SOAK
-	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) soak --for $(SOAK)
+	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) soak --for $(SOAK) --etcd $(CHAOS_ETCD)
 
 abuse-test: ## attack a node in 256 MiB while honest callers use it, and write bin/abuse.md: 8 minutes; ABUSE='--only resets-8'
 	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse $(if $(ABUSE),$(ABUSE),--write $(BIN)/abuse.md)
@@ -384,6 +384,9 @@ nightly-tests: $(GOTEST)
 
 nightly-soak:
 	$(MAKE) --no-print-directory chaos-soak SOAK=2h
+
+nightly-inside: # Each fault of the list fits in.
+	$(MAKE) --no-print-directory chaos-soak SOAK=10m CHAOS_ETCD=inside
 
 nightly-abuse:
 	$(MAKE) --no-print-directory abuse-test ABUSE='--for 8s'

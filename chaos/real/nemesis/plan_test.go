@@ -110,7 +110,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A fault of every class fits into a minute, and all faults of CI into 105 s.
+// A fault of every class fits into a minute, all faults of CI into 105 s, and all that
+// exist into 10 minutes, with members inside nodes too.
 func TestPlanHasEveryClass(t *testing.T) {
 	for seed := range uint64(200) {
 		classes := map[Class]bool{}
@@ -124,6 +125,9 @@ func TestPlanHasEveryClass(t *testing.T) {
 		}
 		if s := Plan(PlanConfig{Seed: seed, For: 105 * time.Second, Faults: smoke(), Nodes: names(5), Timing: rig.Brisk}); len(s.LeftOut) > 0 {
 			t.Errorf("seed %d: 105 s do not suffice for %v", seed, s.LeftOut)
+		}
+		if s := Plan(PlanConfig{Seed: seed, For: 10 * time.Minute, Faults: table, Nodes: names(5), Timing: rig.BriskInside}); len(s.LeftOut) > 0 {
+			t.Errorf("seed %d: 10 minutes do not suffice for %v", seed, s.LeftOut)
 		}
 	}
 }
