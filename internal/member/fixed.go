@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,8 @@ type Report struct {
 	Name  string `json:"name"`
 	Token string `json:"token"`
 	Holds Holds  `json:"data"`
+	// Snapshot is the file that it begins a new cluster with; "": with nothing.
+	Snapshot string `json:"snapshot,omitempty"`
 }
 
 // Fixed is what a member of fixed name knows before its etcd runs.
@@ -65,9 +68,12 @@ func (f Fixed) Decide() Step {
 
 // begin is the step of a member without data, when no quorum of the others answers.
 func (f Fixed) begin() Step {
-	var none, present, silent, foreign []string
+	var none, present, silent, foreign, differ []string
 	for _, name := range f.Others {
 		r, ok := f.Reports[name]
+		if ok && r.Snapshot != f.Snapshot {
+			differ = append(differ, fmt.Sprintf("%s (%s)", name, cmp.Or(r.Snapshot, "none")))
+		}
 		switch {
 		case ok && r.Token != f.Token:
 			foreign = append(foreign, fmt.Sprintf("%s (%s)", name, r.Token))
@@ -84,6 +90,10 @@ func (f Fixed) begin() Step {
 	case len(foreign) > 0:
 		return wait("members run another cluster than %s: %s; stop all members, then start them together", f.Token,
 			strings.Join(foreign, ", "))
+	// Each would have other keys in the one cluster.
+	case f.Holds == HoldsIntent && len(differ) > 0:
+		return wait("members begin with another snapshot than %s: %s; stop all members, then start them together with "+
+			"one snapshot and a new token", cmp.Or(f.Snapshot, "none"), strings.Join(differ, ", "))
 	// It decided to begin once, and wrote nothing since: it never voted.
 	case f.Holds == HoldsIntent && (len(present) > 0 || len(none) == 0 && len(silent) == 0):
 		if f.Snapshot != "" {

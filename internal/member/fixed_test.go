@@ -24,6 +24,17 @@ func reports(a, b Holds) map[string]Report {
 	return out
 }
 
+// restores are reports of members that begin with snapshots; "": without one.
+func restores(a, b Holds, ofA, ofB string) map[string]Report {
+	out := reports(a, b)
+	for name, snapshot := range map[string]string{"a": ofA, "b": ofB} {
+		r := out[name]
+		r.Snapshot = snapshot
+		out[name] = r
+	}
+	return out
+}
+
 func TestDecideFixed(t *testing.T) {
 	all := []Member{listed(1, "a"), listed(2, "b"), listed(3, "c")}
 	two := all[:2]
@@ -45,9 +56,16 @@ func TestDecideFixed(t *testing.T) {
 		{"all are ahead, without a quorum", Fixed{Holds: HoldsIntent, Reports: reports(HoldsData, "")}, Begin, 0, ""},
 		{"intended, but nobody answers", Fixed{Holds: HoldsIntent}, Wait, 0, "do not answer: a, b"},
 		{"intended, and the others went on without it", Fixed{Holds: HoldsIntent, Members: all}, Remove, 3, ""},
-		{"all intend, with a snapshot", Fixed{Holds: HoldsIntent, Reports: reports(HoldsIntent, HoldsIntent), Snapshot: "s"}, Restore, 0, ""},
+		{"all intend, with a snapshot", Fixed{Holds: HoldsIntent, Reports: restores(HoldsIntent, HoldsIntent, "s", "s"), Snapshot: "s"}, Restore, 0, ""},
+		{"one has restored the snapshot", Fixed{Holds: HoldsIntent, Reports: restores(HoldsData, HoldsIntent, "s", "s"), Snapshot: "s"}, Restore, 0, ""},
+		{"one has restored another snapshot", Fixed{Holds: HoldsIntent, Reports: restores(HoldsData, HoldsIntent, "s1", "s2"), Snapshot: "s2"},
+			Wait, 0, "another snapshot than s2: a (s1); stop all members"},
+		{"one has begun without the snapshot", Fixed{Holds: HoldsIntent, Reports: restores(HoldsIntent, HoldsData, "s", ""), Snapshot: "s"},
+			Wait, 0, "another snapshot than s: b (none)"},
+		{"one has restored a snapshot, and this has none", Fixed{Holds: HoldsIntent, Reports: restores(HoldsData, HoldsIntent, "s", "")},
+			Wait, 0, "another snapshot than none: a (s)"},
 		{"lost while the others have a quorum, with a snapshot", Fixed{Holds: HoldsNothing, Members: all, Snapshot: "s"}, Remove, 3, ""},
-		{"another runs the cluster before", Fixed{Holds: HoldsNothing, Reports: map[string]Report{"a": {"a", "0", HoldsData}, "b": {"b", "1", HoldsNothing}}},
+		{"another runs the cluster before", Fixed{Holds: HoldsNothing, Reports: map[string]Report{"a": {Name: "a", Token: "0", Holds: HoldsData}, "b": {Name: "b", Token: "1", Holds: HoldsNothing}}},
 			Wait, 0, "a (0); stop all members"},
 
 		{"a member of its own", Fixed{Name: "c", Others: []string{}, Holds: HoldsNothing}, Intend, 0, ""},
@@ -153,7 +171,7 @@ func (c *machines) step(x *machine) error {
 		}
 		s.Others = append(s.Others, y.name)
 		if y.up {
-			s.Reports[y.name] = Report{y.name, "1", y.data}
+			s.Reports[y.name] = Report{Name: y.name, Token: "1", Holds: y.data}
 		}
 	}
 	begin := func(id uint64) error {

@@ -126,7 +126,7 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	}
 	r.state = &state{
 		metrics: "http://" + net.JoinHostPort(local, metricsPort),
-		report:  member.Report{Name: s.name, Token: s.token, Holds: holds},
+		report:  member.Report{Name: s.name, Token: s.token, Holds: holds, Snapshot: s.snapshot},
 		waiting: "starting",
 	}
 	return r, nil
@@ -357,7 +357,15 @@ func (r *runner) initial(list []host) string {
 	return strings.Join(parts, ",")
 }
 
-func (r *runner) clusterToken() string { return r.s.cluster + "-" + r.s.token }
+// clusterToken is etcd's initial cluster token. Members that restored different snapshots are of
+// different clusters, which do not connect. No token of ours has a plus.
+func (r *runner) clusterToken() string {
+	token := r.s.cluster + "-" + r.s.token
+	if r.s.snapshot != "" {
+		token += "+" + r.s.snapshot
+	}
+	return token
+}
 
 // restore makes the data of a new cluster from the snapshot, which is complete or not there.
 func (r *runner) restore(ctx context.Context) error {

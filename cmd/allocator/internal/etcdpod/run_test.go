@@ -51,3 +51,31 @@ func TestFirstReport(t *testing.T) {
 		t.Errorf("identified: %s, %x, %v", holds, id, err)
 	}
 }
+
+// Members that restore different snapshots under one token are not one cluster, and say what they restore.
+func TestClusterOfSnapshot(t *testing.T) {
+	seen := map[string]string{}
+	for _, snapshot := range []string{"", "s1.snapshot", "s2.snapshot"} {
+		r, err := newRunner(settings{
+			name:     "a",
+			members:  []string{"a=127.0.0.1"},
+			dir:      t.TempDir(),
+			cluster:  "allocator",
+			token:    "restored-1",
+			snapshot: snapshot,
+			user:     "u",
+			prefix:   "/p/",
+		}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := r.clusterToken()
+		if other, ok := seen[token]; ok {
+			t.Errorf("snapshots %q and %q are one cluster: %s", snapshot, other, token)
+		}
+		seen[token] = snapshot
+		if got := r.state.report.Snapshot; got != snapshot {
+			t.Errorf("reports snapshot %q, has %q", got, snapshot)
+		}
+	}
+}
