@@ -1,14 +1,17 @@
 package meet
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -141,6 +144,47 @@ func TestSnapshots(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(s.Dir, "half")); err == nil {
 		t.Error("there is a snapshot of nobody")
+	}
+}
+
+// A full disk costs the oldest snapshots, one at a time, and never the last one. Other failures cost none.
+func TestSnapshotsMakeRoom(t *testing.T) {
+	full := fmt.Errorf("snapshot: %w", &os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC})
+	other := errors.New("etcd does not answer")
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		name          string
+		has, room     int // With so many snapshots there is room for another.
+		fails         error
+		left, removed int
+		want          error
+	}{
+		{"room", 4, 4, nil, 4, 0, nil},
+		{"room after two", 4, 2, full, 2, 2, nil},
+		{"room for one alone", 4, 0, full, 1, 3, syscall.ENOSPC},
+		{"no snapshot, no room", 0, -1, full, 0, 0, syscall.ENOSPC},
+		{"another failure", 4, 0, other, 4, 0, other},
+	} {
+		s := Snapshots{Dir: t.TempDir(), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
+		for i := range tc.has {
+			if err := os.WriteFile(s.Path("", now.Add(time.Duration(i)*time.Hour)), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		removed, err := s.makeRoom(func() error {
+			if list, err := s.List(); err != nil || len(list) > tc.room {
+				return cmp.Or(err, tc.fails)
+			}
+			return nil
+		})
+		list, _ := s.List()
+		if !errors.Is(err, tc.want) || removed != tc.removed || len(list) != tc.left {
+			t.Errorf("%s: removed %d, left %d, %v; want %d, %d, %v", tc.name, removed, len(list), err, tc.removed, tc.left,
+				tc.want)
+		}
+		if len(list) > 0 && !list[0].At.Equal(now.Add(time.Duration(tc.has-1)*time.Hour)) {
+			t.Errorf("%s: the latest was removed: %v", tc.name, list)
+		}
 	}
 }
 

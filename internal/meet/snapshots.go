@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -58,8 +59,9 @@ func (s Snapshots) List() (out []Snapshot, err error) {
 	return out, err
 }
 
-// Take writes a snapshot of a member of g, and then removes the oldest until keep are left. It
-// returns those that are left, the latest first, and how many it removed.
+// Take writes a snapshot of a member of g, and then removes the oldest until keep are left. A full
+// disk costs the oldest before, but never the last one. It returns those that are left, the latest
+// first, and how many it removed.
 func (s Snapshots) Take(ctx context.Context, g *etcdstore.Group, kind string, now time.Time, keep int) (
 	left []Snapshot, removed int, err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
@@ -72,15 +74,39 @@ func (s Snapshots) Take(ctx context.Context, g *etcdstore.Group, kind string, no
 			_ = os.Remove(path)
 		}
 	}
-	if err := Save(ctx, g, s.Path(kind, now)); err != nil {
-		return nil, 0, err
+	removed, err = s.makeRoom(func() error { return Save(ctx, g, s.Path(kind, now)) })
+	if err != nil {
+		return nil, removed, err
 	}
+	left, more, err := s.Prune(keep)
+	return left, removed + more, err
+}
+
+// Prune removes the oldest snapshots until keep are left. It returns those, the latest first, and how
+// many it removed.
+func (s Snapshots) Prune(keep int) (left []Snapshot, removed int, err error) {
 	list, err := s.List()
 	keep = min(keep, len(list))
 	for _, old := range list[keep:] {
 		err = cmp.Or(err, os.Remove(old.Path))
 	}
 	return list[:keep], len(list) - keep, err
+}
+
+// makeRoom calls save until the disk has room for what it writes. Before each further call it removes
+// the oldest snapshot, while there is a later one.
+func (s Snapshots) makeRoom(save func() error) (removed int, err error) {
+	for err = save(); errors.Is(err, syscall.ENOSPC); err = save() {
+		list, _ := s.List()
+		if len(list) < 2 {
+			return removed, err
+		}
+		if _, _, failed := s.Prune(len(list) - 1); failed != nil {
+			return removed, errors.Join(err, failed)
+		}
+		removed++
+	}
+	return removed, err
 }
 
 // Save writes a snapshot of a member of g into a file.
