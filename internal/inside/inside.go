@@ -45,6 +45,8 @@ type Inside struct {
 	process string
 	said    string // what was logged last of why it waits
 	saidAt  time.Time
+	// snapshotAfter is when a snapshot may be tried again after one that failed.
+	snapshotAfter time.Time
 
 	mu     sync.Mutex // guards health
 	health Health

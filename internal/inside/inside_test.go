@@ -167,3 +167,45 @@ func TestPromotesWhatIsNoted(t *testing.T) {
 		}
 	}
 }
+
+// A snapshot leaves etcd what it needs of their common disk, and one that failed waits for a while.
+func TestSnapshotRoom(t *testing.T) {
+	const size = 1 << 30
+	if err := room(size+minFree, size); err != nil {
+		t.Errorf("room for both: %v", err)
+	}
+	if err := room(size+minFree-1, size); err == nil {
+		t.Error("a snapshot takes what etcd needs")
+	}
+	var log strings.Builder
+	i := &Inside{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, dir: Dir(t.TempDir())}
+	i.cfg.Etcd.Inside.SnapshotEvery, i.cfg.Etcd.Inside.SnapshotKeep = time.Hour, 1
+	logs := func() string {
+		defer log.Reset()
+		i.snapshotIfDue(t.Context(), "http://127.0.0.1:1", member.Status{Size: 1 << 62})
+		return log.String()
+	}
+	// Those beyond the setting go even so: the message tells people to lower it.
+	old := time.Now().Add(-2 * time.Hour)
+	for n := range 3 {
+		path := i.dir.Snapshots().Path("hourly", old.Add(time.Duration(n)*time.Minute))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := logs(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "too little disk free for a snapshot") {
+		t.Errorf("a disk without room: %q", got)
+	}
+	if list, err := i.dir.Snapshots().List(); err != nil || len(list) != 1 {
+		t.Errorf("left %v, %v", list, err)
+	}
+	// Another reason would be logged.
+	i.dir = Dir(filepath.Join(string(i.dir), "none"))
+	if got := logs(); got != "" {
+		t.Errorf("tried again at once: %q", got)
+	}
+	i.snapshotAfter = time.Now().Add(-time.Second)
+	if got := logs(); !strings.Contains(got, "no such file") || !i.snapshotAfter.After(time.Now()) {
+		t.Errorf("after the pause: %q, then at %v", got, i.snapshotAfter)
+	}
+}

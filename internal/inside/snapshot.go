@@ -3,7 +3,9 @@ package inside
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,6 +18,8 @@ import (
 const (
 	snapshotTime    = "20060102T150405Z"
 	snapshotTimeout = 5 * time.Minute
+	// snapshotPause is the pause after a snapshot that failed.
+	snapshotPause = time.Minute
 )
 
 // Snapshots returns the directory of the snapshots.
@@ -42,24 +46,54 @@ func (d Dir) beforeUpgrade(data member.Data, to string, now time.Time) error {
 	})
 }
 
-// snapshotIfDue writes a snapshot of this member, and deletes the oldest beyond those to keep.
-func (i *Inside) snapshotIfDue(ctx context.Context, own string, learner bool) {
+// room says why the disk has no room for a snapshot of size bytes; nil: it has. What etcd needs to go
+// on stays free.
+func room(free, size int64) error {
+	if free-minFree < size {
+		return fmt.Errorf("too little disk free for a snapshot: %d MiB, a snapshot needs %d and etcd %d; lower "+
+			"etcd.snapshot-keep or make room", free>>20, size>>20, int64(minFree)>>20)
+	}
+	return nil
+}
+
+// snapshotIfDue writes a snapshot of this member, and deletes the oldest beyond those to keep. The
+// snapshots are on the disk that etcd writes to, and a member whose disk is full ends.
+func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status) {
 	in := i.cfg.Etcd.Inside
 	list, err := i.dir.Snapshots().List()
-	if in.SnapshotEvery == 0 || learner ||
+	if in.SnapshotEvery == 0 || s.Learner || time.Now().Before(i.snapshotAfter) ||
 		err == nil && len(list) > 0 && time.Since(list[0].At) < in.SnapshotEvery {
 		return
+	}
+	if err := i.snapshot(ctx, own, s.Size); err != nil {
+		i.snapshotAfter = time.Now().Add(snapshotPause)
+		i.say(slog.LevelError, "snapshot of etcd inside failed", err.Error())
+	}
+}
+
+// snapshot writes a snapshot of about size bytes of this member.
+func (i *Inside) snapshot(ctx context.Context, own string, size int64) error {
+	keep := i.cfg.Etcd.Inside.SnapshotKeep
+	// Of a disk without room, more than the setting allows must not stay until there is some.
+	if _, _, err := i.dir.Snapshots().Prune(keep); err != nil {
+		return err
+	}
+	free, err := freeBytes(string(i.dir))
+	if err != nil {
+		return fmt.Errorf("free space of %s: %w", string(i.dir), err)
+	}
+	if err := room(free, size); err != nil {
+		return err
 	}
 	dial := i.cfg.Dial
 	dial.Endpoints = []string{own}
 	g, err := etcdstore.OpenGroup(dial)
-	if err == nil {
-		defer g.Close()
-		ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
-		defer cancel()
-		_, _, err = i.dir.Snapshots().Take(ctx, g, "hourly", time.Now(), in.SnapshotKeep)
-	}
 	if err != nil {
-		i.say(0, "snapshot of etcd inside failed", err.Error())
+		return err
 	}
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
+	defer cancel()
+	_, _, err = i.dir.Snapshots().Take(ctx, g, "hourly", time.Now(), keep)
+	return err
 }

@@ -76,7 +76,7 @@ func (i *Inside) look(ctx context.Context) bool {
 		return false
 	}
 	i.answered(ctx, s, list)
-	i.snapshotIfDue(ctx, own, s.Learner)
+	i.snapshotIfDue(ctx, own, s)
 	return true
 }
 
