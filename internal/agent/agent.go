@@ -185,8 +185,8 @@ func (a *Agent) refusalOf(err error, after flake.ID) *node.Refusal {
 		return &node.Refusal{
 			Reason:     node.NoNode,
 			RetryAfter: max(r.RetryAfter, retryNoNode),
-			Message: fmt.Sprintf("the last ID of the agent %s is ahead of the clock of node %s: check the clocks of the "+
-				"nodes, and if one was wrong and is right now, restart the agent. The node says: %s",
+			Message: fmt.Sprintf("the last ID of the agent %s is ahead of the clock of node %s: check the clocks of "+
+				"the nodes, and if one was wrong and is right now, restart the agent. The node says: %s",
 				a.cfg.About.Name, r.Node, r.Message),
 			Metadata: map[string]string{"node_reason": string(r.Reason)},
 		}

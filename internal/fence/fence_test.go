@@ -45,6 +45,7 @@ func TestTraps(t *testing.T) {
 		"dead mover":           deadMover,
 		"two movers":           twoMovers,
 		"mover without locks":  stoppedMover,
+		"init beside a mover":  initBesideMover,
 		"marks":                marks,
 		"init under load":      initUnderLoad,
 		"status":               status,
@@ -523,6 +524,28 @@ func stoppedMover(t *testing.T, e env) {
 	w.refused(`INSERT INTO events VALUES (9)`)
 	f.moveTo(20)
 	f.complete(10)
+}
+
+// Init waits for a mover that is raising the floor, and so lowers nothing.
+func initBesideMover(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	f.moveTo(20)
+	moving, w := f.session(), f.session()
+	moving.exec(`BEGIN; SELECT FROM events_fence FOR UPDATE; SELECT setval('events_fence_floor', 10)`)
+	waited := false
+	err := f.Init(t.Context(), "", func([]Holder) {
+		if waited {
+			return
+		}
+		waited = true
+		if floor := w.read(`SELECT last_value FROM events_fence_floor`)[0]; floor != 10 {
+			t.Errorf("beside a mover init set the floor to %d", floor)
+		}
+		moving.exec(`ROLLBACK`)
+	})
+	if floor := w.read(`SELECT last_value FROM events_fence_floor`)[0]; err != nil || !waited || floor != 20 {
+		t.Errorf("init waited: %v; the floor is %d, %v", waited, floor, err)
+	}
 }
 
 // A mark that is far ahead is not followed: it could never be taken back.

@@ -68,18 +68,23 @@ type waiting map[string]Holder
 //
 // PREPARE TRANSACTION may give the locks of a process to a transaction of another name. So
 // when a process has none any more, all prepared ones are waited for: one may have its locks.
+// A crash of the server gives a prepared one another name, and leaves it its identifier.
 func (w *waiting) see(now []Holder) (left []Holder) {
 	first, prepared := *w == nil, false
+	prepares := map[string]bool{}
 	present := map[string]bool{}
 	for _, h := range now {
 		present[h.Transaction] = true
 	}
 	for name, h := range *w {
 		prepared = prepared || h.PID != 0 && !present[name]
+		if h.PID == 0 && h.Prepared != "" {
+			prepares[h.Prepared] = true
+		}
 	}
 	next := waiting{}
 	for _, h := range now {
-		if _, known := (*w)[h.Transaction]; first || known || prepared && h.PID == 0 {
+		if _, known := (*w)[h.Transaction]; first || known || h.PID == 0 && (prepared || prepares[h.Prepared]) {
 			next[h.Transaction] = h
 			left = append(left, h)
 		}

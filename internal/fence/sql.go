@@ -148,6 +148,8 @@ func (t *Table) objectsSQL() []string {
 ) WITH (fillfactor = 20)`, t.ident(fenceSuffix), t.idType(), least),
 		fmt.Sprintf(`COMMENT ON TABLE %s IS %s`, t.ident(fenceSuffix), of),
 		fmt.Sprintf(`INSERT INTO %s DEFAULT VALUES ON CONFLICT DO NOTHING`, t.ident(fenceSuffix)),
+		// Movers raise the floor under this lock: nobody lowers what one has raised meanwhile.
+		fmt.Sprintf(`SELECT FROM %s FOR UPDATE`, t.ident(fenceSuffix)),
 		// Logical replication and some dumps bring rows to another server, and no sequences.
 		fmt.Sprintf(`SELECT setval('%s', greatest(s.last_value, %s)) FROM %s s, %s f`,
 			strings.ReplaceAll(t.ident(floorSuffix), "'", "''"), end, t.ident(floorSuffix), t.ident(fenceSuffix)),

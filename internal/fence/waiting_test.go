@@ -9,8 +9,9 @@ import (
 // holdersOf reads "3/7 -1/900": a name that begins with -1 is that of a prepared transaction.
 func holdersOf(s string) (out []Holder) {
 	for i, name := range strings.Fields(s) {
-		h := Holder{Transaction: name, PID: 100 + i}
-		if strings.HasPrefix(name, "-1/") {
+		name, prepared, is := strings.Cut(name, "=")
+		h := Holder{Transaction: name, PID: 100 + i, Prepared: prepared}
+		if is || strings.HasPrefix(name, "-1/") {
 			h.PID = 0
 		}
 		out = append(out, h)
@@ -28,6 +29,7 @@ func TestWaiting(t *testing.T) {
 		"prepared meanwhile":            {"3/7 -> 3/7", "-1/900 -> -1/900", "-1/900 -1/901 -> -1/900", "-1/901 -> "},
 		"one ends as others prepare":    {"3/7 4/2 -> 3/7 4/2", "4/2 -1/900 -1/901 -> 4/2 -1/900 -1/901", "-1/901 -> -1/901", " -> "},
 		"seen twice as it is prepared":  {"3/7 -> 3/7", "3/7 -1/900 -> 3/7", "-1/900 -> -1/900", " -> "},
+		"prepared, then a crash":        {"3/15=x -> 3/15", "-1/768=x -1/769=y -> -1/768", "-1/769=y -> "},
 		"prepared ones without end":     {"-1/900 -> -1/900", "-1/900 -1/901 -> -1/900", "-1/902 -> "},
 	} {
 		t.Run(name, func(t *testing.T) {
