@@ -98,12 +98,17 @@ func (b *bench) reason() node.Reason {
 func initialized(t *testing.T) *storetest.Memory {
 	t.Helper()
 	mem := storetest.NewMemory(1)
+	initialize(t, mem)
+	return mem
+}
+
+func initialize(t *testing.T, mem *storetest.Memory) {
+	t.Helper()
 	_, _, err := mem.Init(context.Background(), lease.Space{
 		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return mem
 }
 
 // pass lets bubble time go by, and the store's leases with it.
