@@ -195,7 +195,7 @@ test: check-format check-vet $(GOTEST) ## what to run after each change: format,
 CHECKS := check-format check-vet check-static check-contracts check-tests check-modules check-site check-openapi check-chaos check-abuse check-model check-generated
 check: export TIER = check
 check: export CGO_ENABLED = 0
-check: tools $(GOTEST) ## what must hold before a merge, all of the above with it: half an hour
+check: tools $(GOTEST) ## what must hold before a merge, all of the above with it: 40 minutes
 	$(call run-steps,$(CHECKS),$(AT_ONCE))
 	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
 

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -66,7 +67,7 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 	// What Go has in its cache: in make test, what tests were compiled of; in the others the release too,
 	// whose packages are the same ones in any directory.
 	flags := "GOFLAGS="
-	if is := os.Getenv(tier.Variable); is == tier.Names[1] || is == tier.Names[2] {
+	if slices.Contains(tier.Names[1:], os.Getenv(tier.Variable)) {
 		flags = "GOFLAGS=-trimpath"
 	}
 	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Within: 5 * time.Minute, Env: []string{

@@ -52,7 +52,7 @@ func TestDecide(t *testing.T) {
 		name   string
 		data   *Data
 		a, b   Answer
-		before Answer // of the address in data
+		before Answer // It is of the address in data.
 		want   Action
 		reason Reason
 		says   string

@@ -45,7 +45,7 @@ func (o *owners) rateOf(quota int) (perSecond rate.Limit, burst int) {
 // get returns what a client costs. mu is held.
 func (o *owners) get(c Client, now clock.Mono) *owner {
 	w := o.of[c.Owner]
-	if w == nil && len(o.of) >= maxOwners && (o.forgot == 0 || now.Sub(o.forgot) >= forgetEvery) {
+	if w == nil && len(o.of) >= maxOwners && now.Sub(o.forgot) >= forgetEvery {
 		o.forget(now)
 		o.forgot = now
 	}
