@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // etcd is one etcd for all tests; each has its own space.
@@ -59,7 +60,7 @@ func settings(t testing.TB, name string) config.Config {
 	c.Node.Name = name
 	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-", "#", "-", "=", "-").Replace(t.Name()))
 	c.Etcd.Endpoints = []string{e.Endpoint()}
-	c.Listen = config.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Gossip: "127.0.0.1:0"}
+	c.Listen = config.Listen{GRPC: loopback.Any, HTTP: loopback.Any, Admin: loopback.Any, Gossip: loopback.Any}
 	return c
 }
 
@@ -100,6 +101,9 @@ func initSpace(t testing.TB, c config.Config) {
 func start(t testing.TB, c config.Config, ahead time.Duration) *realNode {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
+	if c.Listen.GRPC == loopback.Any {
+		c.Listen.GRPC = loopback.Address() // It may be started again there.
+	}
 	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log, Host: wrong(ahead)})
 	if err != nil {
 		t.Fatal(err)

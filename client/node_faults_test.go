@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // clients is one client of each mode, used by several goroutines while faults are
@@ -216,17 +216,6 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// freePort returns a port that was free just now.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // TestKill: each of three nodes is killed with SIGKILL while it serves, and restarted.
 func TestKill(t *testing.T) {
 	tier.Check(t, "builds the release")
@@ -243,7 +232,7 @@ func TestKill(t *testing.T) {
 	var nodes []*process
 	var targets, admins []string
 	for i := range 3 {
-		grpc, admin := freePort(t), freePort(t)
+		grpc, admin := loopback.Address(), loopback.Address()
 		p := &process{bin: bin, args: []string{"serve", "--node.name", fmt.Sprint("p", i), "--space", space.Space,
 			"--etcd.endpoints", space.Etcd.Endpoints[0], "--listen.grpc", grpc, "--listen.http", "127.0.0.1:0",
 			"--listen.admin", admin, "--listen.gossip", "127.0.0.1:0"}}

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // Nodes is how many nodes of ours run.
@@ -94,7 +96,7 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 	}
 	for name, addr := range peers {
 		if addr == "" {
-			addr = freeAddr()
+			addr = loopback.Address()
 		}
 		kind := strings.TrimSuffix(name, "-unix")
 		if err := e.start(ctx, addr, nil, self, "-serve", kind, "-addr", addr); err != nil {
@@ -113,7 +115,7 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 }
 
 func (e *Env) startNodes(ctx context.Context, binary, self string) error {
-	e.Etcd = freeAddr()
+	e.Etcd = loopback.Address()
 	if err := e.start(ctx, e.Etcd, nil, self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
 		return err
 	}
@@ -135,15 +137,15 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 		e.Missing = append(e.Missing, "this, RESP, on a Unix socket: this version listens on none")
 	}
 	for i := range e.Node {
-		n := Node{GRPC: freeAddr(), HTTP: freeAddr()}
-		admin, gossip := freeAddr(), freeAddr()
+		n := Node{GRPC: loopback.Address(), HTTP: loopback.Address()}
+		admin, gossip := loopback.Address(), loopback.Address()
 		args := []string{
 			"serve", "--etcd.endpoints", "http://" + e.Etcd, "--node.name", fmt.Sprintf("node-%d", i+1),
 			"--log.level", "warn",
 			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.admin", admin, "--listen.gossip", gossip,
 		}
 		if resp {
-			n.RESP = freeAddr()
+			n.RESP = loopback.Address()
 			if i == Nodes-1 && sockets {
 				n.RESP = unixPrefix + filepath.Join(e.dir, "node.sock")
 				e.Socket.Node, e.Socket.GRPC = n.RESP, n.GRPC
@@ -188,7 +190,7 @@ func (e *Env) startRedis(ctx context.Context) {
 		e.Missing = append(e.Missing, "Redis: redis-server is not installed (Debian: apt-get install redis-server)")
 		return
 	}
-	addr, socket := freeAddr(), filepath.Join(e.dir, "redis.sock")
+	addr, socket := loopback.Address(), filepath.Join(e.dir, "redis.sock")
 	_, port, _ := net.SplitHostPort(addr)
 	err = e.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--unixsocket", socket, "--save", "",
 		"--appendonly", "no", "--dir", e.dir)
@@ -231,7 +233,7 @@ func (e *Env) startPostgres(ctx context.Context) {
 		missing(fmt.Errorf("initdb: %e: %s", err, bytes.TrimSpace(out)))
 		return
 	}
-	addr := freeAddr()
+	addr := loopback.Address()
 	_, port, _ := net.SplitHostPort(addr)
 	err = e.start(ctx, addr, as, filepath.Join(bin, "postgres"), "-D", data, "-p", port,
 		"-c", "listen_addresses=127.0.0.1",
@@ -364,14 +366,4 @@ func (e *Env) Close() {
 	if e.dir != "" {
 		_ = os.RemoveAll(e.dir)
 	}
-}
-
-// freeAddr returns a port of loopback that was free just now.
-func freeAddr() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(fmt.Sprintf("services: no port on loopback: %v", err))
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }

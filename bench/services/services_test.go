@@ -9,13 +9,15 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // TestClients: the clients that were written for this understand the servers
 // they are used with, and count what comes.
 func TestClients(t *testing.T) {
 	serve := func(kind string) string {
-		addr := freeAddr()
+		addr := loopback.Address()
 		ended := make(chan error, 1)
 		go func() { ended <- Serve(kind, addr) }()
 		for end := time.Now().Add(startTimeout); ; time.Sleep(5 * time.Millisecond) {

@@ -29,6 +29,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/load"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 var (
@@ -128,25 +129,24 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	ports := freePorts(t, 2+3*nodes)
+	addrs := loopback.Addresses(2 + 3*nodes)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, endpoint: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), rec: newRecorder(t)}
+	c := &cluster{t: t, endpoint: "http://" + addrs[0], rec: newRecorder(t)}
 	c.etcd = &rig.Process{Name: "etcd", Place: rig.Loopback{}, Path: self, Dir: dir, Env: []string{
-		etcdDir + "=" + filepath.Join(dir, "data"), fmt.Sprintf("%s_PORTS=%d,%d", etcdDir, ports[0], ports[1])}}
+		etcdDir + "=" + filepath.Join(dir, "data"), etcdDir + "_PORTS=" + portOf(addrs[0]) + "," + portOf(addrs[1])}}
 	if err := c.etcd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.close)
 	for i := range nodes {
-		p := ports[2+3*i:]
-		addr := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+		p := addrs[2+3*i:]
 		name := fmt.Sprintf("n%d", i+1)
-		n := &rig.Node{HTTP: addr(p[0]), GRPC: addr(p[1]), Admin: addr(p[2]), Process: &rig.Process{Name: name, Place: rig.Loopback{}, Path: binary, Dir: dir,
+		n := &rig.Node{HTTP: p[0], GRPC: p[1], Admin: p[2], Process: &rig.Process{Name: name, Place: rig.Loopback{}, Path: binary, Dir: dir,
 			Args: []string{"serve", "--node.name", name, "--etcd.endpoints", c.endpoint,
-				"--listen.http", addr(p[0]), "--listen.grpc", addr(p[1]), "--listen.admin", addr(p[2]), "--listen.gossip", addr(0)}}}
+				"--listen.http", p[0], "--listen.grpc", p[1], "--listen.admin", p[2], "--listen.gossip", loopback.Any}}}
 		c.nodes = append(c.nodes, n.Process)
 		c.targets = append(c.targets, &record.Node{Name: name, HTTP: n.HTTP, GRPC: n.GRPC, MayAnswer: n.MayAnswer})
 	}
@@ -254,20 +254,7 @@ func memory(p *rig.Process) (int64, error) {
 	return resident * int64(os.Getpagesize()), nil
 }
 
-// freePorts returns n ports of 127.0.0.1 that nothing listens on now.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // all at once, so that they differ
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports
-}
+func portOf(addr string) string { return strings.TrimPrefix(addr, "127.0.0.1:") }
 
 // TestEndToEnd draws IDs over HTTP, gRPC and in blocks from three serve processes
 // at once, while one of them is killed and started again and etcd goes away, and

@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -21,7 +22,7 @@ import (
 func serveAt(t *testing.T, env *servertest.Env, at string) (addr string, stop func()) {
 	t.Helper()
 	if at == "" {
-		at = "127.0.0.1:0"
+		at = loopback.Address()
 	}
 	l, err := net.Listen("tcp", at)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/reload"
 )
 
@@ -29,12 +29,7 @@ func TestStderrThatNobodyReads(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	fill(t, w)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	_ = l.Close()
+	addr := loopback.Address()
 	node := exec.Command("allocator", "serve", "--etcd.endpoints", d.etcd.Endpoint(), "--listen.grpc", addr, "--listen.http", "", "--listen.admin", "",
 		"--lease.window", testWindow.String(), "--lease.extend-every", "500ms", "--lease.call-timeout", "500ms", "--log.level", "debug")
 	node.Stderr = w

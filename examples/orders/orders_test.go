@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/examples/internal/rig"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // One replica is stopped and replaced, and one is killed, while callers create orders at
@@ -22,7 +23,7 @@ func TestReplicas(t *testing.T) {
 	c := rig.NewCluster(t)
 	program := rig.Build(t, "orders")
 	start := func(name string) (*rig.Process, string) {
-		at := rig.FreePort(t)
+		at := loopback.Address()
 		p := rig.Start(t, []string{
 			"ETCD=" + c.Etcd, "NAME=" + name, "SIDS=10-12", "GOSSIP=127.0.0.1:0", "LISTEN=" + at, "DRAIN=500ms",
 			"ALLOCATOR_WORKER_SID_RANGE=16-31",

@@ -23,6 +23,7 @@ import (
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // reader is a reader of events as the comment of event says.
@@ -49,7 +50,7 @@ func TestOutboxThroughFaults(t *testing.T) {
 	program := rig.Build(t, "outbox")
 	var urls []string
 	for range 2 {
-		at := rig.FreePort(t)
+		at := loopback.Address()
 		p := rig.Start(t, []string{database, "NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at}, program, "serve")
 		p.Until(t, http.StatusNotFound, "http://"+at)
 		urls = append(urls, "http://"+at)

@@ -17,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // Nodes are killed and a replica is replaced while callers create orders: none sees an
@@ -27,7 +28,7 @@ func TestOrdersThroughFaults(t *testing.T) {
 	replicas := make([]*rig.Process, 2)
 	urls := make([]string, 2)
 	for i := range replicas {
-		at := rig.FreePort(t)
+		at := loopback.Address()
 		urls[i] = "http://" + at
 		replicas[i] = rig.Start(t, []string{"NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at, "DRAIN=500ms"}, program)
 		replicas[i].Until(t, http.StatusOK, urls[i]+"/readyz")

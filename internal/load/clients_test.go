@@ -18,6 +18,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 func lines(first flake.ID, count int, stride flake.ID) (out string) {
@@ -205,8 +206,8 @@ func listen(t *testing.T, addr string) net.Listener {
 // TestStaleStream: a stream that ended while nobody used it is opened anew and no
 // request fails; one that ends during a request leaves its outcome unknown.
 func TestStaleStream(t *testing.T) {
-	l := listen(t, "127.0.0.1:0")
-	addr := l.Addr().String()
+	addr := loopback.Address()
+	l := listen(t, addr)
 	k, err := Config{}.Open(Stream, addr)
 	if err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
@@ -60,20 +61,12 @@ func newNode(ctx context.Context, dir, allocator, etcd string) (_ *node, err err
 	n := &node{dir: dir, ca: x509.NewCertPool()}
 	n.Label = "allocator/" + space
 	n.Socket = filepath.Join(dir, "resp.sock")
-	var ports []string
-	for range 7 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // all at once, so that they differ
-		ports = append(ports, l.Addr().String())
-	}
-	n.GRPC, n.HTTP, n.RESP, n.Admin, n.Gossip = ports[0], ports[1], ports[2], ports[3], ports[4]
+	addrs := loopback.Addresses(7)
+	n.GRPC, n.HTTP, n.RESP, n.Admin, n.Gossip = addrs[0], addrs[1], addrs[2], addrs[3], addrs[4]
 	if err := n.credentials(); err != nil {
 		return nil, err
 	}
-	client, peer := "http://"+ports[5], "http://"+ports[6]
+	client, peer := "http://"+addrs[5], "http://"+addrs[6]
 	n.Etcd = client
 	n.etcd = &rig.Process{
 		Name:  "etcd",

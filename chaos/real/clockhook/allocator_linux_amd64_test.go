@@ -3,7 +3,6 @@ package clockhook
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	programs "github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // series returns the metrics of a node, by name and labels.
@@ -50,20 +50,10 @@ func TestAllocator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ports []any
-	var held []net.Listener // all at once, so that they differ
-	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		held, ports = append(held, l), append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	for _, l := range held {
-		l.Close()
-	}
-	flags := fmt.Sprintf("serve --etcd.endpoints http://127.0.0.1:1 --listen.gossip= --listen.grpc 127.0.0.1:%d --listen.http 127.0.0.1:%d --listen.admin 127.0.0.1:%d", ports...)
-	admin := fmt.Sprintf("127.0.0.1:%d", ports[2])
+	addrs := loopback.Addresses(3)
+	flags := fmt.Sprintf("serve --etcd.endpoints http://127.0.0.1:1 --listen.gossip= "+
+		"--listen.grpc %s --listen.http %s --listen.admin %s", addrs[0], addrs[1], addrs[2])
+	admin := addrs[2]
 	cmd := exec.Command(path, strings.Fields(flags)...)
 	log := new(strings.Builder)
 	cmd.Stderr = log

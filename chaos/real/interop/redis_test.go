@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/respserver"
 )
@@ -38,7 +39,7 @@ func start(t *testing.T, guard *access.Guard) *redisNode {
 	t.Helper()
 	w := &redisNode{t: t, env: newNode(t, guard)}
 	w.node = w.env.Node
-	w.open("127.0.0.1:0")
+	w.open(loopback.Address())
 	t.Cleanup(func() { w.stop() })
 	return w
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 const takeoverGuide = "../../../docs/how-to/take-over-snowflakes.md"
@@ -296,15 +297,8 @@ func startEtcd(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var urls []string
-	for range 2 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		urls = append(urls, "http://"+l.Addr().String())
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+	for _, addr := range loopback.Addresses(2) {
+		urls = append(urls, "http://"+addr)
 	}
 	dir := t.TempDir()
 	startProcess(t, exec.Command(path, "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],

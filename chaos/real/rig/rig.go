@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // Timing is the configured times of nodes.
@@ -183,7 +184,7 @@ func (r *Rig) IDs() int64 { return r.ids.Load() }
 // places puts every process somewhere, on ports that are free there.
 func (r *Rig) places() error {
 	place := func(string) (Place, error) { return Loopback{}, nil }
-	port := func(int) (int, error) { return pickPort() }
+	at := func(Place, int) string { return loopback.Address() }
 	if r.Network {
 		network, err := newNetwork(r.Seed)
 		if err != nil {
@@ -191,7 +192,7 @@ func (r *Rig) places() error {
 			r.Network = false
 		} else {
 			r.Net, place = network, network.add
-			port = func(usual int) (int, error) { return usual, nil }
+			at = func(p Place, usual int) string { return net.JoinHostPort(p.IP(), strconv.Itoa(usual)) }
 		}
 	}
 	if r.Clocks {
@@ -206,10 +207,6 @@ func (r *Rig) places() error {
 	if err := os.WriteFile(r.keyFile, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600); err != nil {
 		return err
 	}
-	at := func(p Place, usual int) (string, error) {
-		n, err := port(usual)
-		return net.JoinHostPort(p.IP(), strconv.Itoa(n)), err
-	}
 	var urls, peers []string
 	for i := range Members {
 		name := fmt.Sprintf("e%d", i+1)
@@ -217,14 +214,7 @@ func (r *Rig) places() error {
 		if err != nil {
 			return err
 		}
-		client, err := at(p, clientPort)
-		if err != nil {
-			return err
-		}
-		peer, err := at(p, peerPort)
-		if err != nil {
-			return err
-		}
+		client, peer := at(p, clientPort), at(p, peerPort)
 		urls, peers = append(urls, "http://"+client), append(peers, name+"=http://"+peer)
 		r.Etcds = append(r.Etcds, &Process{
 			Name:   name,
@@ -283,7 +273,7 @@ func (r *Rig) places() error {
 }
 
 func (r *Rig) newNode(name string, urls []string, place func(string) (Place, error),
-	at func(Place, int) (string, error)) (*Node, error) {
+	at func(Place, int) string) (*Node, error) {
 	p, err := place(name)
 	if err != nil {
 		return nil, err
@@ -293,9 +283,7 @@ func (r *Rig) newNode(name string, urls []string, place func(string) (Place, err
 		addr  *string
 		usual int
 	}{{&n.HTTP, 8080}, {&n.GRPC, 9000}, {&n.RESP, 6380}, {&n.Admin, 7947}, {&n.Gossip, gossipPort}} {
-		if *a.addr, err = at(p, a.usual); err != nil {
-			return nil, err
-		}
+		*a.addr = at(p, a.usual)
 	}
 	t := r.Timing
 	n.Process = &Process{

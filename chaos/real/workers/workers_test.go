@@ -15,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 var ids = flag.Int64("ids", 0, "all faults again and again until the careful fleet has used so many IDs; 0: a few faults, once")
@@ -86,15 +87,13 @@ func TestWorkers(t *testing.T) {
 func start(t *testing.T) *run {
 	t.Helper()
 	ctx, dir := t.Context(), t.TempDir()
-	addrs, err := rig.Addresses(2 + 2*addresses)
-	if err != nil {
-		t.Fatal(err)
-	}
+	addrs := loopback.Addresses(2 + 2*addresses)
 	var bin binaries
 	for _, b := range []struct {
 		path *string
 		make func(context.Context, string) (string, error)
 	}{{&bin.allocator, build.Allocator}, {&bin.legacy, build.Legacy}, {&bin.etcd, build.Etcd}} {
+		var err error
 		if *b.path, err = b.make(ctx, dir); err != nil {
 			t.Fatal(err)
 		}
@@ -117,6 +116,7 @@ func start(t *testing.T) *run {
 			t.Fatal("etcd does not listen")
 		}
 	}
+	var err error
 	if r.client, err = clientv3.New(clientv3.Config{Endpoints: []string{client}}); err != nil {
 		t.Fatal(err)
 	}

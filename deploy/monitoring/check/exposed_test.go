@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // add adds the series of a metrics page.
@@ -65,12 +67,12 @@ func exposed(t *testing.T) catalog {
 	nodes := dev(t, path, 2, "--resp")
 	cert, key := certificate(t)
 	nodes = append(nodes, serve(t, path, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
-	inside := node{Node: "node-inside", HTTP: free(t), Admin: free(t)}
-	_, clients, _ := net.SplitHostPort(free(t))
-	_, members, _ := net.SplitHostPort(free(t))
+	inside := node{Node: "node-inside", HTTP: loopback.Address(), Admin: loopback.Address()}
+	_, clients, _ := net.SplitHostPort(loopback.Address())
+	_, members, _ := net.SplitHostPort(loopback.Address())
 	start(t, path, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--etcd.port-clients", clients,
 		"--etcd.port-members", members, "--node.name", inside.Node, "--listen.grpc", "", "--listen.http", inside.HTTP,
-		"--listen.admin", inside.Admin, "--listen.gossip", free(t))
+		"--listen.admin", inside.Admin, "--listen.gossip", loopback.Address())
 	nodes = append(nodes, inside)
 	var c catalog
 	await(t, "measurements of each other's clocks", time.Minute, func() error {

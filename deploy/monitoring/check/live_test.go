@@ -20,6 +20,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 var live = flag.String("live", "", "path of the Prometheus to run; without it, TestLive is skipped")
@@ -35,7 +37,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, to string) *proxy {
 	t.Helper()
-	p := &proxy{to: to, addr: free(t), open: map[net.Conn]bool{}}
+	p := &proxy{to: to, addr: loopback.Address(), open: map[net.Conn]bool{}}
 	if err := p.restore(); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +127,7 @@ func run(t *testing.T, jobs map[string][]node) prometheus {
 			t.Fatal(err)
 		}
 	}
-	p := prometheus{free(t)}
+	p := prometheus{loopback.Address()}
 	start(t, *live, "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", p.addr, "--log.level", "warn")
 	await(t, "Prometheus", time.Minute, func() error {
 		_, err := get(t.Context(), "http://"+p.addr+"/-/ready")

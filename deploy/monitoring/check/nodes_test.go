@@ -23,6 +23,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // programs is a directory that TestMain removes.
@@ -122,24 +124,12 @@ func dev(t *testing.T, path string, nodes int, args ...string) (out []node) {
 // serve runs one more node, and returns the addresses of its HTTP and admin ports.
 func serve(t *testing.T, path, etcd, name string, args ...string) node {
 	t.Helper()
-	s := node{Node: name, HTTP: free(t), Admin: free(t), Etcd: etcd}
+	s := node{Node: name, HTTP: loopback.Address(), Admin: loopback.Address(), Etcd: etcd}
 	start(t, path, append([]string{
 		"serve", "--etcd.endpoints", etcd, "--node.name", name, "--listen.grpc", "", "--listen.http", s.HTTP,
-		"--listen.admin", s.Admin, "--listen.gossip", free(t),
+		"--listen.admin", s.Admin, "--listen.gossip", loopback.Address(),
 	}, args...)...)
 	return s
-}
-
-// free returns a loopback address that nothing listens on. If another process takes
-// it before it is used, the node reports that and the test fails.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // get returns the body of a page; a status other than 200 is an error.

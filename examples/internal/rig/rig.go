@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // A Process is a program that was started for a test, and is killed when the test ends.
@@ -120,7 +120,7 @@ func NewCluster(t *testing.T) *Cluster {
 	})
 	c := &Cluster{Etcd: first.Etcd, GRPC: []string{first.GRPC}}
 	for _, name := range []string{"node-2", "node-3"} {
-		grpc, admin := FreePort(t), FreePort(t)
+		grpc, admin := loopback.Address(), loopback.Address()
 		p := Start(t, nil, program, "serve", "--node.name", name, "--etcd.endpoints", c.Etcd,
 			"--worker.sid-range", "16-31",
 			"--listen.grpc", grpc, "--listen.admin", admin, "--listen.http", "", "--listen.gossip", "127.0.0.1:0")
@@ -128,17 +128,6 @@ func NewCluster(t *testing.T) *Cluster {
 		p.Until(t, http.StatusOK, "http://"+admin+"/readyz")
 	}
 	return c
-}
-
-// FreePort returns an address of this machine that nothing listens on.
-func FreePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // Until waits until the process answers a URL with code.

@@ -25,6 +25,7 @@ import (
 	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/load"
+	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/text"
 )
@@ -242,7 +243,7 @@ func (d *dev) config(i int) config.Config {
 	}
 	port := func(first, offset int) string {
 		if first == 0 {
-			return "127.0.0.1:0"
+			return loopback.Address() // a node that is repaired finds it free
 		}
 		return fmt.Sprintf("127.0.0.1:%d", first+i*portStep+offset)
 	}
@@ -250,7 +251,7 @@ func (d *dev) config(i int) config.Config {
 		GRPC:   port(d.grpcPort, 0),
 		HTTP:   port(d.httpPort, 0),
 		Admin:  port(d.grpcPort, 1),
-		Gossip: "127.0.0.1:0",
+		Gossip: loopback.Any,
 	}
 	if d.resp {
 		first := devRESPPort

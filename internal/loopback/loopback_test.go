@@ -1,0 +1,53 @@
+package loopback
+
+import (
+	"net"
+	"sync"
+	"testing"
+)
+
+// TestAddress: each address is free, below the ports of outgoing connections, and given once,
+// whoever asks.
+func TestAddress(t *testing.T) {
+	var mu sync.Mutex // It guards seen.
+	seen := map[string]bool{}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				a := Address()
+				mu.Lock()
+				if seen[a] {
+					t.Errorf("%s was given twice", a)
+				}
+				seen[a] = true
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for a := range seen {
+		at, err := net.ResolveTCPAddr("tcp", a)
+		if err != nil || at.Port < 10_000 || at.Port >= 20_000 || !at.IP.IsLoopback() {
+			t.Errorf("%q, %v: want a port of loopback from 10000 to 19999", a, err)
+		}
+	}
+}
+
+// TestTaken: what a program listens on is not free, over either protocol.
+func TestTaken(t *testing.T) {
+	tcp, udp := Address(), Address()
+	l, err := net.Listen("tcp", tcp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	u, err := net.ListenPacket("udp", udp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if free(tcp) || free(udp) {
+		t.Error("an address that is in use is called free")
+	}
+}
