@@ -37,7 +37,8 @@ WAITING ?= 4# packages tested at once where most of the time is spent waiting
 STEPS   ?= $(BIN)/steps# directory of what the steps print and find
 SKIPPED ?= $(STEPS)/skipped# the reason why a step did not run
 GOTEST := $(CURDIR)/$(BIN)/gotest
-tests-of = $(GOTEST) -o $(CURDIR)/$(STEPS)/$(1).tests# go test, and what it did not run
+AGAIN = $(if $(filter nightly,$(TIER)),,-again)# runs a few tests that failed once more, alone, and names them; never at night
+tests-of = $(GOTEST) -o $(CURDIR)/$(STEPS)/$(1).tests $(AGAIN)# go test, and what it did not run
 race-of = CGO_ENABLED=1 $(tests-of) -race# the detector is the only thing that needs a C compiler
 
 # run-steps makes each of $(1), $(2) beside each other. The output of a step is in bin, in a
@@ -188,7 +189,7 @@ test: export TIER = test
 test: export CGO_ENABLED = 0
 test: check-format check-vet $(GOTEST) ## what to run after each change: format, vet, tests, README's commands; 2 to 3 minutes
 	@echo "== go test ./..."
-	@$(GOTEST) -o $(BIN)/$@/all.tests -p $(WAITING) -timeout $(TIMEOUT) ./...
+	@$(GOTEST) -o $(BIN)/$@/all.tests $(AGAIN) -p $(WAITING) -timeout $(TIMEOUT) ./...
 	@echo && $(GOTEST) -report $(BIN)/$@/*.tests
 	@echo "make test: passed. make check also runs all tests with -race, the other modules, staticcheck, real faults and attacks, and the model"
 
@@ -371,12 +372,12 @@ $(GOTEST): $(wildcard chaos/tier/*.go chaos/tier/gotest/*.go)
 # A tier that became slow is seen here, and not by tests that measure time while other
 # programs run.
 within = began=$$(date +%s); GOFLAGS="$(GOFLAGS) -count=1" $(MAKE) --no-print-directory $(1) && \
-	$(GOTEST) -report -each $(2) -all $(3) -took $$(( $$(date +%s) - began ))s $(BIN)/$(1)/*.tests
+	$(GOTEST) -report -each $(2) -all $(3) -took $$(( $$(date +%s) - began ))s $(BIN)/$(firstword $(1))/*.tests
 nightly-test: $(GOTEST)
-	$(call within,test,60s,3m)
+	$(call within,test AGAIN=,60s,3m)
 
 nightly-check: $(GOTEST)
-	$(call within,check,10m,30m)
+	$(call within,check AGAIN=,10m,30m)
 
 nightly-tests: $(GOTEST)
 	$(call tests-of,nightly) -count 1 -timeout 3h ./...

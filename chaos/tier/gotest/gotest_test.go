@@ -44,10 +44,10 @@ func TestX(t *testing.T) {}
 package empty
 `
 
-// TestRun runs the real go command, whose output it reads.
-func TestRun(t *testing.T) {
+// enter makes a module the working directory, and returns what runs gotest in it.
+func enter(t *testing.T, module string) (gotest func(want int, args ...string) string) {
 	dir := t.TempDir()
-	for _, f := range txtar.Parse([]byte(tree)).Files {
+	for _, f := range txtar.Parse([]byte(module)).Files {
 		path := filepath.Join(dir, f.Name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -58,14 +58,125 @@ func TestRun(t *testing.T) {
 	}
 	t.Chdir(dir)
 	t.Setenv("GOFLAGS", "") // -count=1 would keep all out of the cache
-	gotest := func(want int, args ...string) string {
+	return func(want int, args ...string) string {
 		t.Helper()
 		var out, errs bytes.Buffer
 		if code := run(args, &out, &errs); code != want {
-			t.Errorf("%q: code %d, want %d", args, code, want)
+			t.Errorf("%q: code %d, want %d\n%s%s", args, code, want, &out, &errs)
 		}
 		return regexp.MustCompile(` +[0-9.]+m?s\b`).ReplaceAllString(out.String()+errs.String(), " TIME")
 	}
+}
+
+// busy is a module whose tests fail the first time. The directory of a package has a file for
+// each that did.
+const busy = `
+-- go.mod --
+module github.com/flakelease/allocator
+go 1.26
+-- late/late_test.go --
+package late
+
+import (
+	"flag"
+	"os"
+	"testing"
+)
+
+var seeds = flag.Int("seeds", 1, "")
+
+func once(t *testing.T, says string) {
+	if f, err := os.OpenFile(t.Name(), os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		f.Close()
+		t.Error(says)
+	}
+	if *seeds != 2 {
+		t.Error("the second run has other flags")
+	}
+}
+
+func TestGood(t *testing.T) { t.Log("0 duplicates") }
+func TestA(t *testing.T)    { once(t, "not within 2 s") }
+func TestB(t *testing.T)    { once(t, "not within 3 s") }
+-- worse/worse_test.go --
+package worse
+
+import (
+	"os"
+	"testing"
+)
+
+func TestNever(t *testing.T) {
+	if f, err := os.OpenFile(os.Getenv("SAYS"), os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		f.Close()
+		t.Error(os.Getenv("SAYS"))
+		if os.Getenv("SAYS") == "ended" {
+			os.Exit(1)
+		}
+	}
+}
+-- many/many_test.go --
+package many
+
+import "testing"
+
+func TestA(t *testing.T) { t.Error("late") }
+func TestB(t *testing.T) { t.Error("late") }
+func TestC(t *testing.T) { t.Error("late") }
+func TestD(t *testing.T) { t.Error("late") }
+-- wrong/wrong_test.go --
+package wrong
+
+import "testing"
+
+func TestA(t *testing.T) { t.Error("late") }
+`
+
+// TestAgain: tests that fail once pass, and are reported; what always fails does not, nor what
+// no load excuses, nor many at once.
+func TestAgain(t *testing.T) {
+	gotest := enter(t, busy)
+	if out := gotest(1, "./late", "-seeds", "2"); strings.Contains(out, "again") {
+		t.Errorf("without -again, tests are run again:\n%s", out)
+	}
+	for _, name := range []string{"TestA", "TestB"} {
+		if err := os.Remove(filepath.Join("late", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := gotest(0, "-o", "out", "-again", "./late", "-seeds", "2")
+	for _, want := range []string{"not within 2 s", "FAIL TIME  late\n", "again, alone: late TestA TestB\n", "ok TIME  late\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if report := gotest(0, "-report", "out"); report != `failed, and passed when run again, alone, 2 tests:
+    2  late                         TestA; TestB
+` {
+		t.Errorf("the report is\n%s", report)
+	}
+	if report := gotest(1, "-o", "out", "-again", "./wrong"); !strings.Contains(report, "again, alone: wrong TestA\n") {
+		t.Errorf("not run again:\n%s", report)
+	}
+	if report := gotest(0, "-report", "out"); report != "" {
+		t.Errorf("a test that failed twice is reported as one that passed:\n%s", report)
+	}
+	if out := gotest(1, "-again", "./many"); strings.Contains(out, "again, alone") {
+		t.Errorf("four tests are run again:\n%s", out)
+	}
+	for _, says := range []string{"I1: two IDs", "I4 at 1m33s: given back", "3 duplicates", "an ID came twice", "5 rows were lost", "2 out of order", "WARNING: DATA RACE", "panic: late", "ended"} {
+		t.Setenv("SAYS", says)
+		if out := gotest(1, "-again", "./worse"); strings.Contains(out, "again, alone") {
+			t.Errorf("%q is run again:\n%s", says, out)
+		}
+	}
+	t.Setenv("SAYS", "late")
+	gotest(0, "-again", "./worse")
+}
+
+// TestRun runs the real go command, whose output it reads.
+func TestRun(t *testing.T) {
+	gotest := enter(t, tree)
 	contains := func(out string, want ...string) {
 		t.Helper()
 		for _, w := range want {
