@@ -653,6 +653,35 @@ func TestReheldAboveTheMark(t *testing.T) {
 	}
 }
 
+// TestMarkOfAnOldNode: while a node that has held its sid for long is there, one that was restarted does
+// not keep it from taking the mark along, although the restarted one has the lowest sid.
+func TestMarkOfAnOldNode(t *testing.T) {
+	s := newScenario(t)
+	s.w.marks = true
+	s.do("init", "worker 5 w", "delete holder/5") // It vanished, and its interval may still be running.
+	s.w.clock.Advance(2 * time.Hour)
+	s.do("start n1", "start n2")
+	a, b := s.procs["a"], s.procs["b"]
+	gate := lease.Gate{Open: true, Confirmed: true, Agreed: true}
+	a.step(gate)
+	b.step(gate)
+	s.drive(9*time.Minute, true, a, b)
+	if m := b.machine.Status().Mark; len(m.Blocked) != 1 || m.Blocked[0].Why != lease.BlockedDowntime || m.Uncovered != "5" {
+		t.Fatalf("two nodes of nine minutes: %+v", m)
+	}
+	s.do("a stop", "a run 2s", "start n1")
+	c := s.procs["c"]
+	c.step(gate)
+	s.drive(2*time.Minute, true, b, c)
+	if own, other := c.machine.Status().Grant.SID, b.machine.Status().Grant.SID; own >= other {
+		t.Fatalf("the restarted node has sid %d, and the other one %d", own, other)
+	}
+	if m := b.machine.Status().Mark; s.w.clock.Now().Wall-m.At > clock.MillisOf(s.w.window/3) || len(m.Blocked) > 0 {
+		t.Errorf("a node of eleven minutes leaves the mark at %d: %+v", m.At, m.Blocked)
+	}
+	s.checkClaims()
+}
+
 // TestMarkAfterDowntime: nodes that start long after the watermark was last raised may be under a
 // wrong time source. The mark goes on once one of them has held its sid for the limit of steps,
 // and not before; until then it is named why.

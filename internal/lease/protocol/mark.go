@@ -92,8 +92,10 @@ func (m *Machine) raiseMark(now clock.Reading, v lease.View) {
 	known := max(v.Mark.Value.At, v.Era.Value.Floor) + clock.MillisOf(m.cfg.StepLimit)
 	if next.At > known && now.Elapsed()-m.heldSince < m.cfg.StepLimit {
 		// Nodes that were restarted under a wrong time source must not take the mark along: it
-		// cannot come back, and nobody issues below it.
-		next.At, next.Rests, next.Era = v.Mark.Value.At, v.Mark.Value.Rests, v.Mark.Value.Era
+		// cannot come back, and nobody issues below it. No ceiling counts as passed there either.
+		last := v.Mark.Value
+		next = v.NextMark(now.Wall, false, m.cfg.Mark)
+		next.At, next.Era = last.At, last.Era
 		next.Blocked = []lease.Blocker{{
 			SID:   h.sid,
 			Node:  m.cfg.Registration.Node,
@@ -101,6 +103,10 @@ func (m *Machine) raiseMark(now clock.Reading, v lease.View) {
 			Floor: next.At,
 			Ceil:  h.ceil,
 		}}
+		// It is said once: each write puts off those that may take the mark along.
+		if len(last.Blocked) > 0 && last.Blocked[0].Why == lease.BlockedDowntime && last.Uncovered == next.Uncovered {
+			return
+		}
 	}
 	if v.Mark.Err != nil || v.Mark.Exists() && !next.Says(v.Mark.Value) {
 		return
