@@ -133,7 +133,8 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := store.Init(t.Context(), lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}, 0); err != nil {
+		space := lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}
+		if _, _, err := store.Init(t.Context(), space, trueMillis(0)); err != nil { // Else no node takes the mark along for ten minutes.
 			t.Fatal(err)
 		}
 		var mu sync.Mutex // guards keepalives
