@@ -178,7 +178,8 @@ type counter struct {
 	ids, refused, duplicates, disorder int
 
 	twin    *Twin
-	issued  map[flake.SID][]issued // in the order of the IDs; never iterated
+	issued  map[flake.SID][]issued // in the order of the IDs, the latest of them; never iterated
+	below   map[flake.SID]flake.ID // Blocks of a sid up to it are forgotten.
 	last    map[string]flake.ID    // by process
 	refusal map[string]string      // by process: why it refused last; empty: it issued
 }
@@ -203,7 +204,7 @@ type Twin struct {
 }
 
 func newCounter() counter {
-	return counter{issued: map[flake.SID][]issued{}, last: map[string]flake.ID{}, refusal: map[string]string{}}
+	return counter{issued: map[flake.SID][]issued{}, below: map[flake.SID]flake.ID{}, last: map[string]flake.ID{}, refusal: map[string]string{}}
 }
 
 func (c *counter) take(h Happening) {
@@ -214,8 +215,8 @@ func (c *counter) take(h Happening) {
 	case "issue":
 		c.refusal[h.Process] = ""
 		c.ids += h.Count
-		if last, ok := c.last[h.Process]; ok && h.First <= last {
-			c.disorder++
+		if last, ok := c.last[h.Process]; ok && h.First <= last || h.First <= c.below[h.SID] {
+			c.disorder++ // One of a forgotten ID, too: those of a sid rise.
 		}
 		b := issued{h.First, h.First + flake.ID(int64(h.Count-1)*h.Stride), Issuer{h.Process, h.SID, h.At}}
 		c.last[h.Process] = b.last
@@ -231,8 +232,23 @@ func (c *counter) take(h Happening) {
 				c.twin = &Twin{id, x.by, b.by}
 			}
 		}
-		c.issued[h.SID] = slices.Insert(list, i, b)
+		if list = slices.Insert(list, i, b); len(list) > keptBlocks {
+			c.below[h.SID] = list[len(list)/2-1].last
+		}
+		c.issued[h.SID] = latest(list)
 	}
+}
+
+// keptBlocks bounds what is kept of what was issued, of a calm run and of each sid of one that is
+// looked at, so that a page may show one for long. Five nodes issue as much in seven minutes.
+const keptBlocks = 1 << 14
+
+// latest returns list, without its older half if it is longer than keptBlocks.
+func latest[T any](list []T) []T {
+	if len(list) > keptBlocks {
+		return append(list[:0], list[len(list)/2:]...)
+	}
+	return list
 }
 
 // View is the state of a run.

@@ -104,6 +104,9 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 			Process: p.name, First: b.First, Count: b.Count, Stride: b.Stride, Begin: begin, End: sim.moment(),
 			Off: p.host.offTruth(sim.now),
 		})
+		if sim.plan.mode == Calm {
+			h.Issues = latest(h.Issues)
+		}
 	} else {
 		sim.outside++
 	}
