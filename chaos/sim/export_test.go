@@ -13,3 +13,11 @@ func Count(blocks []Happening) (ids, duplicates, disorder int, twin flake.ID) {
 	}
 	return c.ids, c.duplicates, c.disorder, twin
 }
+
+// Kept returns how many blocks the history of a run has, and its counter of one sid at most.
+func (l *Live) Kept() (history, sid int) {
+	for _, list := range l.count.issued {
+		sid = max(sid, len(list))
+	}
+	return len(l.sim.before.Issues), sid
+}

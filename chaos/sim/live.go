@@ -204,7 +204,12 @@ type Twin struct {
 }
 
 func newCounter() counter {
-	return counter{issued: map[flake.SID][]issued{}, below: map[flake.SID]flake.ID{}, last: map[string]flake.ID{}, refusal: map[string]string{}}
+	return counter{
+		issued:  map[flake.SID][]issued{},
+		below:   map[flake.SID]flake.ID{},
+		last:    map[string]flake.ID{},
+		refusal: map[string]string{},
+	}
 }
 
 func (c *counter) take(h Happening) {
@@ -232,20 +237,21 @@ func (c *counter) take(h Happening) {
 				c.twin = &Twin{id, x.by, b.by}
 			}
 		}
-		if list = slices.Insert(list, i, b); len(list) > keptBlocks {
+		if list = slices.Insert(list, i, b); len(list) > keptBlocks/4 {
 			c.below[h.SID] = list[len(list)/2-1].last
 		}
-		c.issued[h.SID] = latest(list)
+		c.issued[h.SID] = latest(list, keptBlocks/4)
 	}
 }
 
-// keptBlocks bounds what is kept of what was issued, of a calm run and of each sid of one that is
-// looked at, so that a page may show one for long. Five nodes issue as much in seven minutes.
+// keptBlocks bounds what is kept of what was issued in a calm run, and a quarter of it what is
+// kept of each sid in one that is looked at, so that a page may show one for long. Five nodes
+// issue as much in five minutes.
 const keptBlocks = 1 << 14
 
-// latest returns list, without its older half if it is longer than keptBlocks.
-func latest[T any](list []T) []T {
-	if len(list) > keptBlocks {
+// latest returns list, without its older half if it is longer than most.
+func latest[T any](list []T, most int) []T {
+	if len(list) > most {
 		return append(list[:0], list[len(list)/2:]...)
 	}
 	return list

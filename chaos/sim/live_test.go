@@ -180,14 +180,29 @@ func TestForgotten(t *testing.T) {
 	block := func(process string, i int) {
 		blocks = append(blocks, sim.Happening{Kind: "issue", Process: process, SID: 3, First: flake.ID(i) << 5, Count: 1, Stride: 32})
 	}
-	for i := range 40_000 {
+	for i := range 10_000 {
 		block("a", i+1)
 	}
-	block("b", 39_000)
+	block("b", 9900)
 	block("c", 1000)
-	block("d", 40_001)
-	if _, duplicates, disorder, twin := sim.Count(blocks); duplicates != 1 || disorder != 1 || twin != 39_000<<5 {
+	block("d", 10_001)
+	if _, duplicates, disorder, twin := sim.Count(blocks); duplicates != 1 || disorder != 1 || twin != 9900<<5 {
 		t.Errorf("%d duplicates, %d out of order, first %d", duplicates, disorder, twin>>5)
+	}
+}
+
+// TestKept: a calm run that is watched for long keeps a bounded part of what was issued.
+func TestKept(t *testing.T) {
+	l := sim.Begin(7, sim.Options{Mode: sim.Calm, Nodes: 5}, nil)
+	defer l.Close()
+	most, mostOfSID, ids := 0, 0, 0
+	for range 20 {
+		l.Advance(time.Minute, 1<<30)
+		history, sid := l.Kept()
+		most, mostOfSID, ids = max(most, history), max(mostOfSID, sid), l.View().IDs
+	}
+	if ids < 100_000 || most > 1<<14 || mostOfSID > 1<<12 {
+		t.Errorf("of %d IDs there are %d blocks in the history, and %d of one sid", ids, most, mostOfSID)
 	}
 }
 

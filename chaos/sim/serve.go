@@ -105,7 +105,7 @@ func (p *process) try(now clock.Reading, begin clock.Mono, read time.Duration, n
 			Off: p.host.offTruth(sim.now),
 		})
 		if sim.plan.mode == Calm {
-			h.Issues = latest(h.Issues)
+			h.Issues = latest(h.Issues, keptBlocks)
 		}
 	} else {
 		sim.outside++
