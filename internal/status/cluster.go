@@ -120,6 +120,8 @@ func (r *Reader) Glance(maxAge time.Duration) Cluster {
 // report. problem is why etcd was not read now.
 func (r *Reader) picture(from reading, problem string) Cluster {
 	r.askMembers()
+	r.making.Lock()
+	defer r.making.Unlock()
 	st, clocks, now := r.node.Stats(), r.clocks(), r.clock.Now()
 	c := r.base(st)
 	c.Problem = problem

@@ -87,6 +87,7 @@ type Reader struct {
 
 	loads   singleflight.Group // reads of the whole space, at most one at a time
 	lookups chan struct{}      // a slot for each read of the ledger that is under way
+	making  sync.Mutex         // held while a picture is made, so that these take one processor at most
 
 	mu       sync.Mutex // guards the rest; never held during a read
 	read     reading

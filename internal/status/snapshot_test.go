@@ -2,12 +2,15 @@ package status_test
 
 import (
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // A snapshot reads etcd at most every two seconds, and shows what was last read, and of
@@ -36,5 +39,37 @@ func TestSnapshot(t *testing.T) {
 	s := env.Reader.Snapshot(t.Context())
 	if s.Read != int64(servertest.Start) || s.Self.Now != s.Read+10_000 || len(s.SIDs) != 1 || s.Problem == "" || !s.Stale() {
 		t.Errorf("etcd is away: %+v", s)
+	}
+}
+
+// TestPicturesTakeTurns: of many callers one at a time has its picture made, so that a node with
+// two processors has one for IDs.
+func TestPicturesTakeTurns(t *testing.T) {
+	env := servertest.New(t)
+	var making, most atomic.Int32
+	r, err := status.New(status.Config{
+		Node: env.Node, Directory: env.Dir, Space: "s",
+		Reports: func(bool) map[string]status.Heard {
+			most.Store(max(most.Load(), making.Add(1)))
+			time.Sleep(5 * time.Millisecond)
+			making.Add(-1)
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			r.Snapshot(t.Context())
+			if _, err := r.Cluster(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d pictures were made at once", most.Load())
 	}
 }
