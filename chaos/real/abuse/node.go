@@ -178,7 +178,9 @@ func get(ctx context.Context, url, token string) error {
 
 // usage is what the node holds.
 type usage struct {
-	RSS, Peak       int64 // bytes; Peak is since resetPeak
+	// Bytes. Peak is since resetPeak, without pages of the program's file: a control group takes
+	// those back before it kills.
+	RSS, Peak       int64
 	Heap            int64 // bytes, after a garbage collection
 	Goroutines, FDs int
 }
@@ -197,7 +199,9 @@ func (n *node) usage(ctx context.Context) (u usage) {
 		case "VmRSS:":
 			u.RSS = v << 10
 		case "VmHWM:":
-			u.Peak = v << 10
+			u.Peak += v << 10
+		case "RssFile:":
+			u.Peak -= v << 10
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
