@@ -223,8 +223,10 @@ func (c *Cluster) ping(to target) {
 	c.send(to.node, appendPing(make([]byte, 0, pingSize), ping{From: c.instance, Nonce: nonce, T1: t1}))
 }
 
+// send sends a message, if gossip has started: pages ask for reports of listed peers before.
 func (c *Cluster) send(to *memberlist.Node, msg []byte) {
-	if err := c.list.Load().SendBestEffort(to, msg); err != nil {
+	list := c.list.Load()
+	if list == nil || list.SendBestEffort(to, msg) != nil {
 		c.n.sendFailures.Add(1) // counted only: it may go on for as long as a network is away
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"github.com/flakelease/allocator/internal/agreement"
 )
 
 var aReport = report{Instance: anInstance, Nonce: 7, Report: Report{PerSecond: 1_000_000, Lead: -3, Ceil: 1_769_904_000_000, Era: 3, Highest: 1_769_904_000_001, Reason: 5,
@@ -96,5 +98,23 @@ func TestOwes(t *testing.T) {
 	}
 	if got := (&peer{asks: query{at: 12 * second}}).owes(13 * second); got != 0 {
 		t.Errorf("one that answered owes %d", got)
+	}
+}
+
+// TestAskBeforeGossip: pages ask peers that etcd has listed while gossip is still to start.
+func TestAskBeforeGossip(t *testing.T) {
+	c, err := New(aConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := uuid.NewString()
+	c.SetPeers([]agreement.Peer{{Node: "other", Instance: other, Gossip: "127.0.0.1:7946", Ask: true}})
+	c.AskReports(32)
+	c.AskMeasured()
+	if s := c.Stats(); s.SendFailures != 2 {
+		t.Errorf("%d messages were not sent, want 2", s.SendFailures)
+	}
+	if r, ok := c.Reports()[other]; !ok || r.Sent {
+		t.Errorf("the peer is listed, and has not reported: %+v, %v", r, ok)
 	}
 }
