@@ -174,8 +174,8 @@ var Rules = []Rule{
 		Section:  "agreement",
 		Sentence: "Silence does not open it: who is silent and registered still disagrees, if its last answer did.",
 		Scene: Scene{
-			Name: "silence", Title: "A seed of the campaigns, in which gossip is cut", Mode: sim.Everything, Seed: 29,
-			From: 155 * second, Ends: 164 * second,
+			Name: "silence", Title: "A seed of the campaigns, in which gossip is cut", Mode: sim.Everything, Seed: 60,
+			From: 56 * second, Ends: 66 * second,
 		},
 	},
 }
