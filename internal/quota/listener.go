@@ -2,6 +2,7 @@ package quota
 
 import (
 	"net"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -95,6 +96,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			_, _ = nc.Write(l.cfg.Refusal)
 		}
 		_ = nc.Close()
+		runtime.Gosched() // Connections that come faster than they are refused would keep a processor for 10 ms.
 	}
 }
 
@@ -150,6 +152,7 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	q.mu.Unlock()
 	if victim != nil {
 		victim.makeRoom()
+		runtime.Gosched()
 	}
 	q.add(s, connBytes)
 	return c
