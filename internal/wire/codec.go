@@ -88,6 +88,7 @@ const (
 	tagSID        = 5<<3 | byte(protowire.VarintType)
 	tagLayout     = 6<<3 | byte(protowire.VarintType)
 	tagEpoch      = 7<<3 | byte(protowire.VarintType)
+	tagText       = 8<<3 | byte(protowire.BytesType)
 	tagLayoutBits = 9<<3 | byte(protowire.BytesType)
 )
 
@@ -261,6 +262,19 @@ func (r *Response) size() int {
 
 // Bytes returns the message.
 func (r *Response) Bytes() []byte { return r.append(make([]byte, 0, r.size())) }
+
+// BytesWithTexts returns the message with each ID as a text too, in the order of the IDs.
+// write appends the text of one, of at most length bytes; length is at most 127.
+func (r *Response) BytesWithTexts(length int, write func(b []byte, id flake.ID) []byte) []byte {
+	b := r.append(make([]byte, 0, r.size()+r.Block.Count*(2+length)))
+	for i := range r.Block.Count {
+		b = append(b, tagText, 0)
+		at := len(b)
+		b = write(b, r.Block.First+flake.ID(int64(i)*r.Block.Stride))
+		b[at-1] = byte(len(b) - at)
+	}
+	return b
+}
 
 // append appends r.
 func (r *Response) append(b []byte) []byte {

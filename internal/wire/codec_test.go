@@ -64,6 +64,31 @@ func TestResponseBytes(t *testing.T) {
 	}
 }
 
+// TestBytesWithTexts: texts are those of package proto, in the order of the IDs.
+func TestBytesWithTexts(t *testing.T) {
+	constant := NewConstantFields("node-a", flake.Format{Layout: flake.Scalable, Epoch: flake.DefaultEpoch})
+	for _, length := range []int{1, 36, 127} {
+		for _, count := range []int{0, 1, 700} {
+			r := Response{Block: Block{First: 1 << 40, Count: count, Stride: 32, SID: 7}, Constant: &constant}
+			b := r.BytesWithTexts(length, func(b []byte, id flake.ID) []byte {
+				text := id.String() + strings.Repeat("-", 127)
+				return append(b, text[:length]...)
+			})
+			var m pb.AllocateResponse
+			if err := proto.Unmarshal(b, &m); err != nil || len(m.Ids) != count {
+				t.Fatalf("%d of %d texts, %v", len(m.Ids), count, err)
+			}
+			for i, text := range m.Ids {
+				if want := (flake.ID(1<<40+32*i).String() + strings.Repeat("-", 127))[:length]; text != want {
+					t.Fatalf("text %d is %s, not %s", i, text, want)
+				}
+			}
+			m.Ids = nil
+			same(t, &r, &m)
+		}
+	}
+}
+
 func FuzzResponseBytes(f *testing.F) {
 	f.Add("node-a", int64(1<<40), int32(1), int64(32), int32(7), int64(3), flake.DefaultEpoch)
 	f.Add("", int64(0), int32(0), int64(0), int32(0), int64(0), int64(0))

@@ -17,8 +17,10 @@ import (
 // Bytes that answers hold until the client has read them.
 const (
 	answerBytes = 400 // besides the message: what the transport keeps for it
-	// textBytes is what a text holds while an answer with it is made.
-	textBytes = 128
+	// textBytes is what a text holds in an answer.
+	textBytes = 40
+	// textsInTurn is how many texts are made before other calls have a turn: some 40 µs.
+	textsInTurn = 256
 	// maxAhead is how many answers of a stream of IDs the transport holds. The next
 	// request is not received until half of them are sent.
 	maxAhead = 256
@@ -37,10 +39,13 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if !ok {
 		return c.Codec.Marshal(v)
 	}
-	b, err := proto.Marshal(a.message)
-	if err != nil {
-		a.conn.Took(a.counted)
-		return nil, err
+	b := a.encoded
+	if b == nil {
+		var err error
+		if b, err = proto.Marshal(a.message); err != nil {
+			a.conn.Took(a.counted)
+			return nil, err
+		}
 	}
 	held := &holding{conn: a.conn, bytes: int64(cap(b)) + answerBytes}
 	a.conn.More(held.bytes)
@@ -55,6 +60,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 // answer is a message on its way to a client.
 type answer struct {
 	message proto.Message
+	encoded []byte // The message, if this is not nil.
 	conn    *quota.Conn
 	counted int64 // The connection counts this many bytes for it already.
 }

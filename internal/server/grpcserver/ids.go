@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,7 +67,7 @@ func serveAllocate(srv any, ctx context.Context, read func(any) error,
 // serve returns c's response; its error is a gRPC status.
 func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 	if c.request.Form != 0 {
-		return s.serveTexts(ctx, &c.request)
+		return s.serveTexts(ctx, c)
 	}
 	began := s.service.Begin()
 	b, err := s.service.Issue(ctx, int(c.request.Count), flake.ID(c.request.After))
@@ -85,8 +86,8 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 // serveTexts is serve for a request with a form.
 //
 // It issues nothing until there is room for the answer.
-func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (any, error) {
-	began, limits := s.service.Begin(), s.service.Limits()
+func (s *Server) serveTexts(ctx context.Context, c *call) (any, error) {
+	req, began, limits := &c.request, s.service.Begin(), s.service.Limits()
 	form := strings.ToLower(strings.TrimPrefix(pb.Form(req.Form).String(), "FORM_"))
 	o, bad := server.ParseOrder(server.Fields{
 		Count: server.Field{Text: strconv.Itoa(int(req.Count)), Given: true}, As: server.Field{Text: form, Given: true},
@@ -109,30 +110,21 @@ func (s *Server) serveTexts(ctx context.Context, req *wire.Request) (any, error)
 		conn.Took(counted)
 		return nil, statusOf(err)
 	}
-	res := &pb.AllocateResponse{
-		First:       b.First.Int64(),
-		Count:       int32(b.Count),
-		Stride:      b.Stride,
-		Node:        s.issuer.About().Name,
-		Sid:         int32(b.SID),
-		Layout:      wire.LayoutOf(limits.Format.Layout),
-		LayoutBits:  wire.LayoutBits(limits.Format.Layout),
-		EpochUnixMs: limits.Format.Epoch,
-		Ids:         make([]string, b.Count),
-	}
-	random := make([]byte, 8*b.Count)
-	if o.As.Wide() {
-		_, _ = rand.Read(random) // never fails: on an error it ends the process
-	}
-	text, id := make([]byte, 0, o.As.Len()), b.First
-	for i := range res.Ids {
-		res.Ids[i] = string(o.As.Append(text, id, limits.Format, binary.NativeEndian.Uint64(random[8*i:])))
-		id += flake.ID(b.Stride)
-	}
-	if conn == nil {
-		return res, nil
-	}
-	return &answer{message: res, conn: conn, counted: counted}, nil
+	c.response.Block, c.response.Constant = wire.Block(b), &s.constant
+	var random [8 * textsInTurn]byte
+	made := 0
+	texts := c.response.BytesWithTexts(o.As.Len(), func(to []byte, id flake.ID) []byte {
+		at := made % textsInTurn
+		if at == 0 && made > 0 {
+			runtime.Gosched()
+		}
+		if at == 0 && o.As.Wide() {
+			_, _ = rand.Read(random[:]) // never fails: on an error it ends the process
+		}
+		made++
+		return o.As.Append(to, id, limits.Format, binary.NativeEndian.Uint64(random[8*at:]))
+	})
+	return &answer{encoded: texts, conn: conn, counted: counted}, nil
 }
 
 // AllocateStream answers until the client closes its side, the connection ends or
