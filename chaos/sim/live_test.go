@@ -16,7 +16,7 @@ import (
 // TestLive: a run is the same however it is stepped and looked at, and whoever counts what
 // happens counts what the run does.
 func TestLive(t *testing.T) {
-	for seed := range uint64(tier.Of(t, "seeds", 4, 16, 100)) {
+	for seed := range uint64(tier.Of(t, "seeds", 4, 6, 100)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			want := sim.Run(seed, sim.Options{})
@@ -51,7 +51,7 @@ func TestActs(t *testing.T) {
 	kinds := []sim.ActKind{sim.Kill, sim.Stop, sim.Pause, sim.Step, sim.Drift, sim.Fix, sim.Cut, sim.Replay, sim.Gossip,
 		sim.Away, sim.Restore, sim.Recover}
 	done := map[sim.ActKind]int{}
-	for seed := range uint64(tier.Of(t, "seeds", 12, 30, 1000)) {
+	for seed := range uint64(tier.Of(t, "seeds", 12, 16, 1000)) {
 		dice := rand.New(rand.NewPCG(seed, 2))
 		o := sim.Options{Mode: sim.Calm, Nodes: 3 + dice.IntN(3), Virtual: 8 * time.Minute}
 		o.SIDs = o.Nodes - dice.IntN(2)
@@ -131,7 +131,7 @@ func TestSeen(t *testing.T) {
 	if len(clocks) != 3 || clocks[0] != "drift 2 500µs" || !strings.HasPrefix(clocks[1], "step 2 -") || clocks[2] != "drift 2 0s" {
 		t.Errorf("clocks: %q", clocks)
 	}
-	for seed := range uint64(tier.Of(t, "seeds", 2, 16, 100)) {
+	for seed := range uint64(tier.Of(t, "seeds", 2, 6, 100)) {
 		clear(held)
 		l := sim.Begin(seed, sim.Options{Mode: sim.Everything}, watch)
 		for l.Step() {

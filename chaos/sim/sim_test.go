@@ -120,7 +120,7 @@ func TestSim(t *testing.T) {
 		from = rand.Uint64N(1 << 40)
 	}
 	if *seeds == 0 {
-		*seeds = uint64(tier.Of(t, "seeds", 16, 120, 2000))
+		*seeds = uint64(tier.Of(t, "seeds", 16, 72, 2000))
 	}
 	t.Logf("seeds %d to %d", from, from+*seeds-1)
 	c := &tally{played: map[sim.Mode]int{}, points: map[sim.Mode]*sim.Points{}, seeds: map[sim.Mode]*sim.Points{}, danger: map[sim.Mode]*history.Danger{}}
@@ -171,7 +171,7 @@ func TestSim(t *testing.T) {
 // TestSameSeedSameRun plays seeds twice: all that happens is the seed's.
 func TestSameSeedSameRun(t *testing.T) {
 	hashes := map[uint64]bool{}
-	n := tier.Of(t, "seeds", 3, 8, 16)
+	n := tier.Of(t, "seeds", 3, 4, 16)
 	for seed := range uint64(n) {
 		o := sim.Options{Virtual: time.Minute}
 		a := sim.Run(seed, o)
