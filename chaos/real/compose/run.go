@@ -13,18 +13,14 @@ import (
 	"time"
 )
 
-// What is in deploy/compose.yaml.
-var (
-	allocators = []string{"allocator-1", "allocator-2", "allocator-3"}
-	members    = []string{"etcd-1", "etcd-2", "etcd-3"}
-)
+// allocators are the nodes in deploy/compose.yaml.
+var allocators = []string{"allocator-1", "allocator-2", "allocator-3"}
 
 // Images, as `make compose-test` packs them. They have tags of their own, so that
 // images in use keep their names.
 const (
 	imageOwn   = "allocator:compose-test"
 	imageOther = "allocator:compose-test-upgrade"
-	imageEtcd  = "allocator-etcd:compose-test"
 	imageLoad  = "allocator-composetest:compose-test"
 )
 
@@ -96,8 +92,9 @@ func (t *test) steps(ctx context.Context, images string) error {
 	}{
 		{"load the images", func(ctx context.Context) error { return t.load(ctx, images) }},
 		{"build the same with docker build", func(ctx context.Context) error { return t.sameByDocker(ctx, images) }},
-		{"bring up three etcd and three allocators", t.up},
+		{"bring up three nodes with etcd inside", t.up},
 		{"kill, pause and disconnect under load", t.faults},
+		{"kill -9 all nodes at once, and their members with them", t.crash},
 		{"go to the other version and back, node after node, under load of the SDK", t.otherAndBack},
 		{"stop: every sid is released, and the next start waits for nothing", t.stopAndStart},
 	} {
@@ -121,17 +118,16 @@ func (t *test) daemonDir() bool {
 }
 
 func (t *test) load(ctx context.Context, images string) error {
-	for _, name := range []string{"allocator-test", "allocator-upgrade", "etcd-test", "composetest"} {
+	for _, name := range []string{"allocator-test", "allocator-upgrade", "composetest"} {
 		output, err := t.run(ctx, "docker", "load", "--input", filepath.Join(images, name+".tar"))
 		if err != nil {
 			return err
 		}
 		t.logf("%s", output)
 	}
-	for image, user := range map[string]string{imageOwn: "65532:65532", imageEtcd: "65532:65532"} {
-		if got, err := t.inspect(ctx, "{{.Config.User}}", image); err != nil || got != user {
-			return fmt.Errorf("%s runs as %q, want %q: %w", image, got, user, err)
-		}
+	const user = "65532:65532"
+	if got, err := t.inspect(ctx, "{{.Config.User}}", imageOwn); err != nil || got != user {
+		return fmt.Errorf("%s runs as %q, want %q: %w", imageOwn, got, user, err)
 	}
 	return nil
 }
@@ -191,8 +187,7 @@ func (t *test) up(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(t.dir, "gossip.keys"), []byte(key+"\n"), 0o644); err != nil {
 		return err
 	}
-	t.settings = []string{"ALLOCATOR_IMAGE=" + imageOwn, "ALLOCATOR_ETCD_IMAGE=" + imageEtcd,
-		"ALLOCATOR_SECRETS=" + t.dir}
+	t.settings = []string{"ALLOCATOR_IMAGE=" + imageOwn, "ALLOCATOR_SECRETS=" + t.dir}
 	for i := range allocators {
 		for _, listener := range []string{"GRPC", "HTTP", "ADMIN"} {
 			t.settings = append(t.settings, fmt.Sprintf("%s_%d=", listener, i+1)) // any free port
@@ -201,18 +196,11 @@ func (t *test) up(ctx context.Context) error {
 	if _, err := t.withCompose(ctx, "up", "--detach"); err != nil {
 		return err
 	}
-	if err := t.healthy(ctx, members...); err != nil {
+	if err := t.waiting(ctx); err != nil {
 		return err
 	}
-	// Not initialized: alive, and not ready.
-	output, err := t.run(ctx, "docker", "exec", t.name(allocators[0]), "/allocator", "health")
-	if err == nil || !strings.Contains(output, "STARTING") {
-		return fmt.Errorf("before init a node reports %q, want STARTING", output)
-	}
-	if err := t.do(ctx, "exec", t.name(allocators[0]), "/allocator", "health", "--live"); err != nil {
-		return err
-	}
-	if output, err = t.withCompose(ctx, "run", "--rm", "init"); err != nil {
+	output, err := t.withCompose(ctx, "run", "--rm", "init")
+	if err != nil {
 		return err
 	}
 	t.logf("%s", tail([]byte(output), 1))
@@ -224,6 +212,22 @@ func (t *test) up(ctx context.Context) error {
 		return err
 	}
 	t.logf("%s", strings.Join(strings.Fields(output), " "))
+	return nil
+}
+
+// waiting waits until a node that is not initialized is alive, and not ready.
+func (t *test) waiting(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthWithin)
+	defer cancel()
+	first := t.name(allocators[0])
+	err := until(ctx, func() error { return t.do(ctx, "exec", first, "/allocator", "health", "--live") })
+	if err != nil {
+		return err
+	}
+	output, err := t.run(ctx, "docker", "exec", first, "/allocator", "health")
+	if err == nil || !strings.Contains(output, "STARTING") {
+		return fmt.Errorf("before init a node reports %q, want STARTING", output)
+	}
 	return nil
 }
 
@@ -264,7 +268,7 @@ func (t *test) healthy(ctx context.Context, services ...string) error {
 
 // answering is healthy by what nodes answer now, not by the daemon's last check.
 func (t *test) answering(ctx context.Context) error {
-	if err := t.healthy(ctx, append(slices.Clone(members), allocators...)...); err != nil {
+	if err := t.healthy(ctx, allocators...); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
@@ -283,7 +287,7 @@ func (t *test) cleanUp(failed bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if failed {
-		for _, s := range slices.Concat(members, allocators) {
+		for _, s := range allocators {
 			_ = t.do(ctx, "unpause", t.name(s))
 			if text, err := t.run(ctx, "sh", "-c", `docker logs "$0" 2>&1`, t.name(s)); err == nil {
 				_ = os.WriteFile(filepath.Join(t.dir, s+".log"), []byte(text), 0o600)
@@ -294,7 +298,7 @@ func (t *test) cleanUp(failed bool) {
 	if _, err := t.withCompose(ctx, "down", "--volumes", "--timeout", "5"); err != nil {
 		t.logf("clean up: %v", err)
 	}
-	for _, image := range []string{imageOwn, imageOwn + "-docker", imageOther, imageEtcd, imageLoad} {
+	for _, image := range []string{imageOwn, imageOwn + "-docker", imageOther, imageLoad} {
 		_ = t.do(ctx, "rmi", "--force", image)
 	}
 }
