@@ -15,7 +15,7 @@ TOOLS=$PWD/bin/tools/chart
 WORK=$PWD/bin/chart
 HELM3=v3.22.0 HELM4=v4.3.1 KUBECONFORM=v0.8.0 HELM_DOCS=v1.14.2 KUBERNETES=v1.36.3
 # Kinds that are not part of Kubernetes.
-FOREIGN=Certificate,ServiceMonitor,PodMonitor,PrometheusRule,HTTPRoute,GRPCRoute
+FOREIGN=Certificate,Issuer,ServiceMonitor,PodMonitor,PrometheusRule,HTTPRoute,GRPCRoute
 
 failed=0 began=$SECONDS summary=()
 pass() { summary+=("  passed   $1"); }
