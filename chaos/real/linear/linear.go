@@ -44,7 +44,7 @@ type Config struct {
 	// Most is how many answers of a sid are checked, spread evenly over the
 	// run; 0 is 3,000. Leaving out answers can hide a violation and make none.
 	Most int
-	// Timeout is how long to search for an order of one sid; 0 is 10 s.
+	// Timeout is how long to search for an order of one sid; 0 is a minute.
 	Timeout time.Duration
 	// Lag is how late the observer may see a version of a record. 0 is any time:
 	// then a version may have been there from the start.
@@ -85,7 +85,7 @@ type write struct {
 
 // New returns the check.
 func New(cfg Config) *Ownership {
-	cfg.Most, cfg.Timeout = cmp.Or(cfg.Most, 3000), cmp.Or(cfg.Timeout, 10*time.Second)
+	cfg.Most, cfg.Timeout = cmp.Or(cfg.Most, 3000), cmp.Or(cfg.Timeout, time.Minute)
 	return &Ownership{cfg: cfg, format: flake.Default, open: map[string]clock.Mono{}, sids: map[flake.SID]*sid{}}
 }
 
