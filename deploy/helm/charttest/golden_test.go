@@ -14,8 +14,12 @@ import (
 
 var update = flag.Bool("update", false, "write testdata; read the diff before you commit it")
 
+// bundled are the values with which the chart brings its own etcd.
+const bundled = "etcd: {endpoints: [], bundled: {enabled: true}}"
+
 // changes are values that change what is rendered. testdata has a diff for each, by
-// name, against what the minimal values give.
+// name, against what the minimal values give, or, if the chart brings its own etcd in
+// another way, against what bundled gives.
 var changes = []struct{ name, values string }{
 	{"annotations", "annotations: {a: b}"},
 	{"affinity", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: k, operator: Exists}]}]}}}"},
@@ -24,7 +28,7 @@ var changes = []struct{ name, values string }{
 	{"auth", "{auth: {existingSecret: t, key: k, allowPlaintext: true}, test: {token: {existingSecret: one, key: two}}}"},
 	{"auth-admin", "{auth: {existingSecret: t, key: k, allowPlaintext: true, staleAfter: 1m, openAdmin: loopback}, test: {enabled: false}}"},
 	{"autoscaling", "autoscaling: {enabled: true, minReplicas: 4, maxReplicas: 7, targetCPUUtilizationPercentage: 50}"},
-	{"bundled", "etcd: {endpoints: [], bundled: {enabled: true}}"},
+	{"bundled", bundled},
 	{"bundled-image", "etcd: {endpoints: [], bundled: {enabled: true, members: 1, image: {registry: r, repository: p, tag: t, pullPolicy: Always}, resources: {requests: {cpu: 2}}}}"},
 	{"bundled-digest", "etcd: {endpoints: [], bundled: {enabled: true, members: 1, image: {digest: 'sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}}}"},
 	{"bundled-memory", "etcd: {endpoints: [], bundled: {enabled: true, members: 1, persistence: {enabled: false}}}"},
@@ -95,12 +99,17 @@ var changes = []struct{ name, values string }{
 
 func TestEffectOfValues(t *testing.T) {
 	base := texts(mustRender(t, with(t, ""), install))
+	withEtcd := texts(mustRender(t, with(t, bundled), install))
 	used := map[string]bool{}
 	for _, tt := range changes {
 		t.Run(tt.name, func(t *testing.T) {
 			name := tt.name + ".diff"
 			used[name] = true
-			got := compare(base, texts(mustRender(t, with(t, tt.values), install)))
+			before := base
+			if tt.name != "bundled" && strings.Contains(tt.values, "bundled: {enabled: true") {
+				before = withEtcd
+			}
+			got := compare(before, texts(mustRender(t, with(t, tt.values), install)))
 			if got == "" {
 				t.Fatal("nothing changes")
 			}
@@ -183,14 +192,17 @@ var varying = regexp.MustCompile(`(checksum/config: |--fresh-until=)\S+`)
 // files matches content from deploy/monitoring, to the end of the object.
 var files = regexp.MustCompile(`(?s)(\n  groups:|\n  allocator.json: \|-)\s.*$`)
 
-// texts returns the rendered objects by kind and name, without comments, varying
+// usual replaces the names that changes give to objects by the one that they have without.
+var usual = strings.NewReplacer("/ids-nom", "/ids-allocator", "/other", "/ids-allocator")
+
+// texts returns the rendered objects by kind and usual name, without comments, varying
 // fields and content of deploy/monitoring.
 func texts(r rendered) map[string]string {
 	out := map[string]string{}
 	for _, o := range r.all() {
 		text := regexp.MustCompile(`(?m)^ *#.*\n`).ReplaceAllString(o.text, "")
 		text = files.ReplaceAllString(text, "$1\n…")
-		out[o.id()] = strings.TrimSpace(varying.ReplaceAllString(text, "$1…"))
+		out[usual.Replace(o.id())] = strings.TrimSpace(varying.ReplaceAllString(text, "$1…"))
 	}
 	return out
 }
