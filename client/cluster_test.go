@@ -2,10 +2,8 @@ package client_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime"
 	"strings"
@@ -16,10 +14,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/loopback"
 )
@@ -56,83 +54,24 @@ func settings(t testing.TB, name string) config.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := config.Default()
-	c.Node.Name = name
-	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-", "#", "-", "=", "-").Replace(t.Name()))
-	c.Etcd.Endpoints = []string{e.Endpoint()}
-	c.Listen = config.Listen{GRPC: loopback.Any, HTTP: loopback.Any, Admin: loopback.Any, Gossip: loopback.Any}
-	return c
-}
-
-// ahead are the clocks of a machine whose wall clock is wrong by as much.
-type ahead struct {
-	*clock.System
-	by time.Duration
-}
-
-func (a ahead) Read() clock.Readings {
-	r := a.System.Read()
-	r.Wall += int64(a.by)
-	return r
-}
-
-// wrong returns a machine whose wall clock is ahead.
-func wrong(by time.Duration) daemon.Host {
-	return daemon.Host{Clock: clock.NewSystem(clock.SystemConfig{Clocks: ahead{clock.NewSystem(clock.SystemConfig{}), by}})}
+	return daemontest.Settings(t, name, e.Endpoint())
 }
 
 // realNode is a node in this process.
 type realNode struct {
-	*daemon.Daemon
+	*daemontest.Running
 	config config.Config
-	stop   func() error
 }
 
 func (n *realNode) addr() string { return n.Addresses().GRPC }
 
-func initSpace(t testing.TB, c config.Config) {
-	t.Helper()
-	if _, _, err := daemon.Init(context.Background(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // start runs a node and returns when it listens. ahead is how far its wall clock is.
 func start(t testing.TB, c config.Config, ahead time.Duration) *realNode {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
 	if c.Listen.GRPC == loopback.Any {
 		c.Listen.GRPC = loopback.Address() // It may be started again there.
 	}
-	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log, Host: wrong(ahead)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &realNode{Daemon: d, config: c}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
-	n.stop = sync.OnceValue(func() error {
-		cancel()
-		select {
-		case err := <-ended:
-			return err
-		case <-time.After(c.StopWithin() + 20*time.Second):
-			return errors.New("did not stop")
-		}
-	})
-	t.Cleanup(func() {
-		if err := n.stop(); err != nil {
-			t.Errorf("stop of %s: %v", c.Node.Name, err)
-		}
-	})
-	select {
-	case <-d.Listening():
-	case err := <-ended:
-		ended <- err
-		t.Fatalf("%s ended before it listened: %v", c.Node.Name, err)
-	}
-	return n
+	return &realNode{daemontest.Start(t, c, daemontest.Ahead(ahead)), c}
 }
 
 // cluster starts n nodes of a space of their own, and waits until all are ready.
@@ -147,7 +86,7 @@ func clusterOf(t testing.TB, n int, f flake.Format) (nodes []*realNode, targets 
 		c := settings(t, string(rune('a'+i)))
 		c.Layout, c.Epoch = f.Layout, clock.Millis(f.Epoch)
 		if i == 0 {
-			initSpace(t, c)
+			daemontest.Init(t, c)
 		}
 		nodes = append(nodes, start(t, c, 0))
 	}
@@ -161,11 +100,7 @@ func clusterOf(t testing.TB, n int, f flake.Format) (nodes []*realNode, targets 
 // until waits for ok, which what names.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for from := time.Now(); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Since(from) > 30*time.Second {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
+	daemontest.Until(t, 30*time.Second, what, ok)
 }
 
 // waiting returns how many goroutines wait for a channel in a function, or in what it

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/internal/daemon"
@@ -147,7 +148,7 @@ func TestRollingRestart(t *testing.T) {
 	l := load(t, targets)
 	l.served(t, 100)
 	for _, n := range nodes {
-		if err := n.stop(); err != nil {
+		if err := n.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		l.served(t, 50)
@@ -174,7 +175,7 @@ func TestEtcdAway(t *testing.T) {
 		c := settings(t, name)
 		c.Etcd.Endpoints = []string{e.Endpoint()}
 		if name == "a" {
-			initSpace(t, c)
+			daemontest.Init(t, c)
 		}
 		n := start(t, c, 0)
 		until(t, "ready", func() bool { return n.Node().Ready() == nil })

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
@@ -309,7 +310,7 @@ func TestWatermarkOfACluster(t *testing.T) {
 	t.Parallel()
 	cfg := settings(t, "a")
 	cfg.Watermark.Interval = time.Second
-	initSpace(t, cfg)
+	daemontest.Init(t, cfg)
 	one := start(t, cfg, 0)
 	cfg.Node.Name = "b"
 	other := start(t, cfg, 0)

@@ -18,6 +18,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
 	"github.com/flakelease/allocator/flake"
@@ -108,13 +110,8 @@ func child(of string) {
 // in it.
 func newSpace(t *testing.T) config.Config {
 	t.Helper()
-	c := config.Default()
-	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(t.Name()))
-	c.Etcd.Endpoints = []string{shared.Endpoint()}
-	c.Listen = config.Listen{GRPC: "127.0.0.1:0", Gossip: "127.0.0.1:0"}
-	if _, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
+	c := daemontest.Settings(t, "server", shared.Endpoint())
+	daemontest.Init(t, c)
 	return c
 }
 
@@ -177,33 +174,9 @@ func open(t *testing.T, cfg embed.Config) *embed.Allocator {
 
 func serve(t *testing.T, c config.Config) *daemon.Daemon {
 	t.Helper()
-	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	until(t, "a server is ready", func() bool { return d.Node().Ready() == nil })
-	return d
-}
-
-func until(t *testing.T, what string, ok func() bool) time.Duration {
-	t.Helper()
-	from := time.Now()
-	for !ok() {
-		if time.Since(from) > 30*time.Second {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return time.Since(from)
+	n := daemontest.Start(t, c, daemon.Host{})
+	daemontest.Until(t, 30*time.Second, "a server is ready", func() bool { return n.Node().Ready() == nil })
+	return n.Daemon
 }
 
 // Two programs and a server in one space: each has a sid of its range, no ID comes
@@ -277,7 +250,7 @@ func TestProgramsBesideAServer(t *testing.T) {
 		st.WindowLeft < 10*time.Second || st.Instance == "" {
 		t.Errorf("status %+v", st)
 	}
-	until(t, "clocks are compared: all of the space confirm the program's", func() bool { return one.Status().Confirmed })
+	daemontest.Until(t, 30*time.Second, "clocks are compared: all of the space confirm the program's", func() bool { return one.Status().Confirmed })
 	v := look(t, c)
 	if n := len(v.Nodes); n != 3 {
 		t.Errorf("%d nodes are registered", n)
@@ -484,7 +457,7 @@ func TestOpenWaits(t *testing.T) {
 		a, err := embed.Open(context.WithoutCancel(t.Context()), cfg)
 		got <- opened{a, err}
 	}()
-	until(t, "the second has registered", func() bool { return len(look(t, c).Nodes) == 2 })
+	daemontest.Until(t, 30*time.Second, "the second has registered", func() bool { return len(look(t, c).Nodes) == 2 })
 	if err := one.Close(); err != nil {
 		t.Error(err)
 	}
@@ -702,7 +675,7 @@ func TestKilled(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	took := until(t, "the child's sid is free", func() bool { return !look(t, c).SIDs[30].Holder.Exists() })
+	took := daemontest.Until(t, 30*time.Second, "the child's sid is free", func() bool { return !look(t, c).SIDs[30].Holder.Exists() })
 	t.Logf("free %v after the child was killed, with a lease of 2 s", took)
 	cfg.OpenTimeout = 30 * time.Second
 	successor := open(t, cfg)
@@ -766,7 +739,7 @@ func TestLogger(t *testing.T) {
 	c := newSpace(t)
 	c.Node.Name = "greedy"
 	serve(t, c)
-	var text logs
+	var text output.Text
 	cfg := program(c, "one")
 	cfg.Logger = slog.New(slog.NewTextHandler(&text, nil))
 	open(t, cfg)
@@ -777,22 +750,4 @@ func TestLogger(t *testing.T) {
 			}
 		}
 	}
-}
-
-// logs is a log that tests can read while it is written.
-type logs struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

@@ -3,7 +3,6 @@ package clienttest_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -19,10 +18,10 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
 )
@@ -101,37 +100,16 @@ func streamed(t *testing.T, stream pb.AllocatorService_AllocateStreamClient, num
 // realNode returns a connection to a node that the daemon runs.
 func realNode(t *testing.T) *grpc.ClientConn {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
 	e, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.Close() })
-	s := config.Default()
-	s.Node.Name, s.Etcd.Endpoints = "node-0", []string{e.Endpoint()}
+	s := daemontest.Settings(t, "node-0", e.Endpoint())
 	s.Issue.MaxWait = 0 // a node in memory does not wait: nothing moves its clock meanwhile
-	s.Listen = config.Listen{GRPC: "127.0.0.1:0"}
-	if _, _, err := daemon.Init(t.Context(), s, daemon.Beginning{Fresh: true}, log); err != nil {
-		t.Fatal(err)
-	}
-	d, err := daemon.New(daemon.Config{Settings: s, Version: "test", Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the node ended: %v", err)
-		}
-	})
-	for began := time.Now(); d.Node().Ready() != nil; time.Sleep(2 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatal("not ready within a minute")
-		}
-	}
+	daemontest.Init(t, s)
+	d := daemontest.Start(t, s, daemon.Host{})
+	daemontest.Until(t, time.Minute, "ready", func() bool { return d.Node().Ready() == nil })
 	conn, err := grpc.NewClient(d.Addresses().GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -24,8 +23,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/history"
-	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
@@ -80,7 +79,7 @@ func (d *testCluster) cli(args ...string) (string, int) {
 
 // member is a node that issues as fast as it is let, and whoever asks it.
 type member struct {
-	*daemon.Daemon
+	*daemontest.Running
 	d    *testCluster
 	name string
 	stop func()
@@ -88,11 +87,9 @@ type member struct {
 
 func (d *testCluster) node(name string, change ...func(*config.Config)) *member {
 	d.Helper()
-	c := config.Default()
-	c.Node.Name = name
-	c.Etcd.Endpoints = []string{d.etcd.Endpoint()}
+	c := daemontest.Settings(d.T, name, d.etcd.Endpoint())
+	c.Space = config.Default().Space
 	c.Etcd.Username, c.Etcd.PasswordFile = d.user.Username, d.user.PasswordFile
-	c.Listen.GRPC, c.Listen.HTTP, c.Listen.Admin, c.Listen.Gossip = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	c.Lease = config.Lease{
 		Window: testWindow, ExtendEvery: 500 * time.Millisecond, TTL: 5 * time.Second,
 		KeepAlive: time.Second, ReloadEvery: 2 * time.Second, CallTimeout: 500 * time.Millisecond,
@@ -102,35 +99,16 @@ func (d *testCluster) node(name string, change ...func(*config.Config)) *member 
 	for _, f := range change {
 		f(&c)
 	}
-	said := &output.Text{}
-	one, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.NewTextHandler(said, nil))})
-	if err != nil {
-		d.Fatal(err)
-	}
+	m := &member{Running: daemontest.Start(d.T, c, daemon.Host{}), d: d, name: name}
 	ctx, cancel := context.WithCancel(context.Background())
-	var both sync.WaitGroup
-	both.Go(func() {
-		if err := one.Run(ctx); err != nil {
-			d.Errorf("%s: %v", name, err)
-		}
-	})
-	d.Cleanup(func() {
-		if d.Failed() {
-			d.Logf("log of %s:\n%s", name, said)
-		}
-	})
-	m := &member{Daemon: one, d: d, name: name}
-	both.Go(func() { m.issue(ctx) })
-	m.stop = sync.OnceFunc(func() {
+	var issuing sync.WaitGroup
+	issuing.Go(func() { m.issue(ctx) })
+	m.stop = func() {
 		cancel()
-		both.Wait()
-	})
-	d.Cleanup(m.stop)
-	select {
-	case <-one.Listening():
-	case <-time.After(patience):
-		d.Fatalf("%s does not listen", name)
+		issuing.Wait()
+		_ = m.Stop() // Its error fails the test at the end.
 	}
+	d.Cleanup(m.stop)
 	return m
 }
 

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -111,9 +112,9 @@ func (m *moody) serve(t *testing.T, dir string) {
 
 // runAgent runs an agent of targets on three sockets of a directory, and returns its log and what
 // stops it.
-func runAgent(t *testing.T, dir string, change func(*daemon.AgentConfig), targets ...string) (*daemon.Agent, *logs, func()) {
+func runAgent(t *testing.T, dir string, change func(*daemon.AgentConfig), targets ...string) (*daemon.Agent, *output.Text, func()) {
 	t.Helper()
-	out := &logs{}
+	out := &output.Text{}
 	c := onSockets(config.Default(), dir)
 	c.Listen.Admin, c.Node.Name = "", "moody"
 	cfg := daemon.AgentConfig{
@@ -140,7 +141,7 @@ func runAgent(t *testing.T, dir string, change func(*daemon.AgentConfig), target
 	return a, out, stop
 }
 
-func untilListening(t *testing.T, a *daemon.Agent, out *logs) {
+func untilListening(t *testing.T, a *daemon.Agent, out *output.Text) {
 	t.Helper()
 	select {
 	case <-a.Listening():

@@ -14,12 +14,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -55,17 +55,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// settings is a configuration on free ports, for a space named after the test.
-func settings(t *testing.T, endpoint string) config.Config {
-	t.Helper()
-	c := config.Default()
-	c.Node.Name = "a"
-	c.Space = strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(t.Name()))
-	c.Etcd.Endpoints = []string{endpoint}
-	c.Listen = config.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Gossip: "127.0.0.1:0"}
-	return c
-}
-
 // short makes windows that run out within a test.
 func short(c config.Config) config.Config {
 	c.Lease = config.Lease{
@@ -75,93 +64,21 @@ func short(c config.Config) config.Config {
 	return c
 }
 
-func initSpace(t *testing.T, c config.Config) {
-	t.Helper()
-	if _, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// logs is a log that tests can search.
-type logs struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // running is a daemon under way.
 type running struct {
-	*daemon.Daemon
+	*daemontest.Running
 	began time.Time
-	logs  *logs
-	stop  func() error // asks it to stop, waits, and returns what Run did
-	ended chan error
 }
 
 func start(t *testing.T, c config.Config) *running {
 	t.Helper()
-	r := &running{began: time.Now(), logs: &logs{}, ended: make(chan error, 1)}
-	log := slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Daemon = d
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { r.ended <- d.Run(ctx) }()
-	r.stop = sync.OnceValue(func() error {
-		cancel()
-		select {
-		case err := <-r.ended:
-			return err
-		case <-time.After(c.StopWithin() + 10*time.Second):
-			return errors.New("did not stop")
-		}
-	})
-	t.Cleanup(func() {
-		if err := r.stop(); err != nil && !t.Failed() {
-			t.Errorf("stop: %v", err)
-		}
-		if t.Failed() {
-			t.Logf("log of %s:\n%s", c.Node.Name, r.logs)
-		}
-	})
-	select {
-	case <-d.Listening():
-	case err := <-r.ended:
-		r.ended <- err
-		t.Fatalf("ended before it listened: %v", err)
-	}
-	return r
-}
-
-// until waits for ok, which what names.
-func until(t *testing.T, within time.Duration, what string, ok func() bool) time.Duration {
-	t.Helper()
-	from := time.Now()
-	for !ok() {
-		if time.Since(from) > within {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	return time.Since(from)
+	began := time.Now()
+	return &running{daemontest.Start(t, c, daemon.Host{}), began}
 }
 
 func (r *running) untilReady(t *testing.T, within time.Duration) time.Duration {
 	t.Helper()
-	return until(t, within, "ready", func() bool { return r.Node().Ready() == nil })
+	return daemontest.Until(t, within, "ready", func() bool { return r.Node().Ready() == nil })
 }
 
 func (r *running) next(t *testing.T) flake.ID {
@@ -203,8 +120,8 @@ func store(t *testing.T, c config.Config) *etcdstore.Store {
 }
 
 func TestFirstIDWithinASecond(t *testing.T) {
-	c := settings(t, shared.Endpoint())
-	initSpace(t, c)
+	c := daemontest.Settings(t, "a", shared.Endpoint())
+	daemontest.Init(t, c)
 	r := start(t, c)
 	r.untilReady(t, 20*time.Second)
 	id := r.next(t)
@@ -236,12 +153,12 @@ func TestFirstIDWithinASecond(t *testing.T) {
 }
 
 func TestStopReleasesAndTheNextStartsAtOnce(t *testing.T) {
-	c := settings(t, shared.Endpoint())
-	initSpace(t, c)
+	c := daemontest.Settings(t, "a", shared.Endpoint())
+	daemontest.Init(t, c)
 	first := start(t, c)
 	first.untilReady(t, 5*time.Second)
 	last := first.next(t)
-	if err := first.stop(); err != nil {
+	if err := first.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	v, err := store(t, c).Load(t.Context())
@@ -271,8 +188,8 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = etcd.Close() }) // after the node, whose sid it takes back
-	c := short(settings(t, etcd.Endpoint()))
-	initSpace(t, c)
+	c := short(daemontest.Settings(t, "a", etcd.Endpoint()))
+	daemontest.Init(t, c)
 	r := start(t, c)
 	r.untilReady(t, 20*time.Second)
 	before := r.next(t)
@@ -280,7 +197,7 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 	stopped := time.Now()
 	etcd.Stop()
 	t.Logf("etcd took %v to stop", time.Since(stopped))
-	until(t, 5*time.Second, "WINDOW_EXHAUSTED", func() bool {
+	daemontest.Until(t, 5*time.Second, "WINDOW_EXHAUSTED", func() bool {
 		_, err := r.Node().Next(t.Context(), 1, 0)
 		return errors.Is(err, &node.Refusal{Reason: node.WindowExhausted})
 	})
@@ -306,7 +223,7 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 	}
 	// All of it was an event, in this order.
 	var events []string
-	until(t, 5*time.Second, "all events", func() bool {
+	daemontest.Until(t, 5*time.Second, "all events", func() bool {
 		events = r.events(t)
 		rest := events
 		for _, kind := range []string{"started", "sid_acquired", "serving", "etcd_failing", "refusing", "etcd_answers", "serving"} {
@@ -345,8 +262,8 @@ func TestEtcdAppearsLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = etcd.Close() }) // after the node, whose sid it takes back
-	c := short(settings(t, etcd.Endpoint()))
-	initSpace(t, c)
+	c := short(daemontest.Settings(t, "a", etcd.Endpoint()))
+	daemontest.Init(t, c)
 	etcd.Stop()
 
 	r := start(t, c)
@@ -357,8 +274,8 @@ func TestEtcdAppearsLater(t *testing.T) {
 	if !errors.Is(err, &node.Refusal{Reason: node.Starting}) {
 		t.Errorf("got %v, want STARTING", err)
 	}
-	until(t, 10*time.Second, "says that it waits for etcd", func() bool {
-		return strings.Contains(r.logs.String(), "waiting for etcd") && strings.Contains(r.logs.String(), etcd.Endpoint())
+	daemontest.Until(t, 10*time.Second, "says that it waits for etcd", func() bool {
+		return strings.Contains(r.Log.String(), "waiting for etcd") && strings.Contains(r.Log.String(), etcd.Endpoint())
 	})
 	if err := etcd.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -367,13 +284,13 @@ func TestEtcdAppearsLater(t *testing.T) {
 }
 
 func TestWaitsForSpace(t *testing.T) {
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	r := start(t, c)
-	until(t, 5*time.Second, "says what to run", func() bool {
+	daemontest.Until(t, 5*time.Second, "says what to run", func() bool {
 		_, err := r.Node().Next(t.Context(), 1, 0)
 		return errors.Is(err, &node.Refusal{Reason: node.Starting}) && strings.Contains(err.Error(), "allocator init")
 	})
-	initSpace(t, c)
+	daemontest.Init(t, c)
 	t.Logf("ready %v after init", r.untilReady(t, 5*time.Second))
 }
 
@@ -384,8 +301,8 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 		"epoch":  func(c *config.Config) { c.Epoch += 1000 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := settings(t, shared.Endpoint())
-			initSpace(t, c)
+			c := daemontest.Settings(t, "a", shared.Endpoint())
+			daemontest.Init(t, c)
 			have := c
 			change(&c)
 			log := slog.New(slog.DiscardHandler)
@@ -407,7 +324,7 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 }
 
 func TestInitTwice(t *testing.T) {
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	log := slog.New(slog.DiscardHandler)
 	created, before, err := daemon.Init(t.Context(), c, daemon.Beginning{}, log)
 	if err != nil || !created {
@@ -448,7 +365,7 @@ func TestInitRefusesFirst(t *testing.T) {
 			func(err error) bool { return errors.As(err, &outside) && outside.Setting == "--reserve" },
 		},
 	} {
-		c, begin := settings(t, "http://127.0.0.1:1"), daemon.Beginning{Fresh: true}
+		c, begin := daemontest.Settings(t, "a", "http://127.0.0.1:1"), daemon.Beginning{Fresh: true}
 		tc.change(&c, &begin)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		created, _, err := daemon.Init(ctx, c, begin, slog.New(slog.DiscardHandler))
@@ -457,7 +374,7 @@ func TestInitRefusesFirst(t *testing.T) {
 		}
 		cancel()
 	}
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	if _, err := daemon.FindSpace(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler)); !errors.Is(err, daemon.ErrNoSpace) {
 		t.Errorf("no space: %v", err)
 	}
@@ -465,7 +382,7 @@ func TestInitRefusesFirst(t *testing.T) {
 
 // A space that exists is compared with the ID that it has to be above.
 func TestInitAbove(t *testing.T) {
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	c.Layout, c.Epoch = flake.Twitter, clock.Millis(flake.Twitter.Epoch())
 	log := slog.New(slog.DiscardHandler)
 	ahead := time.Now().Add(3 * time.Second)
@@ -497,8 +414,8 @@ func TestInitAbove(t *testing.T) {
 
 // Incident T32 (one ordinal, two pods), docs/INCIDENTS.md.
 func TestTwoNodesOfOneName(t *testing.T) {
-	c := settings(t, shared.Endpoint())
-	initSpace(t, c)
+	c := daemontest.Settings(t, "a", shared.Endpoint())
+	daemontest.Init(t, c)
 	one, two := start(t, c), start(t, c)
 	one.untilReady(t, 5*time.Second)
 	two.untilReady(t, 5*time.Second)
@@ -509,8 +426,8 @@ func TestTwoNodesOfOneName(t *testing.T) {
 }
 
 func TestStandbyTakesOver(t *testing.T) {
-	c := settings(t, shared.Endpoint())
-	initSpace(t, c)
+	c := daemontest.Settings(t, "a", shared.Endpoint())
+	daemontest.Init(t, c)
 	s := store(t, c)
 	v, err := s.Load(t.Context())
 	if err != nil {
@@ -542,7 +459,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	}
 
 	r := start(t, c)
-	until(t, 5*time.Second, "standby", func() bool {
+	daemontest.Until(t, 5*time.Second, "standby", func() bool {
 		st := r.Node().Stats().Lease
 		return st.Phase == lease.Standby && st.Pool.Held == c.Layout.Holders()
 	})
@@ -564,14 +481,14 @@ func TestStandbyTakesOver(t *testing.T) {
 
 // While load balancers look away, readiness is off and requests are served.
 func TestDrainDelayServesOn(t *testing.T) {
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	c.Drain.Delay = time.Second
-	initSpace(t, c)
+	daemontest.Init(t, c)
 	r := start(t, c)
 	r.untilReady(t, 20*time.Second)
 	ended := make(chan error)
-	go func() { ended <- r.stop() }()
-	until(t, time.Second, "readiness off", func() bool { return r.Node().Ready() != nil })
+	go func() { ended <- r.Stop() }()
+	daemontest.Until(t, time.Second, "readiness off", func() bool { return r.Node().Ready() != nil })
 	if code, body := get(t, "http://"+r.Addresses().Admin+"/readyz"); code != 503 || !strings.Contains(body, "DRAINING") {
 		t.Errorf("readyz: %d %s", code, body)
 	}
@@ -591,7 +508,7 @@ func TestBusyPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	c.Listen.HTTP = busy.Addr().String()
 	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -609,13 +526,13 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := daemon.New(daemon.Config{Settings: config.Default(), Version: "test", Logger: log}); !errors.Is(err, daemon.ErrNoEndpoints) {
 		t.Errorf("no endpoints: got %v", err)
 	}
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	c.Lease.TTL = time.Millisecond
 	var rule *config.RuleError
 	if _, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log}); !errors.As(err, &rule) {
 		t.Errorf("bad setting: got %v", err)
 	}
-	c = settings(t, shared.Endpoint())
+	c = daemontest.Settings(t, "a", shared.Endpoint())
 	c.Etcd.Username, c.Etcd.PasswordFile = "u", "/does/not/exist"
 	if _, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log}); err == nil || !strings.Contains(err.Error(), "etcd.password-file") {
 		t.Errorf("missing password file: got %v", err)
@@ -624,8 +541,8 @@ func TestNewRefuses(t *testing.T) {
 
 // A node takes sids of its range alone, and says so where it shows who it is.
 func TestSIDRange(t *testing.T) {
-	c := settings(t, shared.Endpoint())
-	initSpace(t, c)
+	c := daemontest.Settings(t, "a", shared.Endpoint())
+	daemontest.Init(t, c)
 	c.SIDRange = lease.SIDRange{From: 24, To: 25}
 	began := time.Now()
 	one := start(t, c)
@@ -640,19 +557,19 @@ func TestSIDRange(t *testing.T) {
 	} else if at := time.UnixMilli(shown.Nodes[0].Started); at.Before(began.Truncate(time.Millisecond)) || at.After(time.Now()) {
 		t.Errorf("a node that started at %v says %v", began, at)
 	}
-	until(t, 20*time.Second, "readyz shows the sid", func() bool {
+	daemontest.Until(t, 20*time.Second, "readyz shows the sid", func() bool {
 		code, body := get(t, "http://"+one.Addresses().Admin+"/readyz?verbose")
 		return code == 200 && strings.Contains(body, "[+] sid: 24 of 24, lease holding")
 	})
 	c.Node.Name = "b"
 	two := start(t, c)
-	until(t, 10*time.Second, "standby although 31 sids are free", func() bool {
+	daemontest.Until(t, 10*time.Second, "standby although 31 sids are free", func() bool {
 		_, err := two.Node().Next(t.Context(), 1, 0)
 		var r *node.Refusal
 		return errors.As(err, &r) && r.Reason == node.NoSID && r.Metadata["pool_held"] == "1" && r.Metadata["pool_size"] == "1" &&
 			r.Metadata["sid_range"] == "24" && strings.Contains(r.Message, "no sid in 24 (sid-range) is free: 1 of 1 are held by a")
 	})
-	if err := one.stop(); err != nil {
+	if err := one.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	two.untilReady(t, 10*time.Second)
@@ -663,8 +580,8 @@ func TestSIDRange(t *testing.T) {
 
 // A node needs no listener to hold a sid; it is then registered without addresses.
 func TestNoListeners(t *testing.T) {
-	c := settings(t, shared.Endpoint())
-	initSpace(t, c)
+	c := daemontest.Settings(t, "a", shared.Endpoint())
+	daemontest.Init(t, c)
 	c.Listen = config.Listen{}
 	r := start(t, c)
 	r.untilReady(t, 20*time.Second)
@@ -676,7 +593,7 @@ func TestNoListeners(t *testing.T) {
 	if err != nil || len(v.Nodes) != 1 || v.Nodes[0].GRPC != "" || v.Nodes[0].HTTP != "" {
 		t.Errorf("registered: %+v, %v", v.Nodes, err)
 	}
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Error(err)
 	}
 	if v, err = store(t, c).Load(t.Context()); err != nil || v.SIDs[0].Holder.Exists() || len(v.Nodes) != 0 {

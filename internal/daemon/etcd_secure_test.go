@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
@@ -35,7 +36,7 @@ func TestSecuredEtcd(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = etcd.Close() })
 
-	c := settings(t, etcd.Endpoint())
+	c := daemontest.Settings(t, "a", etcd.Endpoint())
 	root, err := clientv3.New(clientv3.Config{Endpoints: c.Etcd.Endpoints, DialTimeout: 20 * time.Second,
 		TLS: &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Issue(t, "root", -time.Hour, day).TLS(t)}}})
 	if err != nil {
@@ -63,17 +64,17 @@ func TestSecuredEtcd(t *testing.T) {
 	c.Etcd.PasswordFile = certstest.File(t, dir, "password", []byte("hunter2\n"))
 	c.Etcd.TLS.CA = certstest.File(t, dir, "ca.pem", ca.PEM)
 	c.Etcd.TLS.Cert, c.Etcd.TLS.Key = ca.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
-	initSpace(t, c)
+	daemontest.Init(t, c)
 	r := start(t, c)
 	r.untilReady(t, 20*time.Second)
 
 	// At least three extensions, each by a login that has run out.
 	first := r.Node().Stats().Ceil
-	until(t, time.Minute, "the window is extended again and again", func() bool {
+	daemontest.Until(t, time.Minute, "the window is extended again and again", func() bool {
 		return r.Node().Stats().Ceil >= first+clock.MillisOf(2*c.Lease.ExtendEvery)
 	})
-	until(t, time.Minute, "a login has run out: else the test shows nothing", func() bool {
-		return strings.Contains(r.logs.String(), "invalid auth token")
+	daemontest.Until(t, time.Minute, "a login has run out: else the test shows nothing", func() bool {
+		return strings.Contains(r.Log.String(), "invalid auth token")
 	})
 
 	// etcd comes back with a certificate of another authority, and asks for clients
@@ -85,12 +86,12 @@ func TestSecuredEtcd(t *testing.T) {
 	certstest.File(t, dir, "ca.pem", next.PEM)
 	next.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
 	stopped := r.Node().Stats().Ceil
-	until(t, time.Minute, "the window is extended by the new certificates", func() bool { return r.Node().Stats().Ceil > stopped })
+	daemontest.Until(t, time.Minute, "the window is extended by the new certificates", func() bool { return r.Node().Stats().Ceil > stopped })
 	r.untilReady(t, 20*time.Second)
-	if !strings.Contains(r.logs.String(), "files reloaded") {
+	if !strings.Contains(r.Log.String(), "files reloaded") {
 		t.Error("no word of the new files in the log")
 	}
-	if strings.Contains(r.logs.String(), "hunter2") {
+	if strings.Contains(r.Log.String(), "hunter2") {
 		t.Error("the log has the password")
 	}
 	r.next(t)
@@ -121,7 +122,7 @@ func TestSecuredEtcdRefuses(t *testing.T) {
 		"another authority's":               mine(other, "foreign", -time.Hour, day),
 		"an etcd of an authority not known": {CA: otherCA, Cert: good.Cert, Key: good.Key},
 	} {
-		c := settings(t, etcd.Endpoint())
+		c := daemontest.Settings(t, "a", etcd.Endpoint())
 		c.Etcd.TLS = files
 		c.Lease.CallTimeout = time.Second
 		all.Go(func() { // each waits for its deadline

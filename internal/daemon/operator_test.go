@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/node"
@@ -25,10 +26,10 @@ import (
 // the last ID, it refuses and takes no other, and its clock still counts. Undrained, it
 // acquires a sid and issues.
 func TestDrainByCall(t *testing.T) {
-	c := settings(t, shared.Endpoint())
-	initSpace(t, c)
+	c := daemontest.Settings(t, "a", shared.Endpoint())
+	daemontest.Init(t, c)
 	a := start(t, c)
-	until(t, 10*time.Second, "the first node issues", func() bool { return a.Node().Ready() == nil })
+	daemontest.Until(t, 10*time.Second, "the first node issues", func() bool { return a.Node().Ready() == nil })
 	conn, err := grpc.NewClient(a.Addresses().GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -60,17 +61,17 @@ func TestDrainByCall(t *testing.T) {
 	if len(s.Lease.Nodes) == 0 {
 		t.Error("it is no longer registered: its clock does not count any more")
 	}
-	until(t, 10*time.Second, "the log says who did it", func() bool {
-		return strings.Contains(a.logs.String(), `msg="drain requested by an operator" node=a`)
+	daemontest.Until(t, 10*time.Second, "the log says who did it", func() bool {
+		return strings.Contains(a.Log.String(), `msg="drain requested by an operator" node=a`)
 	})
 	for _, was := range []bool{true, false} {
 		u, err := pb.NewAdminServiceClient(conn).Undrain(ctx, &pb.UndrainRequest{})
 		if err != nil || u.GetWasDrained() != was {
 			t.Fatalf("undrained: %v, %v", u, err)
 		}
-		until(t, 10*time.Second, "it issues again", func() bool { _, err := a.Node().Next(t.Context(), 1, 0); return err == nil })
+		daemontest.Until(t, 10*time.Second, "it issues again", func() bool { _, err := a.Node().Next(t.Context(), 1, 0); return err == nil })
 	}
-	if n := strings.Count(a.logs.String(), `msg="drain undone by an operator" node=a`); n != 1 {
+	if n := strings.Count(a.Log.String(), `msg="drain undone by an operator" node=a`); n != 1 {
 		t.Errorf("it says %d times that the drain was undone", n)
 	}
 }
@@ -84,7 +85,7 @@ func TestFloorAboveWorkers(t *testing.T) {
 		"node":   {2 * time.Minute, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := settings(t, shared.Endpoint())
+			c := daemontest.Settings(t, "a", shared.Endpoint())
 			c.Lease.Window, c.Worker.Window = windows.node, windows.worker
 			before := time.Now()
 			_, v, err := daemon.Init(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
@@ -103,15 +104,15 @@ func TestFloorAboveWorkers(t *testing.T) {
 // TestRecoveryPage: the plan of a new era rests on what this node and all others say now, also on why
 // they refuse.
 func TestRecoveryPage(t *testing.T) {
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	c.Console.Operate = true
-	initSpace(t, c)
+	daemontest.Init(t, c)
 	a := start(t, c)
 	other := c
 	other.Node.Name = "b"
 	b := start(t, other)
 	for _, n := range []*running{a, b} {
-		until(t, 20*time.Second, "it issues", func() bool { return n.Node().Ready() == nil })
+		daemontest.Until(t, 20*time.Second, "it issues", func() bool { return n.Node().Ready() == nil })
 	}
 	page := func() string {
 		r := httptest.NewRequest("POST", "http://127.0.0.1/console/operate", strings.NewReader("action=recover"))
@@ -130,13 +131,13 @@ func TestRecoveryPage(t *testing.T) {
 		line, _, _ := strings.Cut(rest, "</tr>")
 		return ok && strings.Contains(line, `<span class="tag">`+state+"<")
 	}
-	until(t, 20*time.Second, "both have answered", func() bool {
+	daemontest.Until(t, 20*time.Second, "both have answered", func() bool {
 		body := page()
 		return shows(body, row("a", a.Addresses().GRPC, "serving")) && shows(body, row("b", b.Addresses().GRPC, "serving"))
 	})
 	b.Node().Drain()
 	a.Node().Drain()
-	until(t, 20*time.Second, "both say why they refuse", func() bool {
+	daemontest.Until(t, 20*time.Second, "both say why they refuse", func() bool {
 		body := page()
 		return shows(body, row("a", a.Addresses().GRPC, "DRAINING")) && shows(body, row("b", b.Addresses().GRPC, "DRAINING"))
 	})
@@ -148,7 +149,7 @@ func TestRecoveryPage(t *testing.T) {
 	if r, err := etcd.Delete(t.Context(), "/"+c.Root+"/"+c.Space+"/era"); err != nil || r.Deleted != 1 {
 		t.Fatal(r, err)
 	}
-	until(t, 20*time.Second, "what matters more comes first", func() bool {
+	daemontest.Until(t, 20*time.Second, "what matters more comes first", func() bool {
 		return shows(page(), row("a", a.Addresses().GRPC, "HISTORY_REWOUND"))
 	})
 }
@@ -163,7 +164,7 @@ func TestNoWayToEtcd(t *testing.T) {
 		"no endpoint":      {func(c *config.Config) { c.Etcd.Endpoints = nil }, "none given"},
 		"no space":         {func(c *config.Config) { c.Space = "a/b" }, "a/b"},
 	} {
-		c := settings(t, shared.Endpoint())
+		c := daemontest.Settings(t, "a", shared.Endpoint())
 		tc.change(&c)
 		_, err := daemon.FindSpace(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
 		if err == nil || errors.Is(err, daemon.ErrNoSpace) || !strings.Contains(err.Error(), tc.says) {

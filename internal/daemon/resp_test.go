@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -16,9 +17,9 @@ import (
 // away those above the limit, and ends their connections when it stops.
 func TestRESP(t *testing.T) {
 	t.Parallel()
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	c.Listen.RESP, c.Limit.Connections = "127.0.0.1:0", 2
-	initSpace(t, c)
+	daemontest.Init(t, c)
 	r := start(t, c)
 	r.untilReady(t, 20*time.Second)
 	dial := func() (net.Conn, *bufio.Reader) {
@@ -67,7 +68,7 @@ func TestRESP(t *testing.T) {
 			t.Errorf("metrics: no %q", want)
 		}
 	}
-	if err := r.stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := io.ReadAll(in); err != nil || len(b) > 0 {

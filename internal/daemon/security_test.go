@@ -28,6 +28,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
@@ -65,7 +66,7 @@ func (f *securedNode) lines(t *testing.T, scopes map[string]string) []byte {
 func newFortress(t *testing.T, change func(*config.Config)) *securedNode {
 	t.Helper()
 	f := &securedNode{dir: t.TempDir(), ca: certstest.NewAuthority(t, "ca"), other: certstest.NewAuthority(t, "other"), tokens: map[string]string{}}
-	c := settings(t, shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared.Endpoint())
 	c.Listen.RESP = "127.0.0.1:0"
 	c.TLS.Cert, c.TLS.Key = f.ca.Issue(t, "node", -time.Hour, day).Write(t, f.dir, "node")
 	c.TLS.ClientCA = certstest.File(t, f.dir, "clients.pem", f.ca.PEM)
@@ -73,7 +74,7 @@ func newFortress(t *testing.T, change func(*config.Config)) *securedNode {
 		f.lines(t, map[string]string{"issue": "issue", "read": "read", "admin": "admin", "often": "issue", "large": "issue", "never": "issue", "reset": "issue"}))
 	change(&c)
 	f.cfg, f.good = c, f.ca.Issue(t, "shop", -time.Hour, day)
-	initSpace(t, c)
+	daemontest.Init(t, c)
 	f.running = start(t, c)
 	f.untilReady(t, 20*time.Second)
 	return f
@@ -528,7 +529,7 @@ func (f *securedNode) neverReads(t *testing.T) {
 // logsNoSecrets checks that the node's log has no secret.
 func (f *securedNode) logsNoSecrets(t *testing.T) {
 	t.Helper()
-	log := f.logs.String()
+	log := f.Log.String()
 	if !strings.Contains(log, "listening") {
 		t.Fatal("no log")
 	}
@@ -591,7 +592,7 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 	f.other.Issue(t, "node", -time.Hour, day).Write(t, f.dir, "node")
 	certstest.File(t, f.dir, "clients.pem", f.other.PEM)
 	second := &tls.Config{RootCAs: f.other.Pool(), Certificates: []tls.Certificate{f.other.Issue(t, "shop", -time.Hour, day).TLS(t)}}
-	until(t, 30*time.Second, "HTTP takes the new certificates", func() bool {
+	daemontest.Until(t, 30*time.Second, "HTTP takes the new certificates", func() bool {
 		code, _, _ := f.post(t, second, "", "issue", "")
 		return code == 200
 	})
@@ -632,7 +633,7 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 		}
 		return string(b)
 	}
-	until(t, 30*time.Second, "the metrics tell", func() bool {
+	daemontest.Until(t, 30*time.Second, "the metrics tell", func() bool {
 		m := metrics()
 		return strings.Contains(m, "allocator_reload_failing{files=\"tls\"} 1\n") && strings.Contains(m, "allocator_reload_failing{files=\"tokens\"} 1\n")
 	})
@@ -652,11 +653,11 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 	// A revoked token is refused everywhere, and a new one is not.
 	old := f.tokens["issue"]
 	certstest.File(t, f.dir, "tokens", f.lines(t, map[string]string{"issue": "issue"}))
-	until(t, 30*time.Second, "the new token is taken", func() bool { return draw(open, "issue") == nil })
+	daemontest.Until(t, 30*time.Second, "the new token is taken", func() bool { return draw(open, "issue") == nil })
 	f.tokens["old"] = old
 	// The calls with a token that was not taken yet count for the limit of wrong ones.
-	until(t, 30*time.Second, "the old token is refused", func() bool { return status.Code(draw(open, "old")) == codes.Unauthenticated })
-	until(t, 30*time.Second, "a stream of the old token is refused", func() bool { return status.Code(exchange()) == codes.Unauthenticated })
+	daemontest.Until(t, 30*time.Second, "the old token is refused", func() bool { return status.Code(draw(open, "old")) == codes.Unauthenticated })
+	daemontest.Until(t, 30*time.Second, "a stream of the old token is refused", func() bool { return status.Code(exchange()) == codes.Unauthenticated })
 	f.logsNoSecrets(t)
 }
 
@@ -705,7 +706,7 @@ func TestTooManyConnections(t *testing.T) {
 	for _, conn := range inside {
 		_ = conn.Close()
 	}
-	until(t, 30*time.Second, "there is room again", func() bool {
+	daemontest.Until(t, 30*time.Second, "there is room again", func() bool {
 		_, err := pb.NewAllocatorServiceClient(f.grpc(t, f.tls(t))).Allocate(f.as(t, "issue"), &pb.AllocateRequest{Count: 1})
 		return err == nil
 	})
@@ -730,7 +731,7 @@ func TestSecurityThatCannotBe(t *testing.T) {
 		"limit.burst":           func(c *config.Config) { c.Limit.Burst = 5 },
 		"auth.stale-after":      func(c *config.Config) { c.Auth.StaleAfter = time.Second },
 	} {
-		c := settings(t, shared.Endpoint())
+		c := daemontest.Settings(t, "a", shared.Endpoint())
 		change(&c)
 		_, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {

@@ -66,8 +66,8 @@ func TestUnixSockets(t *testing.T) {
 	if refusal, ok := errors.AsType[*client.Refusal](err); !ok || refusal.Reason != client.PermissionDenied {
 		t.Errorf("drain: %v (%v)", err, status.Code(err) == codes.PermissionDenied)
 	}
-	if me := fmt.Sprintf("source=uid:%d,pid:%d", os.Getuid(), os.Getpid()); !strings.Contains(f.logs.String(), me) {
-		t.Errorf("the log does not say %s:\n%s", me, f.logs)
+	if me := fmt.Sprintf("source=uid:%d,pid:%d", os.Getuid(), os.Getpid()); !strings.Contains(f.Log.String(), me) {
+		t.Errorf("the log does not say %s:\n%s", me, f.Log)
 	}
 
 	hc := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -120,7 +120,7 @@ func TestUnixSockets(t *testing.T) {
 	if _, err := cl.Next(ctx); err != nil {
 		t.Errorf("after the second one: %v", err)
 	}
-	if err := f.stop(); err != nil {
+	if err := f.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"g", "h", "r"} {
