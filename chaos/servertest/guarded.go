@@ -1,11 +1,15 @@
 package servertest
 
 import (
+	"encoding/json"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
 )
 
 // NewGuarded returns an Env that requires tokens, and a token of each scope.
@@ -31,4 +35,29 @@ func NewGuarded(t testing.TB, cfg access.Config,
 	}
 	guard = access.New(cfg)
 	return New(t, append(change, func(c *Config) { c.Guard = guard })...), tokens, guard
+}
+
+// Shown are what callers of a guarded Env may show: no token, one that nobody has, and one of
+// each scope.
+var Shown = []string{"", "unknown", "read", "issue", "worker", "admin"}
+
+// Verdict is what must become of a call that needs a scope, with one of Shown.
+func Verdict(needs, shown string) node.Reason {
+	switch {
+	case needs == "", shown == needs, shown == "admin":
+		return 0
+	case shown == "", shown == "unknown":
+		return node.Unauthenticated
+	}
+	return node.PermissionDenied
+}
+
+// ProblemIn returns the HTTP error in an answer, or none.
+func ProblemIn(res *http.Response) (p Problem) {
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
+		return p
+	}
+	body, _ := io.ReadAll(res.Body)
+	_ = json.Unmarshal(body, &p)
+	return p
 }

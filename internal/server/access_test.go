@@ -2,10 +2,8 @@ package server_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -74,20 +72,6 @@ func call(t *testing.T, conn *grpc.ClientConn, method string, streams bool, toke
 	return codes.OK
 }
 
-// verdict is what must become of a call that needs a scope, with a token of
-// another or of none.
-func verdict(needs, token string) node.Reason {
-	switch {
-	case needs == "", token == needs, token == "admin":
-		return 0
-	case token == "", token == "unknown":
-		return node.Unauthenticated
-	}
-	return node.PermissionDenied
-}
-
-var shown = []string{"", "unknown", "read", "issue", "worker", "admin"}
-
 // TestEveryMethodRequiresItsScope: of all that the gRPC server serves. Refusals
 // changed nothing (I7).
 func TestEveryMethodRequiresItsScope(t *testing.T) {
@@ -104,8 +88,8 @@ func TestEveryMethodRequiresItsScope(t *testing.T) {
 				continue
 			}
 			seen++
-			for _, token := range shown {
-				want := map[node.Reason]codes.Code{node.Unauthenticated: codes.Unauthenticated, node.PermissionDenied: codes.PermissionDenied}[verdict(needs, token)]
+			for _, token := range servertest.Shown {
+				want := map[node.Reason]codes.Code{node.Unauthenticated: codes.Unauthenticated, node.PermissionDenied: codes.PermissionDenied}[servertest.Verdict(needs, token)]
 				drained := env.Node.Stats().Draining
 				got := call(t, conn, method, m.IsClientStream || m.IsServerStream, tokens[token])
 				refused := got == codes.Unauthenticated || got == codes.PermissionDenied
@@ -128,15 +112,6 @@ func TestEveryMethodRequiresItsScope(t *testing.T) {
 	if after.Refused[node.Unauthenticated] != 28 || after.Refused[node.PermissionDenied] != 30 {
 		t.Errorf("counted %d and %d refusals", after.Refused[node.Unauthenticated], after.Refused[node.PermissionDenied])
 	}
-}
-
-func problemIn(res *http.Response) (p servertest.Problem) {
-	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
-		return p
-	}
-	body, _ := io.ReadAll(res.Body)
-	_ = json.Unmarshal(body, &p)
-	return p
 }
 
 // Without a guard, whatever a caller sends along is its own affair.
@@ -254,7 +229,7 @@ func TestRateLimit(t *testing.T) {
 		t.Errorf("gRPC: %v, %s, %v", err, reason, retry)
 	}
 	res := env.Do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["issue"])
-	if p := problemIn(res); res.StatusCode != 429 || p.Reason != "RATE_LIMITED" || p.RetryAfterMs != 500 || res.Header.Get("Retry-After") != "1" {
+	if p := servertest.ProblemIn(res); res.StatusCode != 429 || p.Reason != "RATE_LIMITED" || p.RetryAfterMs != 500 || res.Header.Get("Retry-After") != "1" {
 		t.Errorf("HTTP: %d, %+v", res.StatusCode, p)
 	}
 	if res := env.Do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["admin"]); res.StatusCode != 200 {

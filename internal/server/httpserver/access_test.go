@@ -1,11 +1,9 @@
 package httpserver_test
 
 import (
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -42,20 +40,6 @@ var scopesOf = map[string]string{
 	"/":                           "",
 }
 
-// verdict is what must become of a call that needs a scope, with a token of
-// another or of none.
-func verdict(needs, token string) node.Reason {
-	switch {
-	case needs == "", token == needs, token == "admin":
-		return 0
-	case token == "", token == "unknown":
-		return node.Unauthenticated
-	}
-	return node.PermissionDenied
-}
-
-var shown = []string{"", "unknown", "read", "issue", "worker", "admin"}
-
 // TestEveryRouteRequiresItsScope: a caller without the scope is refused, and nothing is
 // issued.
 func TestEveryRouteRequiresItsScope(t *testing.T) {
@@ -80,14 +64,14 @@ func TestEveryRouteRequiresItsScope(t *testing.T) {
 		if method == "POST" {
 			target += "?count=0" // so that nothing is issued when it is let through
 		}
-		for _, token := range shown {
-			want := verdict(needs, token)
+		for _, token := range servertest.Shown {
+			want := servertest.Verdict(needs, token)
 			var header []string
 			if token != "" {
 				header = []string{"Authorization", "Bearer " + tokens[token]}
 			}
 			res := env.Do(method, target, "", header...)
-			p := problemIn(res)
+			p := servertest.ProblemIn(res)
 			status := map[node.Reason]int{node.Unauthenticated: 401, node.PermissionDenied: 403}[want]
 			refused := res.StatusCode == 401 || res.StatusCode == 403
 			if refused != (want != 0) || refused && (res.StatusCode != status || p.Reason != want.String()) {
@@ -101,15 +85,6 @@ func TestEveryRouteRequiresItsScope(t *testing.T) {
 	if n := env.Node.Stats().Issued; n != 0 {
 		t.Errorf("%d IDs issued", n)
 	}
-}
-
-func problemIn(res *http.Response) (p servertest.Problem) {
-	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
-		return p
-	}
-	body, _ := io.ReadAll(res.Body)
-	_ = json.Unmarshal(body, &p)
-	return p
 }
 
 // TestUnreadAnswersCount: an answer counts for its connection while the client does not read,

@@ -34,7 +34,7 @@ func TestCrossOriginRequests(t *testing.T) {
 		if res.StatusCode != tc.status || (issued == 1) != (tc.status == 200) {
 			t.Errorf("%s: status %d, %d IDs issued", tc.name, res.StatusCode, issued)
 		}
-		if p := problemIn(res); tc.status == 403 && p.Reason != "PERMISSION_DENIED" {
+		if p := servertest.ProblemIn(res); tc.status == 403 && p.Reason != "PERMISSION_DENIED" {
 			t.Errorf("%s: %+v", tc.name, p)
 		}
 	}
@@ -89,7 +89,7 @@ func TestHosts(t *testing.T) {
 		req := httptest.NewRequest(method, path, nil)
 		req.Host = "evil.example"
 		res := env.Send(req)
-		if p := problemIn(res); res.StatusCode != http.StatusMisdirectedRequest || !strings.Contains(p.Detail, "evil.example") || !strings.Contains(p.Detail, "http.hosts") {
+		if p := servertest.ProblemIn(res); res.StatusCode != http.StatusMisdirectedRequest || !strings.Contains(p.Detail, "evil.example") || !strings.Contains(p.Detail, "http.hosts") {
 			t.Errorf("%s: %d %+v", target, res.StatusCode, p)
 		}
 		req.Host = "ids.example.com"

@@ -353,7 +353,7 @@ func BenchmarkIssueHTTP(b *testing.B) {
 // TestProblemTypesAreServed: the type of a problem is a page of the node that answered.
 func TestProblemTypesAreServed(t *testing.T) {
 	env := servertest.New(t)
-	p := problemIn(env.Do("POST", "/v1/ids?count=0", ""))
+	p := servertest.ProblemIn(env.Do("POST", "/v1/ids?count=0", ""))
 	page, reason, _ := strings.Cut(p.Type, "#")
 	res := env.Do("GET", page, "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document")
 	body, err := io.ReadAll(res.Body)
