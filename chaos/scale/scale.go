@@ -292,11 +292,3 @@ func RealDifferences(m Real) (out []string) {
 	}
 	return out
 }
-
-// viewBytes is what a node has in memory of each holder, in bytes; TestViewMemory
-// checks it.
-const viewBytes = 1050
-
-// ViewMB returns what a list of the space takes in memory, in MB. A node has one,
-// and another while it reads the next.
-func (p Plan) ViewMB() float64 { return float64(p.Nodes) * viewBytes / 1e6 }
