@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/internal/loopback"
 )
 
@@ -60,12 +61,12 @@ func (c catalog) label(name, label string) map[string]bool {
 // with TLS.
 func exposed(t *testing.T) catalog {
 	t.Helper()
-	path, err := build()
+	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
 	nodes := dev(t, path, 2, "--resp")
-	cert, key := certificate(t)
+	cert, key := certstest.NewAuthority(t, "check").Issue(t, "node", 0, time.Hour).Write(t, t.TempDir(), "node")
 	nodes = append(nodes, serve(t, path, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
 	inside := node{Node: "node-inside", HTTP: loopback.Address(), Admin: loopback.Address()}
 	_, clients, _ := net.SplitHostPort(loopback.Address())

@@ -206,7 +206,7 @@ func TestLive(t *testing.T) {
 	if *live == "" {
 		t.Skip("not run: it needs a Prometheus; see make monitoring-test")
 	}
-	path, err := build()
+	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,19 +2,10 @@ package check
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,23 +15,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // programs is a directory that TestMain removes.
 var programs string
 
-// build builds the program with its dev command, and returns its path.
-var build = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(programs, "allocator")
+// program builds the program with its dev command, and returns its path.
+var program = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/allocator")
-	cmd.Dir, cmd.Env = top, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return path, nil
+	return build.Dev(ctx, programs)
 })
 
 func TestMain(m *testing.M) {
@@ -54,29 +41,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// output keeps what a process logs, for tests that fail.
-type output struct {
-	mu  sync.Mutex // guards buf
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) tail() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	b := o.buf.Bytes()
-	return string(b[max(0, len(b)-3000):])
-}
-
 // start runs a program until the test ends, and returns what it prints.
 func start(t *testing.T, path string, args ...string) io.Reader {
 	t.Helper()
-	logs := &output{}
+	logs := &output.Text{}
 	cmd := exec.Command(path, args...)
 	cmd.Dir = t.TempDir()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -94,7 +62,7 @@ func start(t *testing.T, path string, args ...string) io.Reader {
 		_ = cmd.Wait()
 		timer.Stop()
 		if t.Failed() {
-			t.Logf("%s %s:\n%s", filepath.Base(path), args, logs.tail())
+			t.Logf("%s %s:\n%s", filepath.Base(path), args, logs)
 		}
 	})
 	return out
@@ -164,33 +132,4 @@ func await(t *testing.T, what string, within time.Duration, f func() error) {
 			t.Fatalf("not within %v: %s: %v", within, what, err)
 		}
 	}
-}
-
-// certificate writes a certificate for loopback and its key.
-func certificate(t *testing.T) (cert, key string) {
-	t.Helper()
-	dir := t.TempDir()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "check"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for name, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(b), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cert, key
 }
