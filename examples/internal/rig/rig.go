@@ -4,7 +4,6 @@ package rig
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,12 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/internal/loopback"
 )
 
@@ -26,15 +25,7 @@ import (
 type Process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
-	mu    sync.Mutex // guards log
-	log   bytes.Buffer
-}
-
-// Write appends to the process's log.
-func (p *Process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(b)
+	log   output.Text
 }
 
 // Start starts a program with variables in addition to the environment.
@@ -42,7 +33,7 @@ func Start(t *testing.T, env []string, path string, args ...string) *Process {
 	t.Helper()
 	p := &Process{cmd: exec.Command(path, args...), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -75,11 +66,7 @@ func (p *Process) Stop(t *testing.T) int {
 }
 
 // Log returns what the process has written.
-func (p *Process) Log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
-}
+func (p *Process) Log() string { return p.log.String() }
 
 // Build builds a command of the examples and returns its path.
 func Build(t *testing.T, name string) string {
