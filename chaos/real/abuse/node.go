@@ -3,17 +3,11 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -25,6 +19,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
@@ -253,32 +248,16 @@ func (n *node) resetPeak() {
 
 // credentials writes a certificate, the tokens, and the key of gossip.
 func (n *node) credentials() error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	now := time.Now()
+	ca, err := certs.Issue(nil, "abuse", nil, now, 240*time.Hour)
 	if err != nil {
 		return err
 	}
-	tmpl := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		Subject:               pkix.Name{CommonName: "node"},
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(240 * time.Hour),
-		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
-		DNSNames:              []string{"localhost"},
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	own, err := certs.Issue(ca, "node", []string{"localhost"}, now, 240*time.Hour)
 	if err != nil {
 		return err
 	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	n.ca.AppendCertsFromPEM(cert)
+	n.ca.AddCert(ca.Cert)
 	honest, line1, err1 := access.NewToken("honest", "issue")
 	token, line2, err2 := access.NewToken("attacker", "issue")
 	operator, line3, err3 := access.NewToken("operator", "admin")
@@ -298,7 +277,8 @@ func (n *node) credentials() error {
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret)
 	for name, content := range map[string][]byte{
-		"cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		"cert.pem":   own.CertPEM,
+		"key.pem":    own.KeyPEM,
 		"tokens":     []byte(strings.Join(lines, "\n") + "\n"),
 		"gossip.key": []byte(base64.StdEncoding.EncodeToString(secret) + "\n"),
 	} {
