@@ -3,13 +3,16 @@ package meet
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +45,63 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
+// What a waiting member says counts only whole: without host or process it could be this member itself.
+func TestParseWaiting(t *testing.T) {
+	for text, whole := range map[string]bool{
+		`{"host":"a","process":"x"}`: true,
+		`{"host":"a"}`:               false,
+		`{"process":"x"}`:            false,
+		`{}`:                         false,
+		`{"host":"a"`:                false,
+	} {
+		if w, err := ParseWaiting([]byte(text)); (err == nil) != whole || (w != nil) != whole {
+			t.Errorf("%s: %+v, %v", text, w, err)
+		}
+	}
+}
+
+// Nothing of the list is lost: whoever has no vote, or has never started, is seen by it.
+func TestParseMembers(t *testing.T) {
+	got, err := ParseMembers([]byte(`[
+		{"id":1,"peerURLs":["http://a:2380"],"name":"a","clientURLs":["http://a:2379"]},
+		{"id":18446744073709551615,"peerURLs":["http://b:2380"],"name":"","isLearner":true}]`))
+	want := []member.Member{
+		{ID: 1, Name: "a", Peers: []string{"http://a:2380"}, Clients: []string{"http://a:2379"}},
+		{ID: 1<<64 - 1, Peers: []string{"http://b:2380"}, Learner: true},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+	if got, err := ParseMembers([]byte(`{"id":1}`)); got != nil || err == nil {
+		t.Errorf("no list: %+v, %v", got, err)
+	}
+}
+
+// A directory whose log cannot be read does not count as empty: whoever is empty may begin.
+func TestHasLog(t *testing.T) {
+	for _, tc := range []struct {
+		name, file  string
+		has, failed bool
+	}{
+		{name: "nothing"},
+		{name: "a database alone", file: "member/snap/db"},
+		{name: "a log that etcd was making", file: "member/wal/0.tmp"},
+		{name: "a log", file: "member/wal/0-0.wal", has: true},
+		{name: "no directory where the log was", file: "member/wal", failed: true},
+	} {
+		data := t.TempDir()
+		if tc.file != "" {
+			path := filepath.Join(data, tc.file)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if has, err := HasLog(data); has != tc.has || (err != nil) != tc.failed {
+			t.Errorf("%s: %v, %v; want %v, failed %v", tc.name, has, err, tc.has, tc.failed)
+		}
+	}
+}
+
 // What others send is refused or read, and never more.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"host":"a","process":"x","join":["a"],"now":"2026-11-20T12:00:00Z"}`))
@@ -67,7 +127,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// An answer without end is cut, and one that is late is an error.
+// An answer without end is cut, and no question waits without end.
 func TestGet(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.CopyN(w, endless{}, 4*maxAnswer)
@@ -79,6 +139,36 @@ func TestGet(t *testing.T) {
 	}
 	if _, _, _, err := Get(t.Context(), s.Client(), "http://127.0.0.1:1"); err == nil || strings.Contains(err.Error(), "Get ") {
 		t.Errorf("nobody listens: %v", err)
+	}
+	began := time.Now()
+	silent := &http.Client{Transport: asked(func(r *http.Request) error {
+		if until, ok := r.Context().Deadline(); !ok || until.After(began.Add(2*Timeout)) {
+			t.Errorf("the question may take until %v, %v", until, ok)
+		}
+		return context.DeadlineExceeded
+	})}
+	if _, _, _, err := Get(t.Context(), silent, s.URL); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("nobody answers: %v", err)
+	}
+	// People are told that a clock is wrong, and not the certificate.
+	expired := &http.Client{Transport: asked(func(*http.Request) error {
+		return x509.CertificateInvalidError{Cert: &x509.Certificate{}, Reason: x509.Expired}
+	})}
+	if _, _, _, err := Get(t.Context(), expired, s.URL); err == nil || !strings.Contains(err.Error(), "compare the clocks") {
+		t.Errorf("a certificate whose time is over: %v", err)
+	}
+}
+
+// asked is a transport whose questions fail.
+type asked func(*http.Request) error
+
+func (f asked) RoundTrip(r *http.Request) (*http.Response, error) { return nil, f(r) }
+
+// Whoever calls is unknown until its certificate was verified, and holds nothing open.
+func TestServerIsBounded(t *testing.T) {
+	s := Server(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+	if s.ReadHeaderTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 {
+		t.Errorf("headers %v and %d bytes, idle %v; want bounds", s.ReadHeaderTimeout, s.MaxHeaderBytes, s.IdleTimeout)
 	}
 }
 
@@ -114,8 +204,11 @@ func TestSnapshots(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if err := os.MkdirAll(filepath.Join(s.Dir, "2020-01-02t00-00-00z.snapshot"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if files, err := filepath.Glob(filepath.Join(s.Dir, "*")); err != nil || len(files) != 6 {
+	if files, err := filepath.Glob(filepath.Join(s.Dir, "*")); err != nil || len(files) != 7 {
 		t.Errorf("there are %v, %v", files, err)
 	}
 	// What a crash left goes after an hour.
@@ -185,6 +278,17 @@ func TestSnapshotsMakeRoom(t *testing.T) {
 		if len(list) > 0 && !list[0].At.Equal(now.Add(time.Duration(tc.has-1)*time.Hour)) {
 			t.Errorf("%s: the latest was removed: %v", tc.name, list)
 		}
+	}
+}
+
+// A snapshot that stays although it had to go is an error: the disk fills otherwise, and nobody knows why.
+func TestPruneFails(t *testing.T) {
+	s := Snapshots{Dir: "/proc/self", Suffix: "cmdline"} // Nobody can remove files there.
+	if list, err := s.List(); err != nil || len(list) != 1 {
+		t.Skipf("there is no such directory here: %v, %v", list, err)
+	}
+	if left, _, err := s.Prune(0); err == nil {
+		t.Errorf("no error, and %v are left", left)
 	}
 }
 
