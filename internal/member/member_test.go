@@ -82,10 +82,13 @@ func TestDecide(t *testing.T) {
 		{name: "this machine twice", a: waits("a"), b: waits("b", func(w *Waiting) { w.Process = "process-c" }), reason: SameHost},
 		{name: "clock ahead", a: waits("a", func(w *Waiting) { w.Now = noon.Add(2 * time.Hour) }), b: waits("b"), reason: Clocks, says: "2h0m0s"},
 		{name: "clock behind", a: waits("a", func(w *Waiting) { w.Now = noon.Add(-MaxSkew - 1) }), b: waits("b"), reason: Clocks},
+		{name: "clock two minutes ahead", a: waits("a", func(w *Waiting) { w.Now = noon.Add(2 * time.Minute) }), b: waits("b"), reason: Clocks},
 		{name: "clock at the limit", a: waits("a", func(w *Waiting) { w.Now = noon.Add(-MaxSkew) }), b: waits("b"), want: Begin},
 		{name: "two clusters", a: runs(7, abc...), b: runs(8, abc...), reason: OtherCluster},
 		// With data.
 		{name: "starts again", data: had(), a: runs(7, abc...), b: runs(7, abc...), want: Start},
+		{name: "starts again, one list is behind", data: had(), a: runs(7, abc[:2]...), b: runs(7, abc...), want: Start},
+		{name: "starts again, the other list is behind", data: had(), a: runs(7, abc...), b: runs(7, abc[:2]...), want: Start},
 		{name: "all start again", data: had(), a: down, b: down, want: Start},
 		{name: "crashed at the first start", data: had(func(d *Data) { d.Cluster, d.ID = 0, 0 }),
 			a: runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")), b: down, want: Start},
