@@ -2,18 +2,30 @@ package inside
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
@@ -128,6 +140,294 @@ func (u until) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+// Who the member is, is written before it is started, and so is a copy of the database before another version opens it.
+func TestUpWritesFirst(t *testing.T) {
+	const older = "3.5.9"
+	d := Dir(t.TempDir())
+	i := &Inside{
+		cfg:  Config{Program: filepath.Join(string(d), "none"), Log: slog.New(slog.DiscardHandler)},
+		dir:  d,
+		host: "127.0.0.1",
+		ip:   "127.0.0.1",
+		join: []string{"127.0.0.1"},
+	}
+	up := func(says string) *member.Data {
+		t.Helper()
+		if c, err := i.up(t.Context()); c != nil || err == nil || !strings.Contains(err.Error(), says) {
+			t.Fatalf("got %v, %v; want %q", c, err, says)
+		}
+		data, err := d.read()
+		if err != nil || data == nil {
+			t.Fatalf("the marker: %+v, %v", data, err)
+		}
+		return data
+	}
+	data := up("start " + i.cfg.Program)
+	if run, err := d.running(); err != nil || data.Token == "" || run != i.wants(*data) {
+		t.Errorf("it begins: %+v, to run with %+v, %v", data, run, err)
+	}
+	wal := filepath.Join(d.data(), "member", "wal", "0-0.wal")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.MkdirAll(filepath.Dir(d.database()), 0o700),
+		os.WriteFile(wal, nil, 0o600), os.WriteFile(d.database(), []byte("data"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ranWith := func(version string) {
+		t.Helper()
+		data.Version = version
+		if err := meet.WriteJSON(d.marker(), data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	up("start ")
+	if list, err := d.Snapshots().List(); err != nil || len(list) > 0 {
+		t.Errorf("the same version: %v, %v; want no copy", list, err)
+	}
+	ranWith(older)
+	if got := up("start "); got.Version != etcdstore.ServerVersion() || got.Token != data.Token {
+		t.Errorf("after the upgrade: %+v", got)
+	}
+	if list, err := d.Snapshots().List(); err != nil || len(list) != 1 || list[0].Size != 4 {
+		t.Errorf("before the upgrade: %v, %v; want a copy", list, err)
+	}
+	// Without a copy the new version opens nothing.
+	ranWith(older)
+	if err := errors.Join(os.RemoveAll(d.Snapshots().Dir), os.WriteFile(d.Snapshots().Dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := up("snapshot before the upgrade of etcd from " + older); got.Version != older {
+		t.Errorf("without a copy: %+v", got)
+	}
+}
+
+// A member that waited and is silent now has begun: it closes the port at which it waited before etcd opens it.
+func TestDecideSilentAfterWaiting(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	l, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Skipf("this machine has one address of loopback: %v", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	later, err := net.Listen("tcp", fmt.Sprintf("127.0.0.3:%d", port))
+	if err != nil {
+		t.Skipf("the port is taken: %v", err)
+	}
+	i := &Inside{
+		cfg:     Config{Log: slog.New(slog.DiscardHandler), Node: "one"},
+		host:    "127.0.0.1",
+		ip:      "127.0.0.1",
+		join:    []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"},
+		dir:     Dir(t.TempDir()),
+		process: "one",
+	}
+	i.cfg.Etcd.Inside.PeerPort = port
+	var asked [2]atomic.Int32
+	for n, l := range []net.Listener{l, later} {
+		w := member.Waiting{Host: i.join[n+1], Node: i.join[n+1], Process: i.join[n+1], Join: i.join}
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+			// One waits at the first question alone, the other from the second on.
+			if waits := r.URL.Path == meetPath && (asked[n].Add(1) == 1) == (n == 0); !waits {
+				http.NotFound(out, r)
+				return
+			}
+			w.Now = time.Now()
+			_ = json.NewEncoder(out).Encode(w)
+		}))
+		_ = s.Listener.Close()
+		s.Listener = l
+		s.Start()
+		defer s.Close()
+	}
+	if data, err := i.decide(ctx, nil); err != nil || data == nil {
+		t.Errorf("got %+v, %v after %d and %d questions; want it to begin", data, err, asked[0].Load(), asked[1].Load())
+	}
+}
+
+// What an address answers is whole or an error: an answer without members would not count as silence otherwise.
+func TestAskOne(t *testing.T) {
+	const list = `[{"id":1,"peerURLs":["http://a:1"],"name":"a","clientURLs":["http://a:2"]}]`
+	for _, tc := range []struct {
+		name           string
+		waiting        string // empty: etcd runs there
+		cluster, list  string
+		code           int
+		waits, members bool
+	}{
+		{name: "waits", waiting: `{"host":"a","process":"x"}`, waits: true},
+		{name: "something else", waiting: `<html>`},
+		{name: "runs", cluster: "10", list: list, code: http.StatusOK, members: true},
+		{name: "of no cluster", list: list, code: http.StatusOK},
+		{name: "no list", cluster: "10", list: `<html>`, code: http.StatusOK},
+		{name: "a failure", cluster: "10", list: list, code: http.StatusServiceUnavailable},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set(clusterID, tc.cluster)
+			switch {
+			case r.URL.Path == meetPath && tc.waiting != "":
+				_, _ = io.WriteString(w, tc.waiting)
+			case r.URL.Path == membersPath:
+				w.WriteHeader(tc.code)
+				_, _ = io.WriteString(w, tc.list)
+			default:
+				http.NotFound(w, r)
+			}
+		}))
+		a := askOne(t.Context(), s.Client(), s.URL)
+		s.Close()
+		if (a.Waiting != nil) != tc.waits || (len(a.Members) == 1 && a.Cluster == 0x10) != tc.members ||
+			(a.Err == nil) != (tc.waits || tc.members) {
+			t.Errorf("%s: %+v", tc.name, a)
+		}
+	}
+}
+
+// Members show their certificates to each other, and what one of them would refuse is said at the start.
+func TestTLS(t *testing.T) {
+	dir, authority := t.TempDir(), certstest.NewAuthority(t, "ours")
+	ca := certstest.File(t, dir, "ca.pem", authority.PEM)
+	files := func(name string, from *certstest.Authority, until time.Duration, uses ...x509.ExtKeyUsage) config.TLS {
+		cert, key := from.Issue(t, name, -2*time.Hour, until, uses...).Write(t, dir, name)
+		return config.TLS{CA: ca, Cert: cert, Key: key}
+	}
+	good := files("good", authority, time.Hour)
+	for _, tc := range []struct {
+		name  string
+		files config.TLS
+		host  string
+		says  string
+	}{
+		{"none", config.TLS{}, "127.0.0.1", ""},
+		{"good", good, "127.0.0.1", ""},
+		{"of another host", good, "10.0.0.1", "it is not for 10.0.0.1"},
+		{"to serve alone", files("serves", authority, time.Hour, x509.ExtKeyUsageServerAuth), "127.0.0.1", "clientAuth"},
+		{"to call alone", files("calls", authority, time.Hour, x509.ExtKeyUsageClientAuth), "127.0.0.1", "both ways"},
+		{"its time is over", files("old", authority, -time.Hour), "127.0.0.1", "expired"},
+		{"of another authority", files("foreign", certstest.NewAuthority(t, "theirs"), time.Hour), "127.0.0.1", "both ways"},
+	} {
+		err := checkTLS(tc.files, tc.host, time.Now())
+		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v; want %q", tc.name, err, tc.says)
+		}
+	}
+	conf, err := tlsOf(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.TLS, s.Config.ErrorLog = conf, slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.StartTLS()
+	defer s.Close()
+	for name, caller := range map[string]*tls.Config{"a member": conf, "nobody": {RootCAs: authority.Pool()}} {
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: caller, DisableKeepAlives: true}}
+		if _, _, _, err := meet.Get(t.Context(), c, s.URL); (err == nil) != (name == "a member") {
+			t.Errorf("%s calls: %v", name, err)
+		}
+	}
+}
+
+// A member listens at its address, is known by its name, and asks everybody for a certificate.
+func TestRunEtcd(t *testing.T) {
+	r := Run{
+		Name:    "a",
+		Client:  "https://a:2379",
+		Peer:    "https://a:2380",
+		IP:      "127.0.0.9",
+		Initial: "a=https://a:2380",
+		Token:   "token",
+		Quota:   1 << 27,
+		TLS:     config.TLS{CA: "ca", Cert: "cert", Key: "key"},
+	}
+	for _, existing := range []bool{false, true} {
+		r.Existing = existing
+		cfg, err := r.etcd(Dir(t.TempDir()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (cfg.ClusterState == embed.ClusterStateFlagNew) == existing || cfg.InitialCluster != r.Initial ||
+			cfg.InitialClusterToken != r.Token {
+			t.Errorf("existing %v: it starts as %s, of %s, token %s", existing, cfg.ClusterState, cfg.InitialCluster,
+				cfg.InitialClusterToken)
+		}
+		for name, urls := range map[string][2]string{
+			"clients": {cfg.ListenClientUrls[0].String(), cfg.AdvertiseClientUrls[0].String()},
+			"peers":   {cfg.ListenPeerUrls[0].String(), cfg.AdvertisePeerUrls[0].String()},
+		} {
+			want := map[string][2]string{
+				"clients": {"https://127.0.0.9:2379", r.Client},
+				"peers":   {"https://127.0.0.9:2380", r.Peer},
+			}
+			if urls != want[name] {
+				t.Errorf("%s: it listens at and is known by %q, want %q", name, urls, want[name])
+			}
+		}
+		for name, side := range map[string]transport.TLSInfo{"clients": cfg.ClientTLSInfo, "peers": cfg.PeerTLSInfo} {
+			if !side.ClientCertAuth || side.TrustedCAFile != "ca" || side.CertFile != "cert" || side.KeyFile != "key" {
+				t.Errorf("%s may call without a certificate: %+v", name, side)
+			}
+		}
+		// The database has a bound.
+		if cfg.QuotaBackendBytes != r.Quota || cfg.AutoCompactionMode != embed.CompactorModePeriodic ||
+			cfg.AutoCompactionRetention != "1h" {
+			t.Errorf("quota %d, compaction %q of %q", cfg.QuotaBackendBytes, cfg.AutoCompactionMode,
+				cfg.AutoCompactionRetention)
+		}
+	}
+}
+
+// A member that does not stop is killed.
+func TestStopKills(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &child{ended: make(chan struct{})}
+		log := slog.New(slog.NewTextHandler(until{"does not stop", func() { close(c.ended) }}, nil))
+		began := time.Now()
+		c.stop(log)
+		if took := time.Since(began); took <= 0 || took >= config.InsideStop {
+			t.Errorf("it stopped after %v, want less than %v", took, config.InsideStop)
+		}
+		c.stop(log) // It has ended.
+	})
+}
+
+// When nobody says who the members are, those of before are still needed, and none is healthy.
+func TestHealth(t *testing.T) {
+	i := &Inside{dir: Dir(t.TempDir())}
+	down := member.Status{Err: errors.New("down")}
+	i.saw(member.Status{Size: 5}, []member.Status{{}, {}, down})
+	want := Health{Up: true, Quorum: member.Quorum{Voters: 3, Healthy: 2, Needs: 2}, Size: 5}
+	if got := i.Health(); got != want {
+		t.Errorf("two answer: %+v, want %+v", got, want)
+	}
+	i.saw(down, nil)
+	want = Health{Quorum: member.Quorum{Voters: 3, Needs: 2}}
+	if got := i.Health(); got != want {
+		t.Errorf("nobody answers: %+v, want %+v", got, want)
+	}
+}
+
+// A machine has one address in the list, or says which.
+func TestOwnAddress(t *testing.T) {
+	for _, tc := range []struct {
+		address  string
+		join     []string
+		host, ip string
+		says     string
+	}{
+		{"", nil, "127.0.0.1", "127.0.0.1", ""},
+		{"", []string{"127.0.0.9"}, "127.0.0.9", "127.0.0.9", ""},
+		{"", []string{"198.51.100.1", "127.0.0.1"}, "127.0.0.1", "127.0.0.1", ""},
+		{"", []string{"127.0.0.1", "localhost"}, "", "", "127.0.0.1 and localhost are all addresses of this machine"},
+		{"127.0.0.1", []string{"127.0.0.1", "localhost"}, "127.0.0.1", "127.0.0.1", ""},
+		{"", []string{"198.51.100.1", "198.51.100.2"}, "", "", "none of 198.51.100.1, 198.51.100.2 is an address"},
+		{"a.invalid", nil, "", "", "a.invalid has no address"},
+	} {
+		host, ip, err := OwnAddress(t.Context(), config.Inside{Address: tc.address, Join: tc.join})
+		if host != tc.host || ip != tc.ip || (err == nil) != (tc.says == "") ||
+			err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%q in %q: %s, %s, %v; want %s, %s, %q", tc.address, tc.join, host, ip, err, tc.host, tc.ip, tc.says)
+		}
+	}
+}
+
 // A learner gets no vote before its directory says which member it is.
 func TestPromotesWhatIsNoted(t *testing.T) {
 	const longest = 4095 // A path may have so many bytes on Linux: member.json does, and no other file can be made.
@@ -146,7 +446,7 @@ func TestPromotesWhatIsNoted(t *testing.T) {
 		{"noted", Dir(t.TempDir()), true},
 		{"not noted", Dir(path), false},
 	} {
-		text := `{"host":"a","peer":"http://a:1","version":"3.7.3"}`
+		text := `{"host":"a","peer":"http://a:1","version":"3.7.3","members":[{"id":1,"name":"b"}]}`
 		if err := os.WriteFile(tc.dir.marker(), []byte(text), 0o600); err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
@@ -161,6 +461,9 @@ func TestPromotesWhatIsNoted(t *testing.T) {
 		data, err := tc.dir.read()
 		if err != nil || (data.Cluster == 7 && data.ID == 4) != tc.noted {
 			t.Errorf("%s: %+v, %v", tc.name, data, err)
+		}
+		if err == nil && len(data.Members) != 1 { // It does not know the list, and the directory did.
+			t.Errorf("%s: the members are %+v", tc.name, data.Members)
 		}
 		if tried := strings.Contains(log.String(), "cannot become a voting member"); tried != tc.noted {
 			t.Errorf("%s: tried %v: %s", tc.name, tried, &log)
@@ -205,6 +508,15 @@ func TestSnapshotRoom(t *testing.T) {
 		t.Errorf("tried again at once: %q", got)
 	}
 	i.snapshotAfter = time.Now().Add(-time.Second)
+	i.snapshotIfDue(t.Context(), "http://127.0.0.1:1", member.Status{Member: member.Member{Learner: true}})
+	if got := log.String(); got != "" {
+		t.Errorf("a learner has not all data yet, and tried: %q", got)
+	}
+	i.cfg.Etcd.Inside.SnapshotEvery = 0
+	if got := logs(); got != "" {
+		t.Errorf("no snapshots are wanted, and one was tried: %q", got)
+	}
+	i.cfg.Etcd.Inside.SnapshotEvery = time.Hour
 	if got := logs(); !strings.Contains(got, "no such file") || !i.snapshotAfter.After(time.Now()) {
 		t.Errorf("after the pause: %q, then at %v", got, i.snapshotAfter)
 	}

@@ -5,6 +5,7 @@ package inside
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -94,6 +95,115 @@ func TestServePrepared(t *testing.T) {
 	}
 	if pid := d.runs(); pid != 0 {
 		t.Errorf("process %d has the lock", pid)
+	}
+}
+
+// A restore is taken over wherever a crash interrupted that, and the data before it is kept.
+func TestTakeRestoredAfterACrash(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for steps, name := range []string{"before the first step", "after the data was set aside", "after the new data was in place"} {
+		d := Dir(t.TempDir())
+		for dir, text := range map[string]string{d.data(): "old", d.restored(): "new"} {
+			if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "file"), []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3", Token: "restored-1"}
+		if err := meet.WriteJSON(d.restoredMarker(), want); err != nil {
+			t.Fatal(err)
+		}
+		if steps > 0 {
+			if err := d.setAside("before", now.Add(-time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if steps > 1 {
+			if err := os.Rename(d.restored(), d.data()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if taken, err := d.takeRestored(now); !taken || err != nil || d.prepared() {
+			t.Errorf("%s: taken over %v, %v, prepared %v", name, taken, err, d.prepared())
+		}
+		if data, err := d.read(); err != nil || data == nil || data.Token != want.Token {
+			t.Errorf("%s: the marker is %+v, %v", name, data, err)
+		}
+		kept, _ := filepath.Glob(d.data() + "-before-*/file")
+		for path, text := range map[string]string{filepath.Join(d.data(), "file"): "new", strings.Join(kept, ","): "old"} {
+			if got, err := os.ReadFile(path); err != nil || string(got) != text {
+				t.Errorf("%s: %s has %q, %v; want %q", name, path, got, err, text)
+			}
+		}
+	}
+}
+
+// holds makes the program of the tests one that holds the lock of a directory until it is stopped.
+const holds = "ALLOCATOR_TEST_HOLDS_ETCD_LOCK"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(holds) == "" {
+		os.Exit(m.Run())
+	}
+	_, _, err := hold(Dir(os.Args[len(os.Args)-1]).etcdLock(), time.Second)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	time.Sleep(time.Minute) // A test that was killed stops nothing.
+}
+
+// A member that runs is taken over as it is, and restarted if it runs with other settings or data.
+func TestUpTakesOver(t *testing.T) {
+	t.Setenv(holds, "1")
+	d := Dir(t.TempDir())
+	node := func() *Inside {
+		return &Inside{
+			cfg:  Config{Program: os.Args[0], Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)},
+			dir:  d,
+			host: "127.0.0.1",
+			ip:   "127.0.0.1",
+			join: []string{"127.0.0.1"},
+		}
+	}
+	last := 0
+	for _, tc := range []struct {
+		name   string
+		change func(*Inside)
+		same   bool
+	}{
+		{"the first", func(*Inside) {}, false},
+		{"of the same settings", func(*Inside) {}, true},
+		{"of another quota", func(i *Inside) { i.cfg.Etcd.Inside.Quota = 1 << 30 }, false},
+		{"of another address", func(i *Inside) { i.cfg.Etcd.Inside.Quota, i.ip = 1<<30, "127.0.0.2" }, false},
+		{"whose data was lost", func(i *Inside) {
+			i.cfg.Etcd.Inside.Quota, i.ip = 1<<30, "127.0.0.2"
+			if err := os.RemoveAll(d.data()); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+	} {
+		i := node()
+		tc.change(i)
+		c, err := i.up(t.Context())
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		for d.runs() != c.pid {
+			select {
+			case <-c.ended:
+				t.Fatalf("%s: the member ended: %s", tc.name, c.result())
+			case <-time.After(lockPause):
+			}
+		}
+		t.Cleanup(func() { c.stop(i.cfg.Log) })
+		if (c.pid == last) != tc.same {
+			t.Errorf("%s: process %d after %d", tc.name, c.pid, last)
+		}
+		last = c.pid
+		wal := filepath.Join(d.data(), "member", "wal", "0-0.wal") // etcd has begun.
+		if err := errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
