@@ -233,7 +233,10 @@ func (c *call) change(ctx context.Context, s config.Config, g *etcdstore.Group, 
 	// The person may have taken a while.
 	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
 	defer cancel()
-	if _, _, err := planChange(c.look(ctx, s, g), s.Etcd, fmt.Sprintf("%x", gone.ID), with); err != nil {
+	if in = c.look(ctx, s, g); in.problem != nil {
+		return unavailable(s, in.problem)
+	}
+	if _, _, err := planChange(in, s.Etcd, fmt.Sprintf("%x", gone.ID), with); err != nil {
 		return refusal(err)
 	}
 	if err := g.Remove(ctx, gone.ID); err != nil {

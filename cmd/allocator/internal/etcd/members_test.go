@@ -1,10 +1,23 @@
 package etcd
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"net"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/member"
 )
@@ -60,5 +73,194 @@ func TestPlanReplace(t *testing.T) {
 			err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("replace %s with %q: %v; want %q", tc.which, tc.with, err, tc.says)
 		}
+	}
+}
+
+// cluster is an etcd of the members a, b and c, which are as a test says.
+type cluster struct {
+	etcdserverpb.UnimplementedClusterServer
+	mu        sync.Mutex // guards the fields below
+	members   []*etcdserverpb.Member
+	endpoints []string
+	silent    map[uint64]bool
+	alarmed   uint64 // the member whose quota is full; 0: none
+	lost      bool   // A majority does not answer.
+	busy      bool   // It adds no member.
+	lists     int
+	meanwhile func(*cluster) // what happens while a person is asked; nil: nothing
+	done      []string
+}
+
+// one is a member by itself.
+type one struct {
+	etcdserverpb.UnimplementedMaintenanceServer
+	c  *cluster
+	id uint64
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{silent: map[uint64]bool{}}
+	for i, host := range []string{"a", "b", "c"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.endpoints = append(c.endpoints, "http://"+l.Addr().String())
+		c.members = append(c.members, &etcdserverpb.Member{
+			ID:         uint64(i + 1),
+			Name:       host,
+			PeerURLs:   []string{"http://" + host + ":2380"},
+			ClientURLs: []string{c.endpoints[i]},
+		})
+		s := grpc.NewServer()
+		etcdserverpb.RegisterClusterServer(s, c)
+		etcdserverpb.RegisterMaintenanceServer(s, one{c: c, id: uint64(i + 1)})
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(s.Stop)
+	}
+	return c
+}
+
+// learns adds a member without a vote.
+func (c *cluster) learns() {
+	c.members = append(c.members, &etcdserverpb.Member{ID: 4, PeerURLs: []string{"http://d:2380"}, IsLearner: true})
+}
+
+func (c *cluster) MemberList(context.Context, *etcdserverpb.MemberListRequest) (*etcdserverpb.MemberListResponse,
+	error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lists++; c.lists == 2 && c.meanwhile != nil {
+		c.meanwhile(c)
+	}
+	if c.lost {
+		return nil, status.Error(codes.FailedPrecondition, "no majority")
+	}
+	return &etcdserverpb.MemberListResponse{Header: &etcdserverpb.ResponseHeader{ClusterId: 7}, Members: c.members}, nil
+}
+
+func (c *cluster) MemberRemove(_ context.Context, r *etcdserverpb.MemberRemoveRequest) (
+	*etcdserverpb.MemberRemoveResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done = append(c.done, fmt.Sprintf("remove %d", r.ID))
+	return &etcdserverpb.MemberRemoveResponse{}, nil
+}
+
+func (c *cluster) MemberAdd(_ context.Context, r *etcdserverpb.MemberAddRequest) (*etcdserverpb.MemberAddResponse,
+	error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy {
+		return nil, rpctypes.ErrGRPCUnhealthy
+	}
+	c.done = append(c.done, fmt.Sprintf("add %s, learner %v", r.PeerURLs[0], r.IsLearner))
+	return &etcdserverpb.MemberAddResponse{Member: &etcdserverpb.Member{ID: 9}}, nil
+}
+
+func (o one) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
+	o.c.mu.Lock()
+	defer o.c.mu.Unlock()
+	if o.c.silent[o.id] {
+		return nil, status.Error(codes.FailedPrecondition, "down")
+	}
+	return &etcdserverpb.StatusResponse{
+		Header: &etcdserverpb.ResponseHeader{ClusterId: 7, MemberId: o.id},
+		Leader: 1,
+	}, nil
+}
+
+func (o one) Alarm(context.Context, *etcdserverpb.AlarmRequest) (*etcdserverpb.AlarmResponse, error) {
+	o.c.mu.Lock()
+	defer o.c.mu.Unlock()
+	out := &etcdserverpb.AlarmResponse{}
+	if o.c.alarmed != 0 {
+		out.Alarms = []*etcdserverpb.AlarmMember{{MemberID: o.c.alarmed, Alarm: etcdserverpb.AlarmType_NOSPACE}}
+	}
+	return out, nil
+}
+
+// command runs a command, and returns its exit code and what it printed.
+func (c *cluster) command(t *testing.T, words ...string) (int, string) {
+	t.Helper()
+	var out bytes.Buffer
+	args := append(words, "--etcd.endpoints", strings.Join(c.endpoints, ","))
+	code := cli.Run(t.Context(), args, strings.NewReader(""), &out, &out, nil, "", Command)
+	return code, out.String()
+}
+
+// What a person agreed to is done only if the members are still such that it may be done.
+func TestChange(t *testing.T) {
+	const removed, added = "remove 3", "add http://c:2380, learner true"
+	for _, tc := range []struct {
+		name      string
+		words     []string
+		now       func(*cluster)
+		meanwhile func(*cluster)
+		code      int
+		done      []string
+		says      string
+	}{
+		{name: "remove", words: []string{"remove", "c", "--yes"}, done: []string{removed}, says: "c (3) is removed"},
+		{name: "replace", words: []string{"replace", "c", "--yes"}, done: []string{removed, added},
+			says: "c (9) is added without a vote"},
+		{name: "replace the one that is silent", words: []string{"replace", "c", "--yes"},
+			now: func(c *cluster) { c.silent[3] = true }, done: []string{removed, added}},
+		{name: "show the plan", words: []string{"replace", "c", "--dry-run"}, says: "nothing was changed"},
+		{name: "show the plan as JSON", words: []string{"replace", "c", "--dry-run", "--format", "json"}, says: `"quorum":"yes`},
+		{name: "nobody can be asked", words: []string{"remove", "c"}, code: cli.ExitUsage, says: "give --yes"},
+		{name: "the quorum does not survive", words: []string{"remove", "c", "--yes"},
+			now: func(c *cluster) { c.silent[1] = true }, code: cli.ExitInvalid, says: "the quorum would not survive this"},
+		{name: "no majority", words: []string{"remove", "c", "--yes"},
+			now: func(c *cluster) { c.lost = true }, code: cli.ExitUnavailable, says: "no majority"},
+		{name: "the quorum does not survive any more", words: []string{"remove", "c", "--yes"},
+			meanwhile: func(c *cluster) { c.silent[1] = true }, code: cli.ExitInvalid,
+			says: "the quorum would not survive this"},
+		{name: "the majority is lost meanwhile", words: []string{"remove", "c", "--yes"},
+			meanwhile: func(c *cluster) { c.lost = true }, code: cli.ExitUnavailable, says: "no majority"},
+		{name: "another removes it meanwhile", words: []string{"remove", "c", "--yes"},
+			meanwhile: func(c *cluster) { c.members = c.members[:2] }, code: cli.ExitInvalid, says: "there is no such member"},
+		{name: "another member joins meanwhile", words: []string{"replace", "c", "--yes"},
+			meanwhile: (*cluster).learns, code: cli.ExitInvalid, says: "members join one at a time"},
+		{name: "etcd adds none", words: []string{"replace", "c", "--yes"},
+			now: func(c *cluster) { c.busy = true }, code: cli.ExitUnavailable, done: []string{removed},
+			says: "The node at c adds its member itself"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newCluster(t)
+			c.meanwhile = tc.meanwhile
+			if tc.now != nil {
+				tc.now(c)
+			}
+			code, out := c.command(t, tc.words...)
+			if code != tc.code || !slices.Equal(c.done, tc.done) || !strings.Contains(out, tc.says) {
+				t.Errorf("exit code %d, did %q: %s; want %d, %q, %q", code, c.done, out, tc.code, tc.done, tc.says)
+			}
+		})
+	}
+}
+
+// Scripts that watch etcd see from the exit code whether a person has to look.
+func TestStatusCodes(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		now  func(*cluster)
+		code int
+		says string
+	}{
+		{"all is well", func(*cluster) {}, cli.ExitOK, "3 of 3 voting members answer"},
+		{"one does not answer", func(c *cluster) { c.silent[3] = true }, cli.ExitInvalid, "2 of 3 voting members answer"},
+		{"an alarm", func(c *cluster) { c.alarmed = 2 }, cli.ExitInvalid, "NOSPACE"},
+		{"no majority", func(c *cluster) { c.lost, c.silent[1], c.silent[2] = true, true, true }, cli.ExitUnavailable,
+			"1 of 3 voting members answer"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newCluster(t)
+			tc.now(c)
+			if code, out := c.command(t, "status"); code != tc.code || !strings.Contains(out, tc.says) {
+				t.Errorf("exit code %d: %s; want %d, %q", code, out, tc.code, tc.says)
+			}
+		})
 	}
 }
