@@ -248,7 +248,6 @@ func (r *runner) look(ctx context.Context) (member.Fixed, *etcdstore.Group, erro
 	}
 	asking := &http.Client{Transport: &http.Transport{TLSClientConfig: ours}}
 	defer asking.CloseIdleConnections()
-	var endpoints []string
 	for _, h := range r.others {
 		seen.Others = append(seen.Others, h.name)
 		report, err := ask(ctx, asking, h)
@@ -257,11 +256,8 @@ func (r *runner) look(ctx context.Context) (member.Fixed, *etcdstore.Group, erro
 			continue
 		}
 		seen.Reports[h.name] = report
-		// Only members of this cluster may say who belongs to it.
-		if report.Token == r.s.token && report.Holds == member.HoldsData {
-			endpoints = append(endpoints, h.client())
-		}
 	}
+	endpoints := r.knowing(seen.Reports)
 	if len(endpoints) == 0 {
 		return seen, nil, ctx.Err()
 	}
@@ -277,6 +273,16 @@ func (r *runner) look(ctx context.Context) (member.Fixed, *etcdstore.Group, erro
 		return seen, nil, ctx.Err()
 	}
 	return seen, admin, nil
+}
+
+// knowing returns where those answer who may say who belongs to the cluster: its members with data.
+func (r *runner) knowing(reports map[string]member.Report) (endpoints []string) {
+	for _, h := range r.others {
+		if report, ok := reports[h.name]; ok && report.Token == r.s.token && report.Holds == member.HoldsData {
+			endpoints = append(endpoints, h.client())
+		}
+	}
+	return endpoints
 }
 
 func (r *runner) dial(endpoints []string) (*etcdstore.Group, error) {
@@ -452,23 +458,30 @@ func (r *runner) settle(ctx context.Context) error {
 	if self.Err != nil {
 		return self.Err
 	}
+	if err := r.answered(ctx, self); err != nil {
+		return err
+	}
+	return call(ctx, func(ctx context.Context) error { return local.Grant(ctx, r.s.user, r.s.prefix) })
+}
+
+// answered writes which member this is, and then promotes a learner: a member that votes has that on
+// its volume.
+func (r *runner) answered(ctx context.Context, self member.Status) error {
 	if err := r.volume.identify(self.ID); err != nil {
 		return fmt.Errorf("write to the volume: %w", err)
 	}
-	if self.Learner {
-		// A learner does not take the call itself.
-		var endpoints []string
-		for _, h := range r.others {
-			endpoints = append(endpoints, h.client())
-		}
-		others, err := r.dial(endpoints)
-		if err != nil {
-			return err
-		}
-		defer others.Close()
-		if err := call(ctx, func(ctx context.Context) error { return others.Promote(ctx, self.ID) }); err != nil {
-			return err
-		}
+	if !self.Learner {
+		return nil
 	}
-	return call(ctx, func(ctx context.Context) error { return local.Grant(ctx, r.s.user, r.s.prefix) })
+	// A learner does not take the call itself.
+	var endpoints []string
+	for _, h := range r.others {
+		endpoints = append(endpoints, h.client())
+	}
+	others, err := r.dial(endpoints)
+	if err != nil {
+		return err
+	}
+	defer others.Close()
+	return call(ctx, func(ctx context.Context) error { return others.Promote(ctx, self.ID) })
 }

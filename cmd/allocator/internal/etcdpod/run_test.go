@@ -1,11 +1,28 @@
 package etcdpod
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -49,6 +66,321 @@ func TestFirstReport(t *testing.T) {
 	}
 	if holds, id, err := v.state(); err != nil || holds != member.HoldsData || id != 7 {
 		t.Errorf("identified: %s, %x, %v", holds, id, err)
+	}
+	// It may have voted: without its data it does not go on with what it intended.
+	if err := os.RemoveAll(v.data()); err != nil {
+		t.Fatal(err)
+	}
+	if got := reports(); got != member.HoldsNothing {
+		t.Errorf("its data was lost: %s", got)
+	}
+}
+
+// The data of a removed member is kept once, and the volume counts as empty.
+func TestDiscard(t *testing.T) {
+	v := volume{filepath.Join(t.TempDir(), "1")}
+	for _, text := range []string{"first", "second"} {
+		wal := filepath.Join(v.data(), "member", "wal", "0-0.wal")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, []byte(text), 0o600), v.identify(7)); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.discard(); err != nil {
+			t.Fatal(err)
+		}
+		if holds, id, err := v.state(); err != nil || holds != member.HoldsNothing || id != 0 {
+			t.Errorf("%s: %s, %x, %v", text, holds, id, err)
+		}
+		kept, err := os.ReadFile(filepath.Join(v.dir, "removed", "member", "wal", "0-0.wal"))
+		if err != nil || string(kept) != text {
+			t.Errorf("%s: kept %q, %v", text, kept, err)
+		}
+	}
+}
+
+// calls returns a request of the owner of a certificate; "": without one.
+func calls(path, name string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	if name != "" {
+		c := &x509.Certificate{Subject: pkix.Name{CommonName: name}}
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c}, VerifiedChains: [][]*x509.Certificate{{c}}}
+	}
+	return r
+}
+
+// Snapshots hold all that etcd has: they are for members alone, and nothing else of the directory is offered.
+func TestOffer(t *testing.T) {
+	const name = "2026-11-20t12-00-00z.snapshot"
+	dir := t.TempDir()
+	for _, file := range []string{name, "notes", "." + name + "-123"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte("data"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		dir, path, name string
+		code            int
+	}{
+		{dir, "/snapshots/" + name, memberName, http.StatusOK},
+		{dir, "/snapshots/" + name, "", http.StatusForbidden},
+		{dir, "/snapshots/" + name, rootName, http.StatusForbidden},
+		{dir, "/snapshots/notes", memberName, http.StatusBadRequest},
+		{dir, "/snapshots/." + name + "-123", memberName, http.StatusBadRequest},
+		{dir, "/snapshots/..%2f" + name, memberName, http.StatusBadRequest},
+		{dir, "/snapshots/none.snapshot", memberName, http.StatusNotFound},
+		{"", "/snapshots/" + name, memberName, http.StatusBadRequest},
+		{dir, "/livez", "", http.StatusOK},
+	} {
+		w := httptest.NewRecorder()
+		offer(tc.dir).ServeHTTP(w, calls(tc.path, tc.name))
+		if w.Code != tc.code {
+			t.Errorf("%s in %q for %q: %d, want %d: %s", tc.path, tc.dir, tc.name, w.Code, tc.code, w.Body)
+		}
+	}
+}
+
+// A member is ready when it votes, alive while it waits, and tells members alone what it has.
+func TestAnswers(t *testing.T) {
+	well := true
+	etcd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !well {
+			http.Error(w, "no leader", http.StatusServiceUnavailable)
+		}
+	}))
+	defer etcd.Close()
+	s := &state{metrics: etcd.URL, report: member.Report{Name: "a", Token: "1", Holds: member.HoldsIntent}, waiting: "wait: b"}
+	for _, tc := range []struct {
+		name           string
+		running, votes bool
+		well           bool
+		live, ready    int
+	}{
+		{"it waits", false, false, false, http.StatusOK, http.StatusServiceUnavailable},
+		{"etcd opens a large database", true, false, false, http.StatusOK, http.StatusServiceUnavailable},
+		{"a learner", true, false, true, http.StatusOK, http.StatusServiceUnavailable},
+		{"it votes", true, true, true, http.StatusOK, http.StatusOK},
+		{"etcd is ill", true, true, false, http.StatusServiceUnavailable, http.StatusServiceUnavailable},
+	} {
+		well = tc.well
+		s.set(func(s *state) { s.running, s.member = tc.running, tc.votes })
+		for path, want := range map[string]int{"/livez": tc.live, "/readyz": tc.ready} {
+			w := httptest.NewRecorder()
+			s.handler(slog.New(slog.DiscardHandler)).ServeHTTP(w, calls(path, ""))
+			if w.Code != want {
+				t.Errorf("%s: %s is %d, want %d: %s", tc.name, path, w.Code, want, w.Body)
+			}
+		}
+	}
+	for name, want := range map[string]int{memberName: http.StatusOK, rootName: http.StatusForbidden, "": http.StatusForbidden} {
+		w := httptest.NewRecorder()
+		s.handler(slog.New(slog.DiscardHandler)).ServeHTTP(w, calls("/report", name))
+		if w.Code != want {
+			t.Errorf("a report to %q: %d, want %d", name, w.Code, want)
+		}
+		if r, err := meet.ParseReport(w.Body.Bytes(), "a"); want == http.StatusOK && (err != nil || r != s.report) {
+			t.Errorf("reported %+v, %v; want %+v", r, err, s.report)
+		}
+	}
+}
+
+// A snapshot is due after its time, and one that fails is counted and tried again.
+func TestKeeperDo(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		name   string
+		latest time.Duration // how long before; negative: there is none
+		tried  bool
+	}{
+		{"none", -1, true},
+		{"due", time.Hour, true},
+		{"not due", time.Hour - time.Second, false},
+	} {
+		tried := 0
+		k := &snapshotKeeper{
+			app:             &cli.App{Err: io.Discard},
+			store:           store{meet.Snapshots{Dir: t.TempDir(), Layout: stamp, Suffix: suffix}, 1},
+			every:           time.Hour,
+			defragmentEvery: 24 * time.Hour,
+			failing:         map[string]bool{},
+			taken:           prometheus.NewGauge(prometheus.GaugeOpts{}),
+			failures:        prometheus.NewCounterVec(prometheus.CounterOpts{Name: "failures"}, []string{"task"}),
+			defragmented:    now,
+		}
+		k.connect = func() (*etcdstore.Group, []string, error) {
+			tried++
+			return nil, nil, errors.New("no certificate")
+		}
+		if tc.latest >= 0 {
+			if err := os.WriteFile(k.store.Path("", now.Add(-tc.latest)), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.do(t.Context(), now)
+		k.do(t.Context(), now)
+		if want := map[bool]int{true: 2}[tc.tried]; tried != want || testutil.ToFloat64(k.failures.WithLabelValues("snapshot")) != float64(want) {
+			t.Errorf("%s: tried %d times, failed %v, want %d", tc.name, tried, testutil.ToFloat64(k.failures.WithLabelValues("snapshot")), want)
+		}
+		if tc.latest > 0 && !tc.tried && testutil.ToFloat64(k.taken) != float64(now.Add(-tc.latest).Unix()) {
+			t.Errorf("%s: the metric has %v", tc.name, testutil.ToFloat64(k.taken))
+		}
+		// It is not put off by a failure.
+		k.store.Dir = ""
+		for range 2 {
+			k.do(t.Context(), now.Add(24*time.Hour))
+		}
+		if got := testutil.ToFloat64(k.failures.WithLabelValues("defragment")); got != 2 {
+			t.Errorf("%s: defragmentations that failed: %v, want 2", tc.name, got)
+		}
+	}
+}
+
+// podOf returns the member a of a and b, with certificates.
+func podOf(t *testing.T, change func(*settings)) *runner {
+	t.Helper()
+	s := settings{
+		name:    "a",
+		members: []string{"a=10.0.0.1", "b=10.0.0.2"},
+		listen:  "10.0.0.1",
+		dir:     t.TempDir(),
+		cluster: "allocator",
+		token:   "1",
+		user:    "u",
+		prefix:  "/p/",
+		tls:     t.TempDir(),
+		rootTLS: "none",
+	}
+	authority := certstest.NewAuthority(t, "ours")
+	pair := authority.Issue(t, memberName, -time.Hour, time.Hour)
+	for name, text := range map[string][]byte{"ca.crt": authority.PEM, "tls.crt": pair.Cert, "tls.key": pair.Key} {
+		certstest.File(t, s.tls, name, text)
+	}
+	change(&s)
+	r, err := newRunner(s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.out = io.Discard
+	return r
+}
+
+// etcd starts with what was decided, whatever the environment says.
+func TestEtcdArguments(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "etcd")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nprintf '%s\\n' \"$@\"\necho name=$ETCD_NAME other=$OTHER\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const all, joined = "a=https://10.0.0.1:2380,b=https://10.0.0.2:2380", "b=https://10.0.0.2:2380,a=https://10.0.0.1:2380"
+	for _, tc := range []struct {
+		step           member.Step
+		state, initial string
+	}{
+		{member.Step{Action: member.Begin}, "new", all},
+		{member.Step{Action: member.Join, Initial: joined}, "existing", joined},
+		{member.Step{Action: member.Start}, "existing", all},
+	} {
+		var out strings.Builder
+		r := podOf(t, func(s *settings) { s.etcd, s.quota, s.extra = program, 1<<27, []string{"--last=1"} })
+		r.out, r.env = &out, []string{"ETCD_NAME=b", "OTHER=1", "PATH=" + os.Getenv("PATH")}
+		if err := r.etcd(t.Context(), tc.step); err == nil || !strings.Contains(err.Error(), "etcd ended by itself") {
+			t.Errorf("%s: %v", tc.step.Action, err)
+		}
+		lines := strings.Split(out.String(), "\n")
+		for _, want := range []string{
+			"--name=a",
+			"--data-dir=" + r.volume.data(),
+			"--initial-cluster-state=" + tc.state,
+			"--initial-cluster=" + tc.initial,
+			"--initial-cluster-token=allocator-1",
+			"--client-cert-auth",
+			"--peer-client-cert-auth",
+			"--peer-cert-allowed-cn=" + memberName,
+			"--auto-compaction-retention=1h",
+			"--quota-backend-bytes=134217728",
+			"--last=1",
+			"name= other=1",
+		} {
+			if !slices.Contains(lines, want) {
+				t.Errorf("%s: no %s in %q", tc.step.Action, want, lines)
+			}
+		}
+		if r.state.report.Holds != member.HoldsData {
+			t.Errorf("%s: it reports %s", tc.step.Action, r.state.report.Holds)
+		}
+	}
+}
+
+// A snapshot is fetched whole, or not at all.
+func TestFetch(t *testing.T) {
+	for _, tc := range []struct {
+		name, says string
+		answer     func(http.ResponseWriter)
+	}{
+		{"a snapshot", "", func(w http.ResponseWriter) { _, _ = io.WriteString(w, "data") }},
+		{"there is none", "404 Not Found: no such snapshot", func(w http.ResponseWriter) {
+			http.Error(w, "no such snapshot", http.StatusNotFound)
+		}},
+		{"nothing", "204 No Content", func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) }},
+		{"half of it", "unexpected EOF", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "8")
+			_, _ = io.WriteString(w, "data")
+		}},
+	} {
+		asked := ""
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = r.URL.Path
+			tc.answer(w)
+		}))
+		r := podOf(t, func(p *settings) { p.snapshot, p.offer = "x.snapshot", s.URL })
+		file := filepath.Join(t.TempDir(), "fetched")
+		err := r.fetch(t.Context(), file)
+		s.Close()
+		if asked != "/snapshots/x.snapshot" || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: asked for %s, %v; want %q", tc.name, asked, err, tc.says)
+		}
+		if text, _ := os.ReadFile(file); err == nil && string(text) != "data" {
+			t.Errorf("%s: got %q", tc.name, text)
+		}
+	}
+}
+
+// Only members of this cluster that have data say who belongs to it.
+func TestWhoKnows(t *testing.T) {
+	r := podOf(t, func(s *settings) {
+		s.members = []string{"a=10.0.0.1", "b=10.0.0.2", "c=10.0.0.3", "d=10.0.0.4", "e=10.0.0.5"}
+	})
+	got := r.knowing(map[string]member.Report{
+		"b": {Name: "b", Token: "0", Holds: member.HoldsData},
+		"c": {Name: "c", Token: "1", Holds: member.HoldsIntent},
+		"d": {Name: "d", Token: "1", Holds: member.HoldsData},
+	})
+	if want := []string{"https://10.0.0.4:2379"}; !slices.Equal(got, want) {
+		t.Errorf("asks %q, want %q", got, want)
+	}
+}
+
+// A learner gets no vote before its volume says which member it is.
+func TestPromotesWhatIsIdentified(t *testing.T) {
+	learner := member.Status{Member: member.Member{ID: 7, Learner: true}}
+	for _, tc := range []struct {
+		name, says string
+		writable   bool
+	}{
+		{"identified", "open none", true}, // It tries, without the certificate of root.
+		{"not identified", "write to the volume", false},
+	} {
+		r := podOf(t, func(*settings) {})
+		if !tc.writable {
+			if err := os.WriteFile(r.volume.dir, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := r.answered(t.Context(), learner)
+		if err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v; want %q", tc.name, err, tc.says)
+		}
+		if _, err := os.Stat(filepath.Join(r.volume.dir, "identity")); (err == nil) != tc.writable {
+			t.Errorf("%s: identity: %v", tc.name, err)
+		}
 	}
 }
 
