@@ -233,8 +233,10 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 			Founds:  founds,
 			Now:     time.Now(),
 		}
-		if data != nil && data.Peer != peer {
-			own.Before = i.askBefore(ctx, data.Peer)
+		if data != nil {
+			if at := member.Elsewhere(own, *data, seen); at != "" {
+				own.Before = i.askBefore(ctx, at)
+			}
 		}
 		step, err := member.Decide(own, data, seen)
 		if err == nil {

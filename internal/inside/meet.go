@@ -116,7 +116,7 @@ func (i *Inside) client() (*http.Client, error) {
 	}}, err
 }
 
-// askBefore asks the address at which the member of this directory ran before.
+// askBefore asks an address at which the member of this directory ran before, or may run now.
 func (i *Inside) askBefore(ctx context.Context, peer string) member.Answer {
 	client, err := i.client()
 	if err != nil {

@@ -82,7 +82,7 @@ type Own struct {
 	Join    []string // sorted, with Host in it
 	Peer    string   // URL
 	Founds  uint64   // the cluster that begins from Join
-	Before  Answer   // what the address in Data answered, if it is another than Peer
+	Before  Answer   // what the address answered that Elsewhere returned
 	Now     time.Time
 }
 
@@ -172,7 +172,7 @@ func Decide(own Own, data *Data, seen map[string]Answer) (Step, error) {
 		return Step{}, err
 	}
 	if data != nil {
-		return withData(own, *data, cluster, members)
+		return withData(own, *data, seen, cluster, members)
 	}
 	if len(members) > 0 {
 		return intoCluster(own, seen, cluster, members)
@@ -200,8 +200,34 @@ func theCluster(own Own, seen map[string]Answer) (id uint64, list []Member, err 
 	return id, list, nil
 }
 
+// Elsewhere returns another address at which the member of data may run: it was there before, or the
+// others were told that it is there. "": there is none.
+func Elsewhere(own Own, data Data, seen map[string]Answer) string {
+	if data.Peer != own.Peer {
+		return data.Peer
+	}
+	for _, host := range sorted(seen) {
+		for _, m := range seen[host].Members {
+			if m.ID == data.ID && len(m.Peers) > 0 && !slices.Contains(m.Peers, own.Peer) {
+				return m.Peers[0]
+			}
+		}
+	}
+	return ""
+}
+
+// another reports whether somebody lists an address as that of another member than the one with an ID.
+func another(seen map[string]Answer, id uint64, peer string) bool {
+	for _, a := range seen {
+		if slices.ContainsFunc(a.Members, func(m Member) bool { return m.ID != id && slices.Contains(m.Peers, peer) }) {
+			return true
+		}
+	}
+	return false
+}
+
 // withData starts from what the directory holds, unless the members that answer contradict it.
-func withData(own Own, data Data, cluster uint64, members []Member) (Step, error) {
+func withData(own Own, data Data, seen map[string]Answer, cluster uint64, members []Member) (Step, error) {
 	if len(members) > 0 && data.Cluster != 0 && cluster != data.Cluster {
 		return Step{}, refuse(OtherCluster, "the directory of etcd.inside is of cluster %x, and the members in "+
 			"etcd.join are cluster %x: give the directory that belongs to it, or an empty one", data.Cluster, cluster)
@@ -215,9 +241,11 @@ func withData(own Own, data Data, cluster uint64, members []Member) (Step, error
 			"join again, move the directory of etcd.inside away and restart", own.Host)
 	}
 	// Two processes must not be one member. The one that answers need not be in etcd.join.
-	if data.Peer != own.Peer && len(own.Before.Members) > 0 && own.Before.Cluster == cmp.Or(data.Cluster, cluster) {
+	at := Elsewhere(own, data, seen)
+	if at != "" && len(own.Before.Members) > 0 && own.Before.Cluster == cmp.Or(data.Cluster, cluster) &&
+		(data.ID == 0 || !another(seen, data.ID, at)) {
 		return Step{}, refuse(Copied, "%s still runs, and the directory of etcd.inside is a copy of its: empty it, "+
-			"and join as a new member; if this machine replaces that one, stop that member first", data.Peer)
+			"and join as a new member; if this machine replaces that one, stop that member first", at)
 	}
 	if me < 0 {
 		// etcd itself finds the others, and needs a majority of them. A list may be older than this member.

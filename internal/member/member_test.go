@@ -52,7 +52,7 @@ func TestDecide(t *testing.T) {
 		name   string
 		data   *Data
 		a, b   Answer
-		before Answer // It is of the address in data.
+		before Answer // It is of the address that Elsewhere returns.
 		want   Action
 		reason Reason
 		says   string
@@ -115,6 +115,17 @@ func TestDecide(t *testing.T) {
 			before: runs(7, voter(1, "a"), voter(2, "b"), voter(9, "old")), reason: Removed},
 		{name: "changed address, and another cluster has the old one", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }),
 			a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "old")), b: down, before: runs(8, voter(1, "old")), want: Move},
+		{name: "changed address, and another member has the old one", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }),
+			a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "c"), voter(9, "old")), b: down,
+			before: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "c"), voter(9, "old")), want: Start},
+		{name: "left behind by a member that moved", data: had(), a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "new")), b: down,
+			before: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "new")), reason: Copied, says: "https://new:2380 still runs"},
+		{name: "left behind, by one list", data: had(), a: runs(7, abc...), b: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "new")),
+			before: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "new")), reason: Copied},
+		{name: "left behind, and nobody is there", data: had(), a: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "new")), b: down,
+			before: down, want: Start},
+		{name: "came back to its address, and one list is behind", data: had(), a: runs(7, append(abc[:3:3], voter(9, "new"))...),
+			b: runs(7, voter(1, "a"), voter(2, "b"), voter(3, "new")), before: runs(7, voter(9, "new")), want: Start},
 		{name: "changed address, nobody answers", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: down, b: down, want: Start},
 		{name: "changed address, known already", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: runs(7, abc...), b: down, want: Start},
 	} {
@@ -136,6 +147,30 @@ func TestDecide(t *testing.T) {
 				t.Errorf("starts with %s", step.Initial)
 			}
 		})
+	}
+}
+
+// The member of a directory may run where it was, and where the others were told that it is.
+func TestElsewhere(t *testing.T) {
+	down := Answer{Err: errors.New("down")}
+	for _, tc := range []struct {
+		name string
+		data Data
+		a, b Answer
+		want string
+	}{
+		{"at its address", Data{Peer: peer("c"), ID: 3}, runs(7, voter(1, "a"), voter(3, "c")), down, ""},
+		{"nobody answers", Data{Peer: peer("c"), ID: 3}, down, down, ""},
+		{"not listed", Data{Peer: peer("c"), ID: 3}, runs(7, voter(1, "a"), voter(4, "d")), down, ""},
+		{"it was elsewhere", Data{Peer: peer("old"), ID: 3}, down, down, peer("old")},
+		{"it was told to be elsewhere", Data{Peer: peer("c"), ID: 3}, runs(7, voter(3, "new")), down, peer("new")},
+		{"by one of two lists", Data{Peer: peer("c"), ID: 3}, runs(7, voter(3, "c")), runs(7, voter(3, "new")), peer("new")},
+		{"it has not answered yet", Data{Peer: peer("c")}, runs(7, voter(3, "c")), down, ""},
+	} {
+		own := Own{Host: "c", Peer: peer("c")}
+		if got := Elsewhere(own, tc.data, map[string]Answer{"a": tc.a, "b": tc.b}); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
 	}
 }
 
