@@ -109,7 +109,7 @@ func TestOwn(t *testing.T) {
 
 func TestSnapshots(t *testing.T) {
 	d, now := Dir(t.TempDir()), time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	if list, err := d.Snapshots().List(); len(list) > 0 || err != nil {
+	if list, err := d.Snapshots().List(now); len(list) > 0 || err != nil {
 		t.Errorf("none: %v, %v", list, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(d.database()), 0o700); err != nil {
@@ -129,7 +129,7 @@ func TestSnapshots(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(d.Snapshots().Dir, "mine.db"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	list, err := d.Snapshots().List()
+	list, err := d.Snapshots().List(now.Add(2 * time.Hour))
 	if err != nil || len(list) != 3 || !list[0].At.Equal(now.Add(2*time.Hour)) || list[0].Size != 4 {
 		t.Errorf("got %+v, %v", list, err)
 	}

@@ -179,14 +179,14 @@ func TestUpWritesFirst(t *testing.T) {
 		}
 	}
 	up("start ")
-	if list, err := d.Snapshots().List(); err != nil || len(list) > 0 {
+	if list, err := d.Snapshots().List(time.Now()); err != nil || len(list) > 0 {
 		t.Errorf("the same version: %v, %v; want no copy", list, err)
 	}
 	ranWith(older)
 	if got := up("start "); got.Version != etcdstore.ServerVersion() || got.Token != data.Token {
 		t.Errorf("after the upgrade: %+v", got)
 	}
-	if list, err := d.Snapshots().List(); err != nil || len(list) != 1 || list[0].Size != 4 {
+	if list, err := d.Snapshots().List(time.Now()); err != nil || len(list) != 1 || list[0].Size != 4 {
 		t.Errorf("before the upgrade: %v, %v; want a copy", list, err)
 	}
 	// Without a copy the new version opens nothing.
@@ -499,7 +499,7 @@ func TestSnapshotRoom(t *testing.T) {
 	if got := logs(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "too little disk free for a snapshot") {
 		t.Errorf("a disk without room: %q", got)
 	}
-	if list, err := i.dir.Snapshots().List(); err != nil || len(list) != 1 {
+	if list, err := i.dir.Snapshots().List(time.Now()); err != nil || len(list) != 1 {
 		t.Errorf("left %v, %v", list, err)
 	}
 	// Another reason would be logged.

@@ -60,9 +60,10 @@ func room(free, size int64) error {
 // snapshots are on the disk that etcd writes to, and a member whose disk is full ends.
 func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status) {
 	in := i.cfg.Etcd.Inside
-	list, err := i.dir.Snapshots().List()
-	if in.SnapshotEvery == 0 || s.Learner || time.Now().Before(i.snapshotAfter) ||
-		err == nil && len(list) > 0 && time.Since(list[0].At) < in.SnapshotEvery {
+	now := time.Now()
+	list, err := i.dir.Snapshots().List(now)
+	if in.SnapshotEvery == 0 || s.Learner || now.Before(i.snapshotAfter) ||
+		err == nil && !meet.Due(list, now, in.SnapshotEvery) {
 		return
 	}
 	if err := i.snapshot(ctx, own, s.Size); err != nil {
@@ -75,7 +76,7 @@ func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status)
 func (i *Inside) snapshot(ctx context.Context, own string, size int64) error {
 	keep := i.cfg.Etcd.Inside.SnapshotKeep
 	// Of a disk without room, more than the setting allows must not stay until there is some.
-	if _, _, err := i.dir.Snapshots().Prune(keep); err != nil {
+	if _, _, err := i.dir.Snapshots().Prune(time.Now(), keep); err != nil {
 		return err
 	}
 	free, err := freeBytes(string(i.dir))

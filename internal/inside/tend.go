@@ -93,7 +93,7 @@ func (i *Inside) answered(ctx context.Context, s member.Status, list []member.Me
 
 // saw keeps what Health returns.
 func (i *Inside) saw(s member.Status, all []member.Status) {
-	snapshots, _ := i.dir.Snapshots().List()
+	snapshots, _ := i.dir.Snapshots().List(time.Now())
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size}

@@ -189,10 +189,10 @@ func TestSnapshots(t *testing.T) {
 	}
 	defer g.Close()
 	s := Snapshots{Dir: filepath.Join(t.TempDir(), "x"), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
-	if list, err := s.List(); len(list) > 0 || err != nil {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	if list, err := s.List(now); len(list) > 0 || err != nil {
 		t.Errorf("no directory: %v, %v", list, err)
 	}
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for i, kind := range []string{"", "hourly", "", ""} {
 		list, removed, err := s.Take(t.Context(), g, kind, now.Add(time.Duration(i)*time.Hour), 2)
 		if err != nil || len(list) != min(i+1, 2) || removed != max(0, min(i-1, 1)) || list[0].Size < 1024 ||
@@ -264,13 +264,13 @@ func TestSnapshotsMakeRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		removed, err := s.makeRoom(func() error {
-			if list, err := s.List(); err != nil || len(list) > tc.room {
+		removed, err := s.makeRoom(now.Add(24*time.Hour), func() error {
+			if list, err := s.List(now); err != nil || len(list) > tc.room {
 				return cmp.Or(err, tc.fails)
 			}
 			return nil
 		})
-		list, _ := s.List()
+		list, _ := s.List(now.Add(24 * time.Hour))
 		if !errors.Is(err, tc.want) || removed != tc.removed || len(list) != tc.left {
 			t.Errorf("%s: removed %d, left %d, %v; want %d, %d, %v", tc.name, removed, len(list), err, tc.removed, tc.left,
 				tc.want)
@@ -281,13 +281,53 @@ func TestSnapshotsMakeRoom(t *testing.T) {
 	}
 }
 
+// Snapshots that a clock named which was ahead put none off, and go before all others.
+func TestSnapshotsOfAClockAhead(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		name  string
+		named []time.Duration // after now
+		want  []time.Duration // the latest first
+		due   bool
+	}{
+		{"none", nil, nil, true},
+		{"one that is old enough", []time.Duration{-time.Hour}, []time.Duration{-time.Hour}, true},
+		{"one that is not", []time.Duration{time.Second - time.Hour}, []time.Duration{time.Second - time.Hour}, false},
+		{"one of now", []time.Duration{0}, []time.Duration{0}, false},
+		{"one of a clock ahead", []time.Duration{time.Second}, []time.Duration{time.Second}, true},
+		{"one of each", []time.Duration{24 * time.Hour, -time.Minute}, []time.Duration{-time.Minute, 24 * time.Hour}, false},
+		{"more than are kept", []time.Duration{-2 * time.Hour, 48 * time.Hour, -time.Hour, 24 * time.Hour},
+			[]time.Duration{-time.Hour, -2 * time.Hour, 48 * time.Hour, 24 * time.Hour}, true},
+	} {
+		s := Snapshots{Dir: t.TempDir(), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
+		for _, after := range tc.named {
+			if err := os.WriteFile(s.Path("", now.Add(after)), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := s.List(now)
+		if due := Due(list, now, time.Hour); err != nil || due != tc.due {
+			t.Errorf("%s: due %v, %v; want %v", tc.name, due, err, tc.due)
+		}
+		kept, removed, err := s.Prune(now, 2)
+		if err != nil || removed != max(0, len(tc.want)-2) || len(list) != len(tc.want) {
+			t.Errorf("%s: removed %d of %v, %v", tc.name, removed, list, err)
+		}
+		for n, after := range tc.want {
+			if !list[n].At.Equal(now.Add(after)) || n < 2 && !kept[n].At.Equal(now.Add(after)) {
+				t.Errorf("%s: %v, of which %v are kept; want %v", tc.name, list, kept, tc.want)
+			}
+		}
+	}
+}
+
 // A snapshot that stays although it had to go is an error: the disk fills otherwise, and nobody knows why.
 func TestPruneFails(t *testing.T) {
 	s := Snapshots{Dir: "/proc/self", Suffix: "cmdline"} // Nobody can remove files there.
-	if list, err := s.List(); err != nil || len(list) != 1 {
+	if list, err := s.List(time.Now()); err != nil || len(list) != 1 {
 		t.Skipf("there is no such directory here: %v, %v", list, err)
 	}
-	if left, _, err := s.Prune(0); err == nil {
+	if left, _, err := s.Prune(time.Now(), 0); err == nil {
 		t.Errorf("no error, and %v are left", left)
 	}
 }

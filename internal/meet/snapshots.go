@@ -36,9 +36,10 @@ func (s Snapshots) Path(kind string, at time.Time) string {
 	return filepath.Join(s.Dir, kind+at.UTC().Format(s.Layout)+s.Suffix)
 }
 
-// List returns the snapshots, the latest first. Other files are left out. Without a directory there
-// are none.
-func (s Snapshots) List() (out []Snapshot, err error) {
+// List returns the snapshots at a time, the latest first. Those of later times come last: a clock that
+// was ahead named them, and they are older than any that is written now. Other files are left out.
+// Without a directory there are none.
+func (s Snapshots) List(now time.Time) (out []Snapshot, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -55,8 +56,21 @@ func (s Snapshots) List() (out []Snapshot, err error) {
 			out = append(out, Snapshot{Path: filepath.Join(s.Dir, e.Name()), At: at, Size: info.Size()})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b Snapshot) int { return b.At.Compare(a.At) })
+	later := func(one Snapshot) int {
+		if one.At.After(now) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(out, func(a, b Snapshot) int {
+		return cmp.Or(cmp.Compare(later(a), later(b)), b.At.Compare(a.At))
+	})
 	return out, err
+}
+
+// Due reports whether the latest of a List is as old as every.
+func Due(list []Snapshot, now time.Time, every time.Duration) bool {
+	return len(list) == 0 || list[0].At.After(now) || now.Sub(list[0].At) >= every
 }
 
 // Take writes a snapshot of a member of g, and then removes the oldest until keep are left. A full
@@ -74,18 +88,18 @@ func (s Snapshots) Take(ctx context.Context, g *etcdstore.Group, kind string, no
 			_ = os.Remove(path)
 		}
 	}
-	removed, err = s.makeRoom(func() error { return Save(ctx, g, s.Path(kind, now)) })
+	removed, err = s.makeRoom(now, func() error { return Save(ctx, g, s.Path(kind, now)) })
 	if err != nil {
 		return nil, removed, err
 	}
-	left, more, err := s.Prune(keep)
+	left, more, err := s.Prune(now, keep)
 	return left, removed + more, err
 }
 
 // Prune removes the oldest snapshots until keep are left. It returns those, the latest first, and how
 // many it removed.
-func (s Snapshots) Prune(keep int) (left []Snapshot, removed int, err error) {
-	list, err := s.List()
+func (s Snapshots) Prune(now time.Time, keep int) (left []Snapshot, removed int, err error) {
+	list, err := s.List(now)
 	keep = min(keep, len(list))
 	for _, old := range list[keep:] {
 		err = cmp.Or(err, os.Remove(old.Path))
@@ -95,13 +109,13 @@ func (s Snapshots) Prune(keep int) (left []Snapshot, removed int, err error) {
 
 // makeRoom calls save until the disk has room for what it writes. Before each further call it removes
 // the oldest snapshot, while there is a later one.
-func (s Snapshots) makeRoom(save func() error) (removed int, err error) {
+func (s Snapshots) makeRoom(now time.Time, save func() error) (removed int, err error) {
 	for err = save(); errors.Is(err, syscall.ENOSPC); err = save() {
-		list, _ := s.List()
+		list, _ := s.List(now)
 		if len(list) < 2 {
 			return removed, err
 		}
-		if _, _, failed := s.Prune(len(list) - 1); failed != nil {
+		if _, _, failed := s.Prune(now, len(list)-1); failed != nil {
 			return removed, errors.Join(err, failed)
 		}
 		removed++

@@ -209,7 +209,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		f.syncs = inside.SyncTimes(ctx, e)
 		if e.Inside.Dir != "" {
 			f.due = e.Inside.SnapshotEvery
-			f.snapshots, _ = inside.Dir(e.Inside.Dir).Snapshots().List() // none are a finding
+			f.snapshots, _ = inside.Dir(e.Inside.Dir).Snapshots().List(sys.Now().Wall.Time()) // none are a finding
 		}
 	}
 	if f.reached() {

@@ -81,7 +81,7 @@ func (c *call) showStatus(s config.Config, in seen, syncs map[string]time.Durati
 	var snapshots []meet.Snapshot
 	if s.Etcd.Inside.Dir != "" {
 		var err error
-		if snapshots, err = inside.Dir(s.Etcd.Inside.Dir).Snapshots().List(); err != nil {
+		if snapshots, err = inside.Dir(s.Etcd.Inside.Dir).Snapshots().List(time.Now()); err != nil {
 			return cli.Exit(cli.ExitInvalid, err)
 		}
 	}

@@ -185,9 +185,9 @@ func (k *snapshotKeeper) run(ctx context.Context, listen, dir string) error {
 // do does what is due.
 func (k *snapshotKeeper) do(ctx context.Context, now time.Time) {
 	if k.store.Dir != "" {
-		list, err := k.store.List()
+		list, err := k.store.List(now)
 		switch {
-		case err == nil && (len(list) == 0 || now.Sub(list[0].At) >= k.every):
+		case err == nil && meet.Due(list, now, k.every):
 			err = k.snapshot(ctx, now)
 		case err == nil:
 			k.taken.Set(float64(list[0].At.Unix()))
