@@ -33,7 +33,8 @@ func TestParseReport(t *testing.T) {
 		`{"name":"a","token":"1","data":"future"}`:   `"future" as data`,
 		`{"name":"b","token":"1","data":"none"}`:     "belongs to another member",
 		`{"name":"a"`:                                "not that of a member",
-		``:                                           "not that of a member",
+		`{"name":"a","data":"none","snapshot":1}`:    "not that of a member",
+		``: "not that of a member",
 	} {
 		r, err := ParseReport([]byte(text), "a")
 		switch {
@@ -48,11 +49,12 @@ func TestParseReport(t *testing.T) {
 // What a waiting member says counts only whole: without host or process it could be this member itself.
 func TestParseWaiting(t *testing.T) {
 	for text, whole := range map[string]bool{
-		`{"host":"a","process":"x"}`: true,
-		`{"host":"a"}`:               false,
-		`{"process":"x"}`:            false,
-		`{}`:                         false,
-		`{"host":"a"`:                false,
+		`{"host":"a","process":"x"}`:          true,
+		`{"host":"a"}`:                        false,
+		`{"process":"x"}`:                     false,
+		`{}`:                                  false,
+		`{"host":"a"`:                         false,
+		`{"host":"a","process":"x","join":1}`: false,
 	} {
 		if w, err := ParseWaiting([]byte(text)); (err == nil) != whole || (w != nil) != whole {
 			t.Errorf("%s: %+v, %v", text, w, err)
@@ -141,28 +143,49 @@ func TestGet(t *testing.T) {
 		t.Errorf("nobody listens: %v", err)
 	}
 	began := time.Now()
-	silent := &http.Client{Transport: asked(func(r *http.Request) error {
+	silent := &http.Client{Transport: asked(func(r *http.Request) (*http.Response, error) {
 		if until, ok := r.Context().Deadline(); !ok || until.After(began.Add(2*Timeout)) {
 			t.Errorf("the question may take until %v, %v", until, ok)
 		}
-		return context.DeadlineExceeded
+		return nil, context.DeadlineExceeded
 	})}
 	if _, _, _, err := Get(t.Context(), silent, s.URL); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("nobody answers: %v", err)
 	}
 	// People are told that a clock is wrong, and not the certificate.
-	expired := &http.Client{Transport: asked(func(*http.Request) error {
-		return x509.CertificateInvalidError{Cert: &x509.Certificate{}, Reason: x509.Expired}
+	expired := &http.Client{Transport: asked(func(*http.Request) (*http.Response, error) {
+		return nil, x509.CertificateInvalidError{Cert: &x509.Certificate{}, Reason: x509.Expired}
 	})}
 	if _, _, _, err := Get(t.Context(), expired, s.URL); err == nil || !strings.Contains(err.Error(), "compare the clocks") {
 		t.Errorf("a certificate whose time is over: %v", err)
 	}
+	answer := &noted{Reader: strings.NewReader("text")}
+	answers := &http.Client{Transport: asked(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Body: answer}, nil
+	})}
+	if _, text, _, err := Get(t.Context(), answers, s.URL); err != nil || string(text) != "text" || !answer.closed {
+		t.Errorf("an answer: %q, %v, its connection closed %v", text, err, answer.closed)
+	}
+	if _, _, _, err := Get(t.Context(), answers, "http://a:b"); err == nil {
+		t.Error("no URL was asked, and it answered")
+	}
 }
 
-// asked is a transport whose questions fail.
-type asked func(*http.Request) error
+// asked is a transport that answers by itself.
+type asked func(*http.Request) (*http.Response, error)
 
-func (f asked) RoundTrip(r *http.Request) (*http.Response, error) { return nil, f(r) }
+func (f asked) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// noted is a body that notes that it was closed.
+type noted struct {
+	io.Reader
+	closed bool
+}
+
+func (b *noted) Close() error {
+	b.closed = true
+	return nil
+}
 
 // Whoever calls is unknown until its certificate was verified, and holds nothing open.
 func TestServerIsBounded(t *testing.T) {
@@ -345,5 +368,19 @@ func TestReplace(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*"))
 	if err != nil || string(text) != "1\n" || len(left) > 0 {
 		t.Errorf("after a failed write: %q, %v, left %v", text, err, left)
+	}
+	if err := WriteJSON(path, func() {}); err == nil {
+		t.Error("what JSON does not have was written")
+	}
+	// A file that does not get its name was not written.
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.MkdirAll(filepath.Join(dir, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteJSON(dir, 2); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), ".*")); len(left) > 0 {
+		t.Errorf("left %v", left)
 	}
 }
