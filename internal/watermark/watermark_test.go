@@ -84,6 +84,29 @@ func TestOf(t *testing.T) {
 			s.Held = false
 			s.MarkedAt -= clock.Mono(45 * time.Second)
 		}},
+		"a standby has read nothing for too long": {
+			change: func(s *lease.Status) {
+				s.Held = false
+				s.MarkedAt -= clock.Mono(45*time.Second + 1)
+			},
+			want: []lease.BlockWhy{EtcdAway},
+			first: Blocker{SID: -1, Since: int64(start - 45_000), Why: EtcdAway,
+				Text: "this node has read nothing from etcd since 2026-01-31T23:59:15Z"},
+		},
+		"etcd is away, and a holder was silent before": {
+			change: func(s *lease.Status) {
+				s.MarkedAt -= clock.Mono(20 * time.Second)
+				s.Mark.Blocked = []lease.Blocker{silent}
+			},
+			lag:  20 * time.Second,
+			want: []lease.BlockWhy{EtcdAway, lease.BlockedSilent},
+			first: Blocker{SID: -1, Since: int64(start), Why: EtcdAway,
+				Text: "this node has read nothing from etcd since 2026-02-01T00:00:00Z"},
+		},
+		"it was raised lately": {lag: 15 * time.Second},
+		"nobody raises it": {lag: 15*time.Second + time.Millisecond, want: []lease.BlockWhy{NotRaised},
+			first: Blocker{SID: -1, Since: int64(start + 1000), Why: NotRaised,
+				Text: "no node raises it: a node that holds a sid, and whose clock the others confirm, does"}},
 	} {
 		st := status(start)
 		if c.change != nil {
@@ -193,6 +216,8 @@ func TestRefusals(t *testing.T) {
 			{Why: lease.BlockedEra, Ceil: start}}}}, node.Starting, "the era began"},
 		"a new era": {lease.Status{Phase: lease.Holding, Era: lease.Era{Number: 2}, Mark: lease.Mark{Era: 1, At: start}},
 			node.Starting, "era 2 began, and the last one is of era 1"},
+		"of an era that this node has not read": {lease.Status{Phase: lease.Holding, Era: lease.Era{Number: 1}, Mark: lease.Mark{Era: 2, At: start}},
+			node.Starting, "the last one is of era 2"},
 		"a new era that is waited for": {lease.Status{Phase: lease.Holding, Era: lease.Era{Number: 2}, Mark: lease.Mark{Era: 1, At: start,
 			Blocked: []lease.Blocker{{Why: lease.BlockedEra, Ceil: start}}}}, node.Starting, "the era began"},
 		"none raised": {lease.Status{Phase: lease.Standby}, node.Starting, "seconds after"},
@@ -254,6 +279,9 @@ func TestWait(t *testing.T) {
 				for _, at := range c.marks {
 					time.Sleep(time.Second)
 					synctest.Wait()
+					if waiting := r.Waiting(); waiting != int64(1-len(got)) {
+						t.Errorf("%d callers wait, and %d have been answered", waiting, len(got))
+					}
 					st := status(at)
 					if at == 0 {
 						st.Phase = lease.Rewound
@@ -265,6 +293,9 @@ func TestWait(t *testing.T) {
 					c.end(r, cancel)
 				}
 				res := <-got
+				if waiting := r.Waiting(); waiting != 0 {
+					t.Errorf("%d callers wait after the end", waiting)
+				}
 				if res.took != c.took || !errors.Is(res.err, c.err) || res.a.At != int64(c.wantAt) {
 					t.Errorf("after %v: %+v, %v", res.took, res.a, res.err)
 				}
