@@ -30,6 +30,28 @@ func listen(t *testing.T, path string, mode fs.FileMode) *unixsocket.Listener {
 	return l
 }
 
+// beside runs look again and again, from before f until after it.
+func beside(f, look func()) {
+	begun, ended := make(chan struct{}), make(chan struct{})
+	var looks sync.WaitGroup
+	looks.Go(func() {
+		look()
+		close(begun)
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+				look()
+			}
+		}
+	})
+	<-begun
+	f()
+	close(ended)
+	looks.Wait()
+}
+
 // left makes a socket that nobody listens on, as a killed process leaves it.
 func left(t *testing.T, path string) {
 	t.Helper()
@@ -71,10 +93,19 @@ func TestPaths(t *testing.T) {
 // TestMode checks the mode under every umask, and that the socket is never wider than asked: the
 // umask alone would leave it open between bind and chmod.
 func TestMode(t *testing.T) {
-	for _, mask := range []int{0, 0o022, 0o077, 0o777} {
-		path := filepath.Join(t.TempDir(), "s")
+	path := filepath.Join(t.TempDir(), "s")
+	for i := range 200 {
+		mask := []int{0, 0o022, 0o077, 0o777}[i%4]
+		var l *unixsocket.Listener
+		var err error
 		old := syscall.Umask(mask)
-		l, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o620})
+		beside(func() {
+			l, err = unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o620})
+		}, func() {
+			if info, err := os.Lstat(path); err == nil && info.Mode().Perm()&^0o620 != 0 {
+				t.Errorf("umask %o: the socket had mode %v", mask, info.Mode())
+			}
+		})
 		syscall.Umask(old)
 		if err != nil {
 			t.Fatal(err)
@@ -105,7 +136,40 @@ func TestStaleIsReplaced(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after Close: %v", err)
 	}
+	if _, err := os.Lstat(path + ".lock"); err != nil {
+		t.Errorf("the lock after Close: %v", err)
+	}
 	listen(t, path, 0o600) // as the lock is free
+}
+
+// TestLockOutlivesTheSocket: who gets the lock of a listener that ends finds no socket of it any
+// more. Else it could make one, which the other would remove.
+func TestLockOutlivesTheSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for range 200 {
+		l := listen(t, path, 0o600)
+		lock, err := os.Open(path + ".lock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd := int(lock.Fd())
+		beside(func() {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		}, func() {
+			if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+				return
+			}
+			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the socket of a lock that is free: %v", err)
+			}
+			if err := syscall.Flock(fd, syscall.LOCK_UN); err != nil {
+				t.Error(err)
+			}
+		})
+		_ = lock.Close()
+	}
 }
 
 // TestUnfinished: a process that ended before it set the mode of its socket keeps nobody from
@@ -174,6 +238,10 @@ func TestOtherFiles(t *testing.T) {
 	if text, err := os.ReadFile(file); string(text) != "keep" {
 		t.Errorf("the file has %q, %v", text, err)
 	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	listen(t, file, 0o600) // as no failure keeps the lock
 	_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + dir + "/none/s", Mode: 0o600})
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
@@ -246,24 +314,44 @@ func TestAnothersSocket(t *testing.T) {
 	}
 }
 
-// TestOwner gives a socket away, by name and by number.
+// TestOwner gives a socket away, by name and by number, and nobody may connect before that.
 func TestOwner(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
 	if err != nil || os.Getuid() != 0 {
 		t.Skipf("only the root user can give a file to nobody; %v", err)
 	}
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600, Owner: "nobody", Group: "4242"})
-	if err != nil {
-		t.Fatal(err)
+	look := func() (open, given bool) {
+		info, err := os.Lstat(path)
+		if err != nil {
+			return false, false
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		return info.Mode().Perm() != 0, fmt.Sprint(st.Uid) == nobody.Uid && st.Gid == 4242
 	}
-	defer func() { _ = l.Close() }()
-	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st := info.Sys().(*syscall.Stat_t); fmt.Sprint(st.Uid) != nobody.Uid || st.Gid != 4242 {
-		t.Errorf("it belongs to %d and group %d", st.Uid, st.Gid)
+	for range 200 {
+		beside(func() {
+			l, err := unixsocket.Listen(t.Context(), unixsocket.Config{
+				Addr:  "unix:" + path,
+				Mode:  0o600,
+				Owner: "nobody",
+				Group: "4242",
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if open, given := look(); !open || !given {
+				t.Errorf("open %v, given away %v", open, given)
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		}, func() {
+			if open, given := look(); open && !given {
+				t.Error("it was open before it was given away")
+			}
+		})
 	}
 }
 
