@@ -28,7 +28,8 @@ type source struct {
 	mu     sync.Mutex // guards the rest
 	next   flake.ID
 	err    error
-	there  bool // Prefetched has IDs
+	there  bool // Prefetched and PrefetchedAfter have up to 1,000 IDs
+	hangs  bool // Block and BlockAfter answer when their context ends
 	blocks int  // calls of Block and BlockAfter
 	after  flake.ID
 }
@@ -42,7 +43,7 @@ func (s *source) take(n int) client.Block {
 func (s *source) Prefetched(n int) (client.Block, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.there {
+	if !s.there || n < 1 || n > 1000 {
 		return client.Block{}, false
 	}
 	return s.take(n), true
@@ -56,14 +57,23 @@ func (s *source) PrefetchedAfter(n int, after flake.ID) (client.Block, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.after = after
-	return client.Block{}, false
+	if !s.there || n < 1 || n > 1000 || s.next <= after {
+		return client.Block{}, false
+	}
+	return s.take(n), true
 }
 
-func (s *source) BlockAfter(_ context.Context, n int, after flake.ID) (client.Block, error) {
+func (s *source) BlockAfter(ctx context.Context, n int, after flake.ID) (client.Block, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blocks++
 	s.after = after
+	if s.hangs {
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return client.Block{}, ctx.Err()
+	}
 	if s.err != nil {
 		return client.Block{}, s.err
 	}
@@ -97,20 +107,25 @@ func TestRefusals(t *testing.T) {
 	same := &node.Refusal{Reason: node.ClockSkew, Message: "clocks disagree", RetryAfter: time.Second,
 		Metadata: map[string]string{"offset_ms": "900"}}
 	unknown := &client.Refusal{Reason: "WRONG_PHASE_OF_MOON", Message: "wait a week", Node: "10.0.0.1:9000"}
+	later := &client.Refusal{Reason: "WRONG_PHASE_OF_MOON", RetryAfter: time.Hour}
+	ahead := &client.Refusal{Reason: client.AfterTooFar, RetryAfter: time.Hour}
 	for name, tc := range map[string]struct {
 		err    error
+		delay  time.Duration // of a refusal that is not want; 0: any
 		want   *node.Refusal // nil: by the next two
 		reason node.Reason
 		says   string
 	}{
-		"refused":         {refusal, same, 0, ""},
-		"after retries":   {fmt.Errorf("no node served within 2s: %w", refusal), same, 0, ""},
-		"unknown":         {unknown, nil, node.NoNode, "10.0.0.1:9000 refused for WRONG_PHASE_OF_MOON, a reason that the agent agent does not know: update the agent. The node says: wait a week"},
-		"a number":        {&client.Refusal{Reason: "99"}, nil, node.NoNode, "99"},
-		"nobody":          {fmt.Errorf("%w within 2s: dial tcp: refused", client.ErrUnavailable), nil, node.NoNode, "dial tcp: refused"},
-		"closed":          {client.ErrClosed, nil, node.Draining, "stopping"},
-		"too late":        {context.DeadlineExceeded, nil, node.NoNode, "deadline"},
-		"its own last ID": {&client.Refusal{Reason: client.AfterTooFar, Node: "10.0.0.1:9000"}, nil, node.NoNode, "ahead of the clock of node 10.0.0.1:9000"},
+		"refused":              {refusal, 0, same, 0, ""},
+		"after retries":        {fmt.Errorf("no node served within 2s: %w", refusal), 0, same, 0, ""},
+		"unknown":              {unknown, 0, nil, node.NoNode, "10.0.0.1:9000 refused for WRONG_PHASE_OF_MOON, a reason that the agent agent does not know: update the agent. The node says: wait a week"},
+		"unknown, for an hour": {later, time.Hour, nil, node.NoNode, "a reason that"},
+		"its own, for an hour": {ahead, time.Hour, nil, node.NoNode, "ahead of the clock"},
+		"a number":             {&client.Refusal{Reason: "99"}, 0, nil, node.NoNode, "99"},
+		"nobody":               {fmt.Errorf("%w within 2s: dial tcp: refused", client.ErrUnavailable), 0, nil, node.NoNode, "dial tcp: refused"},
+		"closed":               {client.ErrClosed, 0, nil, node.Draining, "stopping"},
+		"too late":             {context.DeadlineExceeded, 0, nil, node.NoNode, "deadline"},
+		"its own last ID":      {&client.Refusal{Reason: client.AfterTooFar, Node: "10.0.0.1:9000"}, 0, nil, node.NoNode, "ahead of the clock of node 10.0.0.1:9000"},
 	} {
 		a := newAgent(&source{err: tc.err}, clocktest.NewManual(start))
 		b, err := a.Next(t.Context(), 1, 0)
@@ -120,6 +135,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, b, err)
 		case tc.want != nil && !reflect.DeepEqual(r, tc.want):
 			t.Errorf("%s: %+v, want %+v", name, r, tc.want)
+		case tc.delay > 0 && r.RetryAfter != tc.delay:
+			t.Errorf("%s: %+v, want a delay of %v", name, r, tc.delay)
 		case tc.want == nil && (r.Reason != tc.reason || !strings.Contains(r.Message, tc.says) || r.RetryAfter <= 0):
 			t.Errorf("%s: %+v, want %v with %q", name, r, tc.reason, tc.says)
 		}
@@ -151,12 +168,12 @@ func TestWithoutWait(t *testing.T) {
 func TestWrongRequests(t *testing.T) {
 	src := clocktest.NewManual(start)
 	n := node.New(node.Config{Name: "agent", Gen: settings}, src, rand.NewPCG(1, 2))
-	s := &source{}
+	s := &source{next: 1000, there: true}
 	a := newAgent(s, src)
 	for _, tc := range []struct {
 		count int
 		after flake.ID
-	}{{0, 0}, {-1, 0}, {1 << 30, 0}, {1, -1}, {0, -1}} {
+	}{{0, 0}, {-1, 0}, {1 << 30, 0}, {1, -1}, {0, -1}, {0, 5}, {1 << 30, 5}} {
 		_, want := n.Next(t.Context(), tc.count, tc.after)
 		if _, err := a.Next(t.Context(), tc.count, tc.after); !reflect.DeepEqual(err, want) {
 			t.Errorf("%+v: %v, want %v", tc, err, want)
@@ -167,19 +184,22 @@ func TestWrongRequests(t *testing.T) {
 	}
 }
 
-// TestPrefetched: IDs that are there cost no wait, and after is passed on.
+// TestPrefetched: IDs that are there cost no wait if they are above after, and after is passed on.
 func TestPrefetched(t *testing.T) {
 	s := &source{next: 1000, there: true}
 	a := newAgent(s, clocktest.NewManual(start))
-	b, err := a.Next(t.Context(), 3, 0)
-	if err != nil || b != (gen.Block{First: 1000, Count: 3, Stride: 32, SID: 7}) || s.asked() != 0 {
+	b, err := a.Next(t.Context(), 2, 0)
+	if err != nil || b != (gen.Block{First: 1000, Count: 2, Stride: 32, SID: 7}) || s.asked() != 0 {
 		t.Errorf("%+v, %v; nodes were asked %d times", b, err, s.asked())
 	}
-	if _, err := a.Try(clock.Reading{}, 1, 1); err == nil {
+	if b, err := a.Try(clock.Reading{}, 1, 1063); err != nil || b.First != 1064 || s.asked() != 0 {
+		t.Errorf("above its after: %+v, %v; nodes were asked %d times", b, err, s.asked())
+	}
+	if _, err := a.Try(clock.Reading{}, 1, 1096); err == nil {
 		t.Error("Try does not look at after")
 	}
-	if _, err := a.Next(t.Context(), 1, 5); err != nil || s.after != 5 {
-		t.Errorf("after is %v, %v", s.after, err)
+	if _, err := a.Next(t.Context(), 1, 2000); err != nil || s.after != 2000 || s.asked() != 1 {
+		t.Errorf("after is %v, %v; nodes were asked %d times", s.after, err, s.asked())
 	}
 	if st := a.Stats(); st.Issued != 4 || st.Name != "agent" {
 		t.Errorf("%+v", st)
@@ -231,6 +251,28 @@ func TestReady(t *testing.T) {
 	want("stopped", node.Draining, changed)
 }
 
+// TestMaxWait: a request waits for nodes that do not answer as long as it may and no longer. That
+// says something about the nodes, unless the caller left before.
+func TestMaxWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAgent(&source{hangs: true}, clock.NewSystem(clock.SystemConfig{}))
+		for left, want := range map[time.Duration]time.Duration{400 * time.Millisecond: 400 * time.Millisecond, time.Hour: time.Second} {
+			ctx, leave := context.WithCancel(t.Context())
+			time.AfterFunc(left, leave)
+			began := time.Now()
+			_, err := a.Next(ctx, 1, 0)
+			if took := time.Since(began); took != want || !errors.Is(err, &node.Refusal{Reason: node.NoNode}) {
+				t.Errorf("the caller leaves after %v: %v after %v", left, err, took)
+			}
+			if r := a.Ready(); (r == nil) != (left == want) {
+				t.Errorf("the caller leaves after %v: readiness is %v", left, r)
+			}
+			leave()
+			a = newAgent(&source{hangs: true}, clock.NewSystem(clock.SystemConfig{}))
+		}
+	})
+}
+
 // TestRun: IDs are kept fresh for a minute after the last request, and no longer; while nodes do not
 // serve, they are asked again.
 func TestRun(t *testing.T) {
@@ -277,8 +319,16 @@ func TestRun(t *testing.T) {
 		if n := in(10 * time.Second); n < 19 || a.Ready() == nil {
 			t.Errorf("while none served nodes were asked %d times; %v", n, a.Ready())
 		}
-		s.set(nil)
-		if in(time.Second); a.Ready() != nil {
+		s.mu.Lock()
+		s.hangs = true
+		s.mu.Unlock()
+		if n := in(10 * time.Second); n < 9 || a.Ready() == nil {
+			t.Errorf("while none answered nodes were asked %d times; %v", n, a.Ready())
+		}
+		s.mu.Lock()
+		s.hangs, s.err = false, nil
+		s.mu.Unlock()
+		if in(2 * time.Second); a.Ready() != nil {
 			t.Errorf("nodes serve again: %v", a.Ready())
 		}
 		s.set(client.ErrUnavailable)
