@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +53,25 @@ func TestAccept(t *testing.T) {
 		if st := l.Stats(); st.Open != 2 || st.Refused != 2 {
 			t.Errorf("%+v", st)
 		}
+	}
+}
+
+// TestRefusalsLetOthersRun: however many connections are refused one after the other, others have the
+// processor in between.
+func TestRefusalsLetOthersRun(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	sockets := []*socket{{from: "10.0.0.1"}, {from: "10.0.0.1"}, {from: "10.0.0.2"}}
+	l := newRig(Config{}).Listen(&queue{waiting: sockets}, ListenerConfig{PerSource: 1, Grace: time.Hour})
+	if _, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Bool
+	go ran.Store(true)
+	if _, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	if l.Stats().Refused != 1 || !ran.Load() {
+		t.Errorf("%d were refused, and another goroutine ran: %v", l.Stats().Refused, ran.Load())
 	}
 }
 

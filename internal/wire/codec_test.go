@@ -85,6 +85,17 @@ func TestBytesWithTexts(t *testing.T) {
 			}
 			m.Ids = nil
 			same(t, &r, &m)
+			b = r.BytesWithTexts(length, func(b []byte, id flake.ID) []byte {
+				return append(b, strings.Repeat("-", int(id/32)%(length+1))...) // of every length up to that
+			})
+			if err := proto.Unmarshal(b, &m); err != nil || len(m.Ids) != count {
+				t.Fatalf("%d of %d texts of other lengths, %v", len(m.Ids), count, err)
+			}
+			for i, text := range m.Ids {
+				if want := (1<<35 + i) % (length + 1); len(text) != want {
+					t.Fatalf("text %d has %d bytes, not %d", i, len(text), want)
+				}
+			}
 		}
 	}
 }
