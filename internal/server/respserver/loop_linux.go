@@ -223,6 +223,9 @@ func (l *loop) read(k *sock) {
 			return
 		}
 	}
+	if !k.full {
+		k.pipelineEnded()
+	}
 	held := copy(l.in, k.held) // part of a request, so there is room for minIn
 	k.held = nil
 	n, errno := rawRead(k.fd, l.in[held:held+minIn])
@@ -233,9 +236,7 @@ func (l *loop) read(k *sock) {
 		l.close(k)
 		return
 	}
-	if n < minIn {
-		k.pipelineEnded()
-	}
+	k.full = n == minIn
 	l.turn(k, l.in[:held+n])
 }
 

@@ -325,6 +325,41 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
+// TestLongPipelineWaitsOnce: after a refusal the rest of a pipeline does not wait, however many reads
+// it takes.
+func TestLongPipelineWaitsOnce(t *testing.T) {
+	bothShells(t, func(t *testing.T) {
+		w := newFixture(t)
+		w.node = node.New(node.Config{Name: "node-a", Gen: w.node.Config().Gen, MaxWait: time.Minute}, w.clock, zeros{})
+		w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
+		for range 251 { // the entropy of the lead
+			if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.listen(server.Config{}).serve(listenUnix(t))
+		c := w.dial()
+		for _, length := range []int{100, 4000, 4096, 5000, 8192, 12_000} {
+			pipeline := "ID.NEXT AFTER 4611686018427387904\r\n"
+			for len(pipeline) < length {
+				pipeline += "ID.NEXT\r\n"
+			}
+			c.send(pipeline) // It is in the socket as a whole.
+			for n := range strings.Count(pipeline, "\n") {
+				want := "-TRYAGAIN ENTROPY_OVERFLOW "
+				if n == 0 {
+					want = "-ERR AFTER_TOO_FAR "
+				}
+				if got := c.reply(); !strings.HasPrefix(got, want) {
+					t.Fatalf("%d bytes, answer %d: %s", length, n, got)
+				}
+			}
+			c.send("PING\r\n") // no part of it
+			c.reply()
+		}
+	})
+}
+
 // TestIdleConnectionsHoldLittle: an idle connection of a loop has no goroutine and no buffer.
 func TestIdleConnectionsHoldLittle(t *testing.T) {
 	if runtime.GOOS != "linux" {

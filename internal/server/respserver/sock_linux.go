@@ -76,6 +76,7 @@ type sock struct {
 	served   bool               // add was called
 	armed    uint32             // events that epoll reports, besides the end
 	draining bool               // nothing more is read
+	full     bool               // the last read took all that it had room for: a pipeline may go on
 	pause    time.Duration      // for which it is not read, since its source has no tokens; 0: none
 	held     []byte             // was read and is not answered yet
 	unsent   []byte             // was not written yet
