@@ -1,6 +1,7 @@
 package respserver_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -283,6 +284,11 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	for w.listener.Connections() > 0 {
 		time.Sleep(time.Millisecond)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.listener.Shutdown(ctx); err != nil {
+		t.Errorf("its request still waits: %v", err)
+	}
 	w.clock.Advance(10 * time.Millisecond)
 	if n := w.node.Stats().Issued; n != 251<<15 {
 		t.Errorf("%d IDs were issued", n)
@@ -321,6 +327,82 @@ func TestSlowReader(t *testing.T) {
 		go func() { _, _ = io.WriteString(slow.Conn, strings.Repeat(ask, times)) }()
 		for w.listener.Connections() != 1 {
 			other.parse(other.ask("ID.NEXT"))
+		}
+	})
+}
+
+// narrow is a listener whose connections hold a few KiB that the client has not read.
+type narrow struct{ net.Listener }
+
+func (n narrow) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	if err == nil {
+		err = c.(*net.UnixConn).SetWriteBuffer(1)
+	}
+	return c, err
+}
+
+// listenNarrow is listenUnix with narrow connections.
+func listenNarrow(t *testing.T) net.Listener {
+	l := listenUnix(t)
+	if h, ok := l.(hidden); ok {
+		return hidden{narrow{h.Listener}}
+	}
+	return narrow{l}
+}
+
+// unread asks for 300 IDs, which a narrow connection does not hold, and returns when they were issued.
+func (c *client) unread(w *fixture, other *client) {
+	c.t.Helper()
+	before := w.node.Stats().Issued
+	c.send("ID.NEXT COUNT 300 FORMAT uuid\r\n")
+	for w.node.Stats().Issued == before {
+		other.ask("PING")
+	}
+	other.ask("PING") // The turn of a loop has ended.
+}
+
+// TestDrainOfASlowReader: who has not read an answer yet gets all of it, though the server stops
+// meanwhile, and then the connection ends.
+func TestDrainOfASlowReader(t *testing.T) {
+	bothShells(t, func(t *testing.T) {
+		w, l := newFixture(t), listenNarrow(t)
+		w.addr = l.Addr().String()
+		go func() { w.ended <- w.listener.Serve(l) }()
+		slow, other := w.dial(), w.dial()
+		slow.unread(w, other)
+		finished := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			finished <- w.listener.Shutdown(ctx)
+		}()
+		other.closed() // All are drained.
+		if got := strings.Fields(slow.reply()); len(got) != 300 {
+			t.Errorf("%d IDs arrived", len(got))
+		}
+		slow.closed()
+		if err := <-finished; err != nil {
+			t.Error(err)
+		}
+		<-w.ended
+	})
+}
+
+// TestSlowReaderMayRest: who was slow to read once, and has read all since, is idle, and has the time
+// of those.
+func TestSlowReaderMayRest(t *testing.T) {
+	bothShells(t, func(t *testing.T) {
+		w := newFixture(t, func(c *respserver.Config) { c.WriteTimeout = 100 * time.Millisecond }).serve(listenNarrow(t))
+		slow, never, other := w.dial(), w.dial(), w.dial()
+		slow.unread(w, other)
+		slow.reply()
+		never.unread(w, other)
+		for w.listener.Connections() > 2 { // until the one that reads nothing is cut off
+			other.ask("PING")
+		}
+		if got := slow.ask("PING"); got != "+PONG" {
+			t.Error(got)
 		}
 	})
 }
