@@ -257,9 +257,7 @@ func (l *loop) turn(k *sock, in []byte) {
 	}
 	out := k.out
 	k.out = nil
-	if l.out = out[:0]; cap(out) > 2*maxOut { // after a long ECHO
-		l.out = make([]byte, 0, maxOut)
-	}
+	l.out = out[:0] // one for all connections, so it stays as long as the longest answer made it
 	if len(out) > 0 {
 		sent, errno := rawWrite(k.fd, out)
 		switch {
