@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -172,6 +174,58 @@ func TestAgain(t *testing.T) {
 	}
 	t.Setenv("SAYS", "late")
 	gotest(0, "-again", "./worse")
+}
+
+// TestLate: tests may have failed since the machine was busy unless they, or the package, say what no
+// load excuses. Of those that passed nothing counts but a data race, which is printed wherever it is found.
+func TestLate(t *testing.T) {
+	line := func(test, text string) event { return event{Action: "output", Test: test, Output: text + "\n"} }
+	for text, want := range map[string]bool{
+		"not within 2 s": true,
+		"99 % were late": true,
+		"    testing.go:1712: race detected during execution of test": false,
+		"testing: race detected outside of test execution":            false,
+		"WARNING: DATA RACE":                                  false,
+		"fatal error: concurrent map writes":                  false,
+		"panic: runtime error: index out of range":            false,
+		"2 duplicates":                                        false,
+		"an ID came twice":                                    false,
+		"2 of 99 orders share an ID":                          false,
+		"3 rows were lost":                                    false,
+		"IDs out of order":                                    false,
+		"unordered: 3 after 5":                                false,
+		"sorted, the IDs are not in the order they were made": false,
+		"node-a issued 7, not above 9":                        false,
+		"0a1b was issued below 0a1c":                          false,
+		"I9: an ID below the watermark":                       false,
+		"the I10 of a bus":                                    true,
+		"nothing was lossy, and all ordered":                  true,
+	} {
+		whole := strings.Contains(text, "race detected") || strings.Contains(text, "DATA RACE")
+		for test, want := range map[string]bool{"TestBad": want, "TestBad/part": want, "": want, "TestGood": want || !whole} {
+			p := &pack{said: map[string]string{}, tiered: map[string]string{}, open: map[string]bool{}}
+			for _, e := range []event{
+				{Action: "run", Test: "TestGood"}, {Action: "run", Test: "TestBad"}, {Action: "run", Test: "TestBad/part"},
+				line("TestBad", "it failed"), line(test, text),
+				{Action: "fail", Test: "TestBad/part"}, {Action: "fail", Test: "TestBad"}, {Action: "pass", Test: "TestGood"},
+			} {
+				p.add(e)
+			}
+			if got := p.late(); got != want {
+				t.Errorf("%q, printed by %q: %v", text, test, got)
+			}
+			p.add(event{Action: "run", Test: "TestEndless"})
+			if p.late() {
+				t.Errorf("%q: with a test that did not end it may be run again", text)
+			}
+		}
+	}
+	// One package that must not be run again keeps all others from it.
+	var out bytes.Buffer
+	failed := []failure{{"./a", []string{"TestA"}, true}, {"./b", []string{"TestB"}, false}}
+	if passed, err := again(failed, nil, &out, &out, json.NewEncoder(io.Discard)); passed || err != nil || out.Len() > 0 {
+		t.Errorf("beside a package that must not be run again: %v, %v, %s", passed, err, &out)
+	}
 }
 
 // TestRun runs the real go command, whose output it reads.
