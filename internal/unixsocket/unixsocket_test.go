@@ -81,6 +81,12 @@ func TestPaths(t *testing.T) {
 		if err := unixsocket.Check(addr); !errors.Is(err, want) {
 			t.Errorf("Check(%q) = %v, want %v", addr, err, want)
 		}
+		if want == nil {
+			continue
+		}
+		if _, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: addr, Mode: 0o600}); !errors.Is(err, want) {
+			t.Errorf("Listen(%q) = %v, want %v", addr, err, want)
+		}
 	}
 	if path, ok := unixsocket.Path("127.0.0.1:9000"); ok || path != "" {
 		t.Errorf("host:port has the path %q", path)
