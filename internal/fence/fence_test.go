@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
@@ -468,6 +469,37 @@ func deadMover(t *testing.T, e env) {
 	}
 	if _, err := f.Raise(t.Context(), "next", at(20)); err != nil {
 		t.Errorf("after a mover left: %v", err)
+	}
+	if err := f.Leave(t.Context(), "next"); err != nil {
+		t.Fatal(err)
+	}
+	marks := make(counting, 1)
+	marks <- 1
+	movers := NewMovers(Config{
+		Tables:   []*Table{f.Table},
+		Source:   marks,
+		Interval: time.Millisecond,
+		Name:     "running",
+		Log:      slog.New(slog.DiscardHandler),
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		movers.Run(ctx)
+	}()
+	moved := false
+	for late := time.Now().Add(time.Minute); !moved; time.Sleep(time.Millisecond) {
+		movers.Stats(func(_ *Table, s Stats) {
+			if moved = s.Moves > 0; time.Now().After(late) {
+				t.Fatalf("it does not move: %+v", s)
+			}
+		})
+	}
+	stop()
+	<-ended
+	if _, err := f.Raise(t.Context(), "next", at(30)); err != nil {
+		t.Errorf("after a mover was stopped: %v", err)
 	}
 }
 
