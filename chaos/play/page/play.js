@@ -192,6 +192,8 @@ async function begin(options, { withScene = null, without = "" } = {}) {
     lists();
   }
   clear();
+  told = false; // what another run broke
+  $("#broken").hidden = true;
   if (!call("begin", JSON.stringify({ acts: "", until: 0, nodes: 4, ...options, seed: String(options.seed) }))) return false;
   [rule, scene, stepAt, ended, forgotten] = [without, withScene, -1, false, 0];
   pinned = null;
