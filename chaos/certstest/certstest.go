@@ -19,13 +19,27 @@ import (
 
 // Authority signs certificates.
 type Authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	PEM  []byte
+	cert  *x509.Certificate
+	key   *ecdsa.PrivateKey
+	chain []byte // what its certificates are followed by
+	PEM   []byte
 }
 
 // NewAuthority returns a new one, which no other signs for.
 func NewAuthority(t testing.TB, name string) *Authority {
+	t.Helper()
+	return newAuthority(t, name, nil)
+}
+
+// Intermediate returns an authority that a signs for. Its certificates have its own behind them.
+func (a *Authority) Intermediate(t testing.TB, name string) *Authority {
+	t.Helper()
+	i := newAuthority(t, name, a)
+	i.chain = append(i.PEM, a.chain...)
+	return i
+}
+
+func newAuthority(t testing.TB, name string, by *Authority) *Authority {
 	t.Helper()
 	a := &Authority{key: newKey(t)}
 	template := &x509.Certificate{
@@ -37,7 +51,11 @@ func NewAuthority(t testing.TB, name string) *Authority {
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
+	signer, key := template, a.key
+	if by != nil {
+		signer, key = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, signer, a.key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +105,7 @@ func (a *Authority) Issue(t testing.TB, name string, from, until time.Duration, 
 		t.Fatal(err)
 	}
 	return Pair{
-		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		Cert: append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), a.chain...),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}),
 	}
 }

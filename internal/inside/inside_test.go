@@ -298,6 +298,7 @@ func TestTLS(t *testing.T) {
 	}{
 		{"none", config.TLS{}, "127.0.0.1", ""},
 		{"good", good, "127.0.0.1", ""},
+		{"by an intermediate", files("chained", authority.Intermediate(t, "between"), time.Hour), "127.0.0.1", ""},
 		{"of another host", good, "10.0.0.1", "it is not for 10.0.0.1"},
 		{"to serve alone", files("serves", authority, time.Hour, x509.ExtKeyUsageServerAuth), "127.0.0.1", "clientAuth"},
 		{"to call alone", files("calls", authority, time.Hour, x509.ExtKeyUsageClientAuth), "127.0.0.1", "both ways"},

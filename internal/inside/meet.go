@@ -48,16 +48,24 @@ func checkTLS(files config.TLS, host string, now time.Time) error {
 	if c == nil || err != nil {
 		return err
 	}
-	leaf := c.Certificates[0].Leaf
+	leaf, between := c.Certificates[0].Leaf, x509.NewCertPool()
+	for _, der := range c.Certificates[0].Certificate[1:] {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("etcd.tls.cert: a certificate after the first: %w", err)
+		}
+		between.AddCert(cert)
+	}
 	if err := leaf.VerifyHostname(host); err != nil {
 		return fmt.Errorf("etcd.tls.cert: %w: it is not for %s; \"allocator etcd certs --hosts %s\" makes one",
 			err, host, host)
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		if _, err := leaf.Verify(x509.VerifyOptions{
-			Roots:       c.RootCAs,
-			CurrentTime: now,
-			KeyUsages:   []x509.ExtKeyUsage{usage},
+			Roots:         c.RootCAs,
+			Intermediates: between,
+			CurrentTime:   now,
+			KeyUsages:     []x509.ExtKeyUsage{usage},
 		}); err != nil {
 			return fmt.Errorf("etcd.tls.cert: %w: members show it to each other both ways, so etcd.tls.ca has to "+
 				"sign it for servers and for clients", err)
@@ -92,12 +100,11 @@ func (i *Inside) meet() (*http.Server, error) {
 
 func (i *Inside) waiting() member.Waiting {
 	return member.Waiting{
-		Host:     i.host,
-		Node:     i.cfg.Node,
-		Process:  i.process,
-		Join:     i.join,
-		Insecure: i.cfg.Etcd.TLS == config.TLS{},
-		Now:      time.Now(),
+		Host:    i.host,
+		Node:    i.cfg.Node,
+		Process: i.process,
+		Join:    i.join,
+		Now:     time.Now(),
 	}
 }
 

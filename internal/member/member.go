@@ -58,12 +58,11 @@ func (m Member) Label() string {
 
 // Waiting is what a member without data says of itself before a cluster exists.
 type Waiting struct {
-	Host     string    `json:"host"`     // its own address in the list
-	Node     string    `json:"node"`     // node.name
-	Process  string    `json:"process"`  // random
-	Join     []string  `json:"join"`     // its list, sorted
-	Insecure bool      `json:"insecure"` // It uses no TLS.
-	Now      time.Time `json:"now"`
+	Host    string    `json:"host"`    // its own address in the list
+	Node    string    `json:"node"`    // node.name
+	Process string    `json:"process"` // random
+	Join    []string  `json:"join"`    // its list, sorted
+	Now     time.Time `json:"now"`
 }
 
 // Answer is what one address of the list answered. Without Waiting and Members it did not.
@@ -141,7 +140,6 @@ const (
 	SameName     Reason = "same name"
 	SameHost     Reason = "same address"
 	Clocks       Reason = "clocks"
-	Plain        Reason = "TLS"
 )
 
 // Refusal says why a member does not start, and what to do. The node keeps asking, and uses the
