@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -554,17 +555,20 @@ func TestFairness(t *testing.T) {
 func TestShutdownWhileConnecting(t *testing.T) {
 	for i := range 20 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			ctx, stop := context.WithCancel(context.Background())
+			var dialing sync.WaitGroup
+			t.Cleanup(func() { stop(); dialing.Wait() }) // after the server has stopped
 			w := newFixture(t).serve(nil)
-			go func() {
+			dialing.Go(func() {
 				for {
-					c, err := net.Dial("tcp", w.addr)
+					c, err := (&net.Dialer{}).DialContext(ctx, "tcp", w.addr)
 					if err != nil {
 						return
 					}
 					_, _ = io.WriteString(c, "PING\r\n")
 					defer c.Close()
 				}
-			}()
+			})
 			time.Sleep(time.Duration(i) * time.Millisecond)
 		})
 	}
