@@ -347,7 +347,7 @@ func (n narrow) Accept() (net.Conn, error) {
 func listenNarrow(t *testing.T) net.Listener {
 	l := listenUnix(t)
 	if h, ok := l.(hidden); ok {
-		return hidden{narrow{h.Listener}}
+		return hidden{narrow(h)}
 	}
 	return narrow{l}
 }
