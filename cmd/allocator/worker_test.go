@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
@@ -127,7 +128,7 @@ func (g *granter) ReleaseWorker(_ context.Context, req *pb.ReleaseWorkerRequest)
 // runner is an `allocator worker run` in progress.
 type runner struct {
 	cmd      *exec.Cmd
-	out, err bytes.Buffer // to be read after wait
+	out, err output.Text
 }
 
 // startRunner starts one, in a directory of its own.
