@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -21,7 +22,7 @@ import (
 type Authority struct {
 	cert  *x509.Certificate
 	key   *ecdsa.PrivateKey
-	chain []byte // what its certificates are followed by
+	chain []byte // Its certificates are followed by this: those of authorities below the root.
 	PEM   []byte
 }
 
@@ -35,7 +36,7 @@ func NewAuthority(t testing.TB, name string) *Authority {
 func (a *Authority) Intermediate(t testing.TB, name string) *Authority {
 	t.Helper()
 	i := newAuthority(t, name, a)
-	i.chain = append(i.PEM, a.chain...)
+	i.chain = slices.Concat(i.PEM, a.chain)
 	return i
 }
 

@@ -111,7 +111,7 @@ func TestRefusals(t *testing.T) {
 	ahead := &client.Refusal{Reason: client.AfterTooFar, RetryAfter: time.Hour}
 	for name, tc := range map[string]struct {
 		err    error
-		delay  time.Duration // of a refusal that is not want; 0: any
+		delay  time.Duration // A refusal other than want has this delay. 0: any.
 		want   *node.Refusal // nil: by the next two
 		reason node.Reason
 		says   string

@@ -482,12 +482,7 @@ func deadMover(t *testing.T, e env) {
 		Name:     "running",
 		Log:      slog.New(slog.DiscardHandler),
 	})
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		movers.Run(ctx)
-	}()
+	stop := running(t, movers)
 	moved := false
 	for late := time.Now().Add(time.Minute); !moved; time.Sleep(time.Millisecond) {
 		movers.Stats(func(_ *Table, s Stats) {
@@ -497,7 +492,6 @@ func deadMover(t *testing.T, e env) {
 		})
 	}
 	stop()
-	<-ended
 	if _, err := f.Raise(t.Context(), "next", at(30)); err != nil {
 		t.Errorf("after a mover was stopped: %v", err)
 	}

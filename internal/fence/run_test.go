@@ -55,12 +55,7 @@ func TestSlowTables(t *testing.T) {
 		Name:     "test",
 		Log:      slog.New(slog.DiscardHandler),
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		m.Run(ctx)
-	}()
+	stop := running(t, m)
 	mark := func() (at int64) {
 		m.Stats(func(_ *Table, s Stats) { at = s.Mark })
 		return at
@@ -73,8 +68,21 @@ func TestSlowTables(t *testing.T) {
 	if next := <-m.tables[0].marks; next.UnixMs < 9 {
 		t.Errorf("after 10 marks the table gets number %d", next.UnixMs)
 	}
-	cancel()
-	<-ended
+	stop()
+}
+
+// running runs m until it is told to stop, which returns when it has.
+func running(t *testing.T, m *Movers) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		m.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // TestFailuresOfATable: what a move waited for is not shown any more once it has failed, and a mover that

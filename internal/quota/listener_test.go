@@ -56,22 +56,24 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestRefusalsLetOthersRun: however many connections are refused one after the other, others have the
-// processor in between.
+// TestRefusalsLetOthersRun: however many connections are refused one after the other, or make others
+// leave, others have the processor in between.
 func TestRefusalsLetOthersRun(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	sockets := []*socket{{from: "10.0.0.1"}, {from: "10.0.0.1"}, {from: "10.0.0.2"}}
-	l := newRig(Config{}).Listen(&queue{waiting: sockets}, ListenerConfig{PerSource: 1, Grace: time.Hour})
-	if _, err := l.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	var ran atomic.Bool
-	go ran.Store(true)
-	if _, err := l.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	if l.Stats().Refused != 1 || !ran.Load() {
-		t.Errorf("%d were refused, and another goroutine ran: %v", l.Stats().Refused, ran.Load())
+	for grace, refused := range map[time.Duration]int64{time.Hour: 1, 0: 0} {
+		sockets := []*socket{{from: "10.0.0.1"}, {from: "10.0.0.1"}, {from: "10.0.0.2"}}
+		l := newRig(Config{}).Listen(&queue{waiting: sockets}, ListenerConfig{PerSource: 1, Grace: grace})
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		var ran atomic.Bool
+		go ran.Store(true)
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		if got := int64(l.Stats().Refused); got != refused || !ran.Load() {
+			t.Errorf("grace %v: %d were refused, and another goroutine ran: %v", grace, got, ran.Load())
+		}
 	}
 }
 

@@ -86,7 +86,7 @@ func TestBytesWithTexts(t *testing.T) {
 			m.Ids = nil
 			same(t, &r, &m)
 			b = r.BytesWithTexts(length, func(b []byte, id flake.ID) []byte {
-				return append(b, strings.Repeat("-", int(id/32)%(length+1))...) // of every length up to that
+				return append(b, strings.Repeat("-", int(id/32)%(length+1))...) // Each length up to this occurs.
 			})
 			if err := proto.Unmarshal(b, &m); err != nil || len(m.Ids) != count {
 				t.Fatalf("%d of %d texts of other lengths, %v", len(m.Ids), count, err)

@@ -67,6 +67,19 @@ func newFixture(t testing.TB, change ...func(*respserver.Config)) *fixture {
 	return x.listen(server.Config{}, change...)
 }
 
+// exhaust gives x another node, by clock c, that has issued all of its lead: requests wait for
+// that clock, for maxWait at most.
+func (x *fixture) exhaust(c clock.Source, maxWait time.Duration) {
+	x.t.Helper()
+	x.node = node.New(node.Config{Name: "node-a", Gen: x.node.Config().Gen, MaxWait: maxWait}, c, zeros{})
+	x.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
+	for range 251 {
+		if _, err := x.node.Next(x.t.Context(), 1<<15, 0); err != nil {
+			x.t.Fatal(err)
+		}
+	}
+}
+
 // newGuardedFixture is newFixture with a guard.
 func newGuardedFixture(t testing.TB, guard *access.Guard, change ...func(*respserver.Config)) *fixture {
 	t.Helper()

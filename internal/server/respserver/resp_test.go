@@ -20,7 +20,6 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/describe"
-	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
@@ -308,13 +307,7 @@ func TestPipelineWaitsOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const wait = 40 * time.Millisecond
 				w := newFixture(t)
-				w.node = node.New(node.Config{Name: "node-a", Gen: w.node.Config().Gen, MaxWait: wait}, frozen{time.Now()}, zeros{})
-				w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
-				for range 251 { // the entropy of the lead
-					if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
-						t.Fatal(err)
-					}
-				}
+				w.exhaust(frozen{time.Now()}, wait)
 				here, there := net.Pipe()
 				p := &pipe{conn: make(chan net.Conn, 1), ended: make(chan struct{})}
 				p.conn <- there

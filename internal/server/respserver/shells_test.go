@@ -203,13 +203,7 @@ func TestShellsAgree(t *testing.T) {
 func TestWaitDelaysNobody(t *testing.T) {
 	bothShells(t, func(t *testing.T) {
 		w := newFixture(t)
-		w.node = node.New(node.Config{Name: "node-a", Gen: w.node.Config().Gen, MaxWait: time.Minute}, w.clock, zeros{})
-		w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
-		for range 251 { // the entropy of the lead
-			if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w.exhaust(w.clock, time.Minute)
 		w.listen(server.Config{}).serve(nil)
 		waiting, other := w.dial(), w.dial()
 		// After a refusal the rest of its pipeline does not wait. What follows is no part of it.
@@ -413,13 +407,7 @@ func TestSlowReaderMayRest(t *testing.T) {
 func TestLongPipelineWaitsOnce(t *testing.T) {
 	bothShells(t, func(t *testing.T) {
 		w := newFixture(t)
-		w.node = node.New(node.Config{Name: "node-a", Gen: w.node.Config().Gen, MaxWait: time.Minute}, w.clock, zeros{})
-		w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
-		for range 251 { // the entropy of the lead
-			if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w.exhaust(w.clock, time.Minute)
 		w.listen(server.Config{}).serve(listenUnix(t))
 		c := w.dial()
 		for _, length := range []int{100, 4000, 4096, 5000, 8192, 12_000} {

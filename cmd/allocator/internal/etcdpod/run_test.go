@@ -187,7 +187,7 @@ func TestKeeperDo(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for _, tc := range []struct {
 		name   string
-		latest time.Duration // how long before; negative: there is none
+		latest time.Duration // It was written so long ago. Negative: there is none.
 		tried  bool
 	}{
 		{"none", -1, true},
