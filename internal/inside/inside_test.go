@@ -96,34 +96,48 @@ func TestBeginsWithoutLeftovers(t *testing.T) {
 	}
 }
 
-// A directory that is a copy is not started while the member that it is a copy of answers at its
-// address, which need not be in the list.
-func TestDecideCopied(t *testing.T) {
-	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != membersPath {
-			http.NotFound(w, r)
-			return
+// A directory is not started while its member answers elsewhere: where it was before, which need not be
+// in the list, or where the others say that it is.
+func TestDecideElsewhere(t *testing.T) {
+	for _, name := range []string{"a copy", "left behind"} {
+		l, err := net.Listen("tcp", "127.0.0.2:0")
+		if err != nil {
+			t.Skipf("this machine has one address of loopback: %v", err)
 		}
-		w.Header().Set(clusterID, "7")
-		_, _ = io.WriteString(w, `[{"id":1,"peerURLs":["http://a:1"],"name":"a","clientURLs":["http://a:2"]}]`)
-	}))
-	defer old.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	i := &Inside{
-		cfg:  Config{Log: slog.New(slog.NewTextHandler(until{"still runs", cancel}, nil))},
-		dir:  Dir(t.TempDir()),
-		host: "127.0.0.1",
-		ip:   "127.0.0.1",
-		join: []string{"127.0.0.1"},
-	}
-	copied := member.Data{Host: "a", Peer: old.URL, Cluster: 7, ID: 1}
-	if data, err := i.decide(ctx, &copied); data != nil || err != nil {
-		t.Errorf("it runs: %+v, %v; want to wait", data, err)
-	}
-	old.Close()
-	if data, err := i.decide(t.Context(), &copied); data == nil || err != nil {
-		t.Errorf("it does not run any more: %+v, %v; want to start", data, err)
+		elsewhere := "http://" + l.Addr().String()
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != membersPath {
+				http.NotFound(w, r)
+				return
+			}
+			w.Header().Set(clusterID, "7")
+			_, _ = fmt.Fprintf(w, `[{"id":1,"peerURLs":[%q],"name":"a","clientURLs":["http://a:2"]}]`, elsewhere)
+		}))
+		_ = s.Listener.Close()
+		s.Listener = l
+		s.Start()
+		ctx, cancel := context.WithCancel(t.Context())
+		i := &Inside{
+			cfg:  Config{Log: slog.New(slog.NewTextHandler(until{"still runs", cancel}, nil))},
+			dir:  Dir(t.TempDir()),
+			host: "127.0.0.1",
+			ip:   "127.0.0.1",
+			join: []string{"127.0.0.1"},
+		}
+		data := member.Data{Host: "a", Peer: elsewhere, Cluster: 7, ID: 1}
+		if name == "left behind" {
+			i.join = append(i.join, "127.0.0.2")
+			i.cfg.Etcd.Inside.PeerPort = l.Addr().(*net.TCPAddr).Port
+			data.Peer = i.cfg.Etcd.PeerURL(i.host)
+		}
+		if got, err := i.decide(ctx, &data); got != nil || err != nil {
+			t.Errorf("%s: its member runs, and got %+v, %v; want to wait", name, got, err)
+		}
+		s.Close()
+		if got, err := i.decide(t.Context(), &data); got == nil || err != nil {
+			t.Errorf("%s: its member does not run any more, and got %+v, %v; want to start", name, got, err)
+		}
+		cancel()
 	}
 }
 
