@@ -39,6 +39,12 @@ func TestDoctor(t *testing.T) {
 	all := []string{"etcd-endpoint", "etcd-cluster", "etcd-version", "etcd-leader", "etcd-space", "etcd-compaction", "etcd-role",
 		"space", "era", "records", "ceilings", "quarantine", "node", "clock", "clock-kernel", "gossip"}
 	healthy := states(cli.ExitOK)
+	for range 5 { // etcd-endpoint warns of an answer that was slow, as on a busy machine
+		if healthy["etcd-endpoint"] == "ok" {
+			break
+		}
+		healthy = states(cli.ExitOK)
+	}
 	for _, name := range all {
 		if healthy[name] == "" {
 			t.Errorf("no check %q", name)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -52,7 +51,7 @@ func newMoody() *moody {
 	n := node.New(node.Config{
 		Name: "moody", MaxWait: 100 * time.Millisecond,
 		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250},
-	}, clock.NewSystem(clock.SystemConfig{}), rand.NewPCG(1, 2))
+	}, clock.NewSystem(clock.SystemConfig{}), gen.Random())
 	now := clock.Millis(time.Now().UnixMilli())
 	n.Begin(lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 3_600_000})
 	return &moody{Node: n}
