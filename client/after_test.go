@@ -176,9 +176,15 @@ func TestBlockAfter(t *testing.T) {
 	}
 }
 
-// TestPrefetched: it gives what is there and never waits.
+// TestPrefetched: it gives what is there and never waits, the next block when that is there.
 func TestPrefetched(t *testing.T) {
-	f := newFake(t, 1)
+	f, second := newFake(t, 1), make(chan struct{})
+	f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
+		if number > 1 {
+			<-second
+		}
+		return act{}
+	})
 	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour, MaxPrefetch: 64})
 	if b, ok := c.Prefetched(1); ok {
 		t.Fatalf("%v before any request", b)
@@ -201,6 +207,14 @@ func TestPrefetched(t *testing.T) {
 	if got != 64 { // 1 and 7 times 9
 		t.Errorf("%d of 64 IDs were given", got)
 	}
+	close(second)
+	until(t, "the next block is there", func() bool {
+		b, ok := c.Prefetched(9)
+		if ok && b.First <= last {
+			t.Errorf("%v after %v", b, last)
+		}
+		return ok
+	})
 	for _, mode := range []client.Mode{client.Direct, client.Coalesce} {
 		other := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
 		if b, ok := other.Prefetched(1); ok {

@@ -108,25 +108,30 @@ func (c *Client) BlockAfter(ctx context.Context, n int, after flake.ID) (Block, 
 }
 
 // Prefetched is Block without a wait: it returns false where the client does not hold n IDs that are
-// next to each other, and in the other modes always.
+// next to each other, and in the other modes always. It may also return false while another call
+// begins with the next block.
 func (c *Client) Prefetched(n int) (Block, bool) {
 	if c.prefetch == nil || n < 1 {
 		return Block{}, false
 	}
-	return c.prefetch.takeFrom(c.prefetch.cur.Load(), n)
+	if b, ok := c.prefetch.takeFrom(c.prefetch.cur.Load(), n); ok {
+		return b, true
+	}
+	return c.prefetch.takeSpare(n, 0)
 }
 
-// PrefetchedAfter is Prefetched if the next ID is above after. Else it changes nothing and returns
-// false, and BlockAfter is to be called.
+// PrefetchedAfter is Prefetched with IDs above after: those that are next, or the next block. Else it
+// changes nothing and returns false, and BlockAfter is to be called.
 func (c *Client) PrefetchedAfter(n int, after flake.ID) (Block, bool) {
 	if c.prefetch == nil || n < 1 {
 		return Block{}, false
 	}
-	s := c.prefetch.cur.Load()
-	if !s.isAbove(int64(after)) {
-		return Block{}, false
+	if s := c.prefetch.cur.Load(); s.isAbove(int64(after)) {
+		if b, ok := c.prefetch.takeFrom(s, n); ok {
+			return b, true
+		}
 	}
-	return c.prefetch.takeFrom(s, n)
+	return c.prefetch.takeSpare(n, int64(after))
 }
 
 // passOver drops prefetched IDs that are not above after: a block was received as a whole, and its

@@ -96,7 +96,7 @@ func (p *prefetcher) close() {
 	p.mu.Unlock()
 	p.waiting.Wait()
 	p.mu.Lock()
-	p.seal()
+	p.seal(1)
 	p.mu.Unlock()
 	p.end()
 	p.work.Wait()
@@ -164,6 +164,23 @@ func (p *prefetcher) takeFrom(s *segment, n int) (Block, bool) {
 		}
 		return s.block.part(int(i), n), true
 	}
+}
+
+// takeSpare is take without a wait, where cur has not as many IDs above after: it takes them of the
+// spare, which then becomes cur. Else it changes nothing.
+func (p *prefetcher) takeSpare(n int, after int64) (Block, bool) {
+	if !p.mu.TryLock() {
+		return Block{}, false
+	}
+	defer p.mu.Unlock()
+	s := p.spare
+	if p.closed || s == nil || s.block.Count < n || int64(s.block.First) <= after || p.c.uptime.now() >= s.fresh {
+		return Block{}, false
+	}
+	if !p.isAbove(after) {
+		p.seal(n)
+	}
+	return p.next(n)
 }
 
 // fetchNext starts to fetch the block after s.
@@ -266,16 +283,16 @@ func (p *prefetcher) next(n int) (Block, bool) {
 			p.spare = nil
 			return Block{}, false
 		}
-		p.seal()
+		p.seal(n)
 		p.spare.used = now
 		p.cur.Store(p.spare)
 		p.spare = nil
 	}
 }
 
-// seal ends cur, and sets the size of the next block by how long cur was used. IDs
-// that are left are dropped. p.mu is held.
-func (p *prefetcher) seal() {
+// seal ends cur, and sets the size of the next block by how long cur was used. It is used up if it
+// has not the n IDs that a call needs. IDs that are left are dropped. p.mu is held.
+func (p *prefetcher) seal(n int) {
 	s := p.cur.Load()
 	count := int64(s.block.Count)
 	taken := s.cursor.Swap(sealed)
@@ -292,7 +309,7 @@ func (p *prefetcher) seal() {
 	switch lived := now - s.used; {
 	case stale:
 		p.size = min(p.size, max(int(2*taken), 1))
-	case taken == count && lived < busy:
+	case count-taken < int64(n) && lived < busy:
 		p.size *= 2
 	case lived > calm:
 		p.size /= 2
@@ -377,7 +394,7 @@ func (p *prefetcher) raiseFloor(id, order int64) {
 	}
 	p.floor = max(p.floor, id)
 	if s := p.cur.Load(); int64(s.block.First)+min(s.cursor.Load(), int64(s.block.Count))*s.block.Stride <= id {
-		p.seal()
+		p.seal(1)
 	}
 	if p.spare != nil && int64(p.spare.block.First) <= id {
 		p.discard(p.spare, false)
@@ -390,7 +407,7 @@ func (p *prefetcher) reset(floor int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.floor = floor
-	p.seal()
+	p.seal(1)
 	if p.spare != nil {
 		p.discard(p.spare, false)
 		p.spare = nil

@@ -71,7 +71,7 @@ func TestSizes(t *testing.T) {
 			}
 			time.Sleep(tc.after)
 			for range 2 { // The second time changes nothing.
-				p.seal()
+				p.seal(1)
 				if p.size != tc.want || p.c.stats.dropped.Load() != tc.dropped || p.c.stats.stale.Load() != tc.stale ||
 					p.taken() != int64(tc.taken) {
 					t.Errorf("%+v: size %d, %d dropped, %d stale, %d taken", tc, p.size, p.c.stats.dropped.Load(), p.c.stats.stale.Load(),
@@ -124,6 +124,75 @@ func TestNextBlock(t *testing.T) {
 			}
 			if p.c.stats.dropped.Load() != tc.dropped || p.c.stats.stale.Load() != tc.stale {
 				t.Errorf("%s: %d dropped, %d stale", tc.name, p.c.stats.dropped.Load(), p.c.stats.stale.Load())
+			}
+		})
+	}
+}
+
+// TestPrefetchedIsNext: what is there without a wait is what is left of the block in use, or the next block
+// where that has not enough, or none above after. Else nothing changes.
+func TestPrefetchedIsNext(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		n          int
+		above      flake.ID
+		spare      int           // IDs of the next block, from 101 on; 0: there is none
+		after      time.Duration // of the block in use; the next one is half a second younger
+		before     func(*prefetcher)
+		first      flake.ID // 0: no block
+		left, size int      // of the block in use, which had 3 of 10 left, and of the next request
+	}{
+		{"enough", 3, 0, 10, 0, nil, 8, 0, 400},
+		{"one more", 4, 0, 10, 0, nil, 101, 6, 800},
+		{"one more, after a while", 4, 0, 10, busy, nil, 101, 6, 400},
+		{"no next one", 4, 0, 0, 0, nil, 0, 3, 400},
+		{"the next is too small", 11, 0, 10, 0, nil, 0, 3, 400},
+		{"the next as a whole", 10, 0, 10, 0, nil, 101, 0, 800},
+		{"another call", 4, 0, 10, 0, func(p *prefetcher) { p.mu.Lock() }, 0, 3, 400},
+		{"closed", 4, 0, 10, 0, func(p *prefetcher) { p.closed = true }, 0, 3, 400},
+		{"both are old", 4, 0, 10, 3 * time.Second / 2, nil, 0, 3, 400},
+		{"above the last that was given", 1, 7, 10, 0, nil, 8, 2, 400},
+		{"above the one that is next", 1, 8, 10, 0, nil, 101, 9, 400},
+		{"above the block", 1, 100, 10, 0, nil, 101, 9, 400},
+		{"above the first of the next", 1, 101, 10, 0, nil, 0, 3, 400},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := prefetching()
+			p.size, p.c.prefetch = 400, p
+			p.cur.Store(p.block(1, 10))
+			if tc.spare > 0 {
+				p.spare = p.block(101, tc.spare)
+				p.spare.fresh += time.Second / 2
+			}
+			if b, ok := p.c.Prefetched(7); !ok || b.First != 1 {
+				t.Fatalf("%s: %v, %v", tc.name, b, ok)
+			}
+			spare := p.spare
+			time.Sleep(tc.after)
+			if tc.before != nil {
+				tc.before(p)
+			}
+			for range 2 {
+				var b Block
+				var ok bool
+				if tc.above == 0 {
+					b, ok = p.c.Prefetched(tc.n)
+				} else {
+					b, ok = p.c.PrefetchedAfter(tc.n, tc.above)
+				}
+				if ok != (tc.first != 0) || ok && (b.First != tc.first || b.Count != tc.n) {
+					t.Errorf("%s: %v, %v", tc.name, b, ok)
+				}
+				if ok {
+					break
+				}
+			}
+			s := p.cur.Load()
+			if used := spare != nil && s == spare; used != (tc.first > 100) || !used && p.spare != spare {
+				t.Errorf("%s: the next one is in use: %v", tc.name, used)
+			}
+			if left := s.block.Count - int(s.cursor.Load()); left != tc.left || p.size != tc.size {
+				t.Errorf("%s: %d are left, and the size is %d", tc.name, left, p.size)
 			}
 		})
 	}
