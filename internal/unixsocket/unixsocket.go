@@ -152,12 +152,11 @@ func removeStale(ctx context.Context, path string) error {
 	case !ours(info):
 		return fmt.Errorf("%w: %s: have its owner remove it, or use another path", ErrOwner, path)
 	}
-	if info.Mode().Perm() == 0 { // A process that we replace ended before it set the mode, so nobody could connect.
-		return os.Remove(path)
+	err = connect(ctx, path)
+	if errors.Is(err, fs.ErrPermission) && info.Mode().Perm() == 0 {
+		err = connectClosed(ctx, path)
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err == nil {
-		_ = conn.Close()
 		return inUse(path)
 	}
 	if !refused(err) { // EAGAIN, EACCES: somebody may well listen.
@@ -165,6 +164,28 @@ func removeStale(ctx context.Context, path string) error {
 			ErrInUse, err, path)
 	}
 	return os.Remove(path)
+}
+
+// connectClosed connects to a socket with mode 0, as one has that we replace if its process ended before
+// it set the mode. Only the root user may connect to one, but its owner may change the mode.
+func connectClosed(ctx context.Context, path string) error {
+	if err := os.Chmod(path, 0o600); err != nil {
+		return err
+	}
+	err := connect(ctx, path)
+	if !refused(err) { // It stays, as it was.
+		err = errors.Join(err, os.Chmod(path, 0))
+	}
+	return err
+}
+
+// connect returns nil if somebody listens.
+func connect(ctx context.Context, path string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err
 }
 
 func inUse(path string) error {

@@ -179,9 +179,19 @@ func TestLockOutlivesTheSocket(t *testing.T) {
 }
 
 // TestUnfinished: a process that ended before it set the mode of its socket keeps nobody from
-// listening there, though nobody but root could connect to find that out.
+// listening there, and one that listens keeps its socket, though nobody but root may connect to find
+// out which it is. The root user runs it again as somebody else.
 func TestUnfinished(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
+	left(t, path)
+	if err := os.Chmod(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	again := listen(t, path, 0o600)
+	if err := errors.Join(again.Close(), again.Close()); err != nil {
+		t.Errorf("closed twice: %v", err)
+	}
+
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -190,12 +200,50 @@ func TestUnfinished(t *testing.T) {
 	if err := os.Chmod(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	again, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+	_, err = unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
+	if !errors.Is(err, unixsocket.ErrInUse) {
+		t.Errorf("beside one that listens: %v", err)
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0 {
+		t.Errorf("the socket of one that listens: %v, %v", info, err)
+	}
+	if os.Getuid() == 0 {
+		asNobody(t, scratch(t), another+"=x")
+	}
+}
+
+// another is the variable that a test has which another user runs.
+const another = "UNIXSOCKET_TEST_PATH"
+
+// scratch makes a directory that all may write.
+func scratch(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "socket")
+	if err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		err = os.Chmod(dir, 0o777)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(again.Close(), again.Close()); err != nil {
-		t.Errorf("closed twice: %v", err)
+	return dir
+}
+
+// asNobody runs a test again as a user who may write the directory.
+func asNobody(t *testing.T, dir, env string) {
+	t.Helper()
+	self, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "test"), self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(dir, "test"), "-test.run=^"+t.Name()+"$")
+	cmd.Env, cmd.Dir = []string{env, "TMPDIR=" + dir}, dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("as another user: %v\n%s", err, out)
 	}
 }
 
@@ -263,8 +311,7 @@ func TestOtherFiles(t *testing.T) {
 // TestAnothersSocket starts this test again as a user who may write the directory and does not own
 // the socket that was left there.
 func TestAnothersSocket(t *testing.T) {
-	const env = "UNIXSOCKET_TEST_PATH"
-	if path := os.Getenv(env); path != "" {
+	if path := os.Getenv(another); path != "" {
 		_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
 		if !errors.Is(err, unixsocket.ErrOwner) {
 			t.Errorf("as another user: %v", err)
@@ -287,14 +334,7 @@ func TestAnothersSocket(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only the root user can become another one")
 	}
-	dir, err := os.MkdirTemp("", "socket")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	dir := scratch(t)
 	path := filepath.Join(dir, "s")
 	left(t, path)
 	closed := filepath.Join(dir, "closed") // has a lock that all may take
@@ -302,19 +342,7 @@ func TestAnothersSocket(t *testing.T) {
 	if err := errors.Join(os.Mkdir(closed, 0o755), os.WriteFile(lock, nil, 0o600), os.Chmod(lock, 0o666)); err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.ReadFile(os.Args[0])
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "test"), self, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(filepath.Join(dir, "test"), "-test.run=^TestAnothersSocket$")
-	cmd.Env, cmd.Dir = []string{env + "=" + path}, dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	asNobody(t, dir, another+"="+path)
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("the socket is gone: %v", err)
 	}
