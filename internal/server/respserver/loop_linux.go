@@ -179,7 +179,9 @@ func (l *loop) add(k *sock) {
 	l.proceed(k)
 }
 
-// arm sets what epoll reports of a connection, besides its end.
+// arm sets what epoll reports of a connection, besides its end. The end of a TCP connection is a
+// reset alone: a client that has left cannot be distinguished from one that sends no more and waits
+// for its answers, which it gets.
 func (l *loop) arm(k *sock, events uint32) {
 	if k.armed != events {
 		k.armed = events

@@ -20,8 +20,6 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/respserver"
@@ -55,6 +53,16 @@ func TestGoroutines(t *testing.T) {
 			}
 			test(t)
 		})
+	}
+}
+
+// TestSeveralLoops runs with four loops what elsewhere has one on a small machine.
+func TestSeveralLoops(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	for name, test := range map[string]func(*testing.T){
+		"agree": TestShellsAgree, "room": TestRoomIsMade, "shutdown": TestShutdownWhileConnecting,
+	} {
+		t.Run(name, test)
 	}
 }
 
@@ -258,36 +266,61 @@ func TestRefusalWithoutRoom(t *testing.T) {
 }
 
 // TestClientLeavesWhileItWaits: the connection of a client that has left ends, also while a
-// request of it waits, and nothing is issued for it.
+// request of it waits, and nothing is issued for it. Over TCP that shows in a reset alone.
 func TestClientLeavesWhileItWaits(t *testing.T) {
-	w := newFixture(t)
-	w.node = node.New(node.Config{Name: "node-a", Gen: w.node.Config().Gen, MaxWait: time.Minute}, w.clock, zeros{})
-	w.node.Begin(lease.Grant{SID: 7, Term: 1, Base: start, Ceil: start + 30_000})
-	for range 251 {
-		if _, err := w.node.Next(t.Context(), 1<<15, 0); err != nil {
+	for network, leave := range map[string]func(*client){
+		"unix": func(c *client) { _ = c.Close() },
+		"tcp":  func(c *client) { _ = c.Conn.(*net.TCPConn).SetLinger(0); _ = c.Close() },
+	} {
+		t.Run(network, func(t *testing.T) {
+			w := newFixture(t)
+			w.exhaust(w.clock, time.Minute)
+			l := listen(t)
+			if network == "unix" {
+				_ = l.Close()
+				l = listenUnix(t)
+			}
+			w.listen(server.Config{}).serve(l)
+			c := w.dial()
+			c.send("PING\r\nID.NEXT\r\n")
+			c.reply()
+			leave(c)
+			if runtime.GOOS != "linux" {
+				return // A goroutine notices when it writes.
+			}
+			for w.listener.Connections() > 0 {
+				time.Sleep(time.Millisecond)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := w.listener.Shutdown(ctx); err != nil {
+				t.Errorf("its request still waits: %v", err)
+			}
+			w.clock.Advance(10 * time.Millisecond)
+			if n := w.node.Stats().Issued; n != 251<<15 {
+				t.Errorf("%d IDs were issued", n)
+			}
+		})
+	}
+}
+
+// TestClientSendsNoMoreWhileItWaits: a client that has sent all that it will gets its answers.
+func TestClientSendsNoMoreWhileItWaits(t *testing.T) {
+	bothShells(t, func(t *testing.T) {
+		w := newFixture(t)
+		w.exhaust(w.clock, time.Minute)
+		w.listen(server.Config{}).serve(nil)
+		c, other := w.dial(), w.dial()
+		c.send("PING\r\nID.NEXT\r\n")
+		c.reply()
+		if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	w.listen(server.Config{}).serve(listenUnix(t))
-	c := w.dial()
-	c.send("PING\r\nID.NEXT\r\n")
-	c.reply()
-	_ = c.Close()
-	if runtime.GOOS != "linux" {
-		return // A goroutine notices when it writes.
-	}
-	for w.listener.Connections() > 0 {
-		time.Sleep(time.Millisecond)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if err := w.listener.Shutdown(ctx); err != nil {
-		t.Errorf("its request still waits: %v", err)
-	}
-	w.clock.Advance(10 * time.Millisecond)
-	if n := w.node.Stats().Issued; n != 251<<15 {
-		t.Errorf("%d IDs were issued", n)
-	}
+		other.ask("PING") // A loop has had a turn since.
+		w.clock.Advance(10 * time.Millisecond)
+		c.parse(c.reply())
+		c.closed()
+	})
 }
 
 // TestSlowReader: a client that asks for much and reads nothing gets no more than the sockets
