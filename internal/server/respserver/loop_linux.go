@@ -16,6 +16,9 @@ import (
 // maxEvents is how many connections are looked at for each call of epoll.
 const maxEvents = 128
 
+// unarmed is the state of a connection that epoll does not know.
+const unarmed = ^uint32(0)
+
 // loop is the shell of many connections: one thread, which waits by epoll for those that have
 // bytes. A connection has one read, one advance and one write in its turn, none of which
 // waits. What a client does not read waits in its sock, and nothing is read of it until then.
@@ -164,18 +167,12 @@ func (l *loop) runPosted() {
 
 // add begins to serve a connection.
 func (l *loop) add(k *sock) {
-	k.served = true
+	k.served, k.armed = true, unarmed
 	k.reset()
 	if len(l.socks) <= k.fd {
 		l.socks = slices.Grow(l.socks, k.fd+1-len(l.socks))[:k.fd+1]
 	}
 	l.socks[k.fd] = k
-	err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, k.fd, &unix.EpollEvent{Fd: int32(k.fd)})
-	if err != nil {
-		l.s.log.Warn("a RESP connection was closed, since epoll refused it", "error", err)
-		l.close(k)
-		return
-	}
 	l.proceed(k)
 }
 
@@ -183,9 +180,18 @@ func (l *loop) add(k *sock) {
 // reset alone: a client that has left cannot be distinguished from one that sends no more and waits
 // for its answers, which it gets.
 func (l *loop) arm(k *sock, events uint32) {
-	if k.armed != events {
-		k.armed = events
-		_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_MOD, k.fd, &unix.EpollEvent{Events: events, Fd: int32(k.fd)})
+	if k.armed == events {
+		return
+	}
+	op := unix.EPOLL_CTL_MOD
+	if k.armed == unarmed {
+		op = unix.EPOLL_CTL_ADD
+	}
+	k.armed = events
+	err := unix.EpollCtl(l.epoll, op, k.fd, &unix.EpollEvent{Events: events, Fd: int32(k.fd)})
+	if err != nil && op == unix.EPOLL_CTL_ADD {
+		l.s.log.Warn("a RESP connection was closed, since epoll refused it", "error", err)
+		l.close(k)
 	}
 }
 
@@ -349,6 +355,9 @@ func (l *loop) close(k *sock) {
 		k.cancel()
 	}
 	l.socks[k.fd] = nil
+	// A child process has the socket too from its fork until it runs another program. For that time
+	// epoll would report it by a descriptor that may be another connection's by then.
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, k.fd, nil)
 	k.release()
 	k.held, k.unsent = nil, nil
 	_ = k.nc.Close()

@@ -323,6 +323,65 @@ func TestClientSendsNoMoreWhileItWaits(t *testing.T) {
 	})
 }
 
+// forked is a listener of a process that is being forked when the first connection is accepted: the
+// child has that one, too.
+type forked struct {
+	net.Listener
+	child *os.File
+}
+
+func (f *forked) Accept() (net.Conn, error) {
+	c, err := f.Listener.Accept()
+	if err == nil && f.child == nil {
+		f.child, err = c.(*net.UnixConn).File()
+	}
+	return c, err
+}
+
+// TestEndOfAForkedConnection: what becomes of a connection that is closed, and that a child process has
+// still, is no event of another one with its descriptor.
+func TestEndOfAForkedConnection(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one loop
+	w := newFixture(t)
+	w.exhaust(w.clock, time.Minute)
+	l := &forked{Listener: listenUnix(t)}
+	w.listen(server.Config{}).serve(l)
+	// The system gives the lowest descriptor that is free. Those of these files are for the next client
+	// and for the connection as it is accepted, so that the loop's is the one that is free again.
+	hold := func() *os.File {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	held := []*os.File{hold(), hold()}
+	gone := w.dial()
+	gone.ask("PING")
+	defer func() { _ = l.child.Close() }()
+	hold() // the descriptor with which it was accepted
+	if got := gone.ask("QUIT"); got != "+OK" {
+		t.Fatal(got)
+	}
+	for w.listener.Connections() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for _, f := range held {
+		_ = f.Close()
+	}
+	waiting := w.dial()
+	waiting.send("PING\r\nID.NEXT\r\n")
+	waiting.reply()
+	_ = gone.Close()
+	other := w.dial()
+	for range 3 {
+		other.ask("PING")
+	}
+	w.clock.Advance(10 * time.Millisecond)
+	waiting.parse(waiting.reply())
+}
+
 // TestSlowReader: a client that asks for much and reads nothing gets no more than the sockets
 // hold, delays nobody, gets all of it once it reads, and is cut off when it never does.
 func TestSlowReader(t *testing.T) {
