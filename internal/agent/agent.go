@@ -65,6 +65,8 @@ type Agent struct {
 
 	mu      sync.Mutex    // guards the rest
 	problem *node.Refusal // why the last request for a block failed; nil: it did not
+	noted   clock.Mono    // when that was
+	probing bool          // Run is asking for a block
 	changed chan struct{} // closed when problem becomes another
 }
 
@@ -131,7 +133,11 @@ func (a *Agent) wait(ctx context.Context, count int, after flake.ID) (gen.Block,
 	if a.stopped.Load() {
 		return gen.Block{}, a.Refused(stopping())
 	}
-	a.used.Store(int64(a.cfg.Clock.Now().Mono))
+	now := a.cfg.Clock.Now().Mono
+	a.used.Store(int64(now))
+	if r := a.known(now); r != nil {
+		return gen.Block{}, a.Refused(r)
+	}
 	if ctx.Err() != nil { // The caller does not wait: what is known is the answer.
 		return gen.Block{}, a.Refused(cmp.Or(a.Ready(), unasked()))
 	}
@@ -155,6 +161,18 @@ func (a *Agent) wait(ctx context.Context, count int, after flake.ID) (gen.Block,
 	a.note(nil)
 	a.issued.Add(int64(count))
 	return blockOf(b), nil
+}
+
+// known returns the problem where a request need not wait to learn that it lasts: it is not older than
+// the delay that nodes named, or Run is asking. Else each request would wait for MaxWait, and soon all
+// processes of the machine would wait.
+func (a *Agent) known(now clock.Mono) *node.Refusal {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.problem; r != nil && (a.probing || now.Sub(a.noted) < cmp.Or(r.RetryAfter, retryNoNode)) {
+		return r
+	}
+	return nil
 }
 
 // own reports whether a refusal says something about the agent or its nodes, and not about one
@@ -240,11 +258,18 @@ func (a *Agent) note(r *node.Refusal) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	same := (r == nil) == (a.problem == nil)
-	a.problem = r
+	a.problem, a.noted = r, a.cfg.Clock.Now().Mono
 	if !same {
 		close(a.changed)
 		a.changed = make(chan struct{})
 	}
+}
+
+// probe says whether Run is asking for a block.
+func (a *Agent) probe(is bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.probing = is
 }
 
 // Ready returns nil if the last request for a block was served, and else its refusal.
@@ -291,17 +316,29 @@ func (a *Agent) Stats() node.Stats {
 // warmFor is for how long after the last request IDs are kept fresh.
 const warmFor = time.Minute
 
-// Run keeps fresh IDs there while there are requests, and asks whether nodes serve again while they do
-// not, until ctx ends. It returns nil then.
+// Run keeps fresh IDs there while there are requests, and asks whether nodes serve again from the
+// moment on that they do not, until ctx ends. It returns nil then.
 //
 // The IDs that it takes for that, two in MaxAge, are lost.
 func (a *Agent) Run(ctx context.Context) error {
-	tick := time.NewTicker(a.cfg.MaxAge / 2)
+	every := a.cfg.MaxAge / 2
+	interval := every
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	issued := a.issued.Load()
 	for {
+		r, changed := a.Watch()
+		next := every
+		if r != nil {
+			next = min(every, retryNoNode)
+		}
+		if next != interval {
+			interval = next
+			tick.Reset(interval)
+		}
 		select {
 		case <-tick.C:
+		case <-changed:
 		case <-ctx.Done():
 			return nil
 		}
@@ -321,6 +358,8 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) warm(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, a.cfg.MaxWait)
 	defer cancel()
+	a.probe(true)
+	defer a.probe(false)
 	switch _, err := a.cfg.Source.Block(limited, 1); {
 	case err == nil:
 		a.note(nil)

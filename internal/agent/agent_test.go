@@ -212,8 +212,8 @@ func TestPrefetched(t *testing.T) {
 
 // TestReady: readiness is that of the last request for a block, unless the request was wrong or large.
 func TestReady(t *testing.T) {
-	s := &source{}
-	a := newAgent(s, clocktest.NewManual(start))
+	s, src := &source{}, clocktest.NewManual(start)
+	a := newAgent(s, src)
 	want := func(what string, reason node.Reason, changed <-chan struct{}) <-chan struct{} {
 		t.Helper()
 		if changed != nil {
@@ -230,7 +230,11 @@ func TestReady(t *testing.T) {
 		return next
 	}
 	changed := want("at first", 0, nil)
-	ask := func(err error) { s.set(err); _, _ = a.Next(t.Context(), 1, 5) }
+	ask := func(err error) {
+		src.Advance(time.Second)
+		s.set(err)
+		_, _ = a.Next(t.Context(), 1, 5)
+	}
 	ask(&client.Refusal{Reason: client.AfterTooFar})
 	if _, err := a.Next(t.Context(), 1, 5); !errors.Is(err, &node.Refusal{Reason: node.AfterTooFar}) {
 		t.Errorf("the caller's after is too far: %v", err)
@@ -249,6 +253,87 @@ func TestReady(t *testing.T) {
 	changed = want("served", 0, changed)
 	a.Stop()
 	want("stopped", node.Draining, changed)
+}
+
+// TestKnown: what is known to fail is refused without a wait until nodes said to ask again, or for half a
+// second.
+func TestKnown(t *testing.T) {
+	for _, tc := range []struct {
+		err   error
+		lasts time.Duration
+	}{
+		{&client.Refusal{Reason: client.ClockSkew, Message: "clocks disagree", RetryAfter: time.Second}, time.Second},
+		{client.ErrUnavailable, 500 * time.Millisecond},
+		{&client.Refusal{Reason: client.Unauthenticated}, 500 * time.Millisecond},
+		{&client.Refusal{Reason: client.AfterTooFar, RetryAfter: time.Second}, 0}, // says nothing about others
+	} {
+		s, src := &source{err: tc.err, next: 1000}, clocktest.NewManual(start)
+		a := newAgent(s, src)
+		_, first := a.Next(t.Context(), 1, 5)
+		ask := func(after flake.ID, want int) {
+			t.Helper()
+			before := s.asked()
+			if _, err := a.Next(t.Context(), 1, after); !reflect.DeepEqual(err, first) && after == 5 || err == nil {
+				t.Errorf("%v: %v", tc.err, err)
+			}
+			if n := s.asked() - before; n != want {
+				t.Errorf("%v: nodes were asked %d times, want %d", tc.err, n, want)
+			}
+		}
+		if tc.lasts > 0 {
+			src.Advance(tc.lasts - 1)
+			ask(5, 0)
+			ask(0, 0)
+			src.Advance(1)
+		}
+		ask(5, 1)
+		if n := a.Stats().Refused[first.(*node.Refusal).Reason]; n != int64(s.asked())+2*int64(min(tc.lasts, 1)) {
+			t.Errorf("%v: counted %d times", tc.err, n)
+		}
+		s.set(nil)
+		src.Advance(tc.lasts)
+		if _, err := a.Next(t.Context(), 1, 0); err != nil || a.Ready() != nil {
+			t.Errorf("%v: nodes serve again: %v, %v", tc.err, err, a.Ready())
+		}
+	}
+}
+
+// TestOneAsks: while nodes do not answer, Run alone waits for them, and nobody has to once they do.
+func TestOneAsks(t *testing.T) {
+	for _, maxAge := range []time.Duration{time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			s, src := &source{hangs: true, next: 1000}, clock.NewSystem(clock.SystemConfig{})
+			n := node.New(node.Config{Name: "agent", Gen: settings}, src, rand.NewPCG(1, 2))
+			a := agent.New(agent.Config{About: n.About(), Source: s, Clock: src, MaxWait: time.Second, MaxAge: maxAge})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- a.Run(ctx) }()
+			next := func(want time.Duration) {
+				t.Helper()
+				began := time.Now()
+				_, err := a.Next(t.Context(), 1, 0)
+				if took := time.Since(began); took != want || !errors.Is(err, &node.Refusal{Reason: node.NoNode}) {
+					t.Errorf("%v: %v after %v, want %v", maxAge, err, took, want)
+				}
+			}
+			next(time.Second)
+			for range 100 {
+				time.Sleep(70 * time.Millisecond)
+				next(0)
+			}
+			s.mu.Lock()
+			s.hangs = false
+			s.mu.Unlock()
+			time.Sleep(1501 * time.Millisecond) // what is left of the last attempt, and the time to the next
+			if _, err := a.Next(t.Context(), 1, 0); err != nil || a.Ready() != nil {
+				t.Errorf("%v: nodes answer again: %v, %v", maxAge, err, a.Ready())
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // TestMaxWait: a request waits for nodes that do not answer as long as it may and no longer. That
