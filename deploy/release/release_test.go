@@ -172,9 +172,11 @@ func TestPackages(t *testing.T) {
 	if out, err := exec.Command("dpkg-deb", "--raw-extract", deb, to).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	unit, err := os.ReadFile(filepath.Join(to, "usr/lib/systemd/system/allocator.service"))
-	if err != nil || !bytes.Contains(unit, []byte("\nExecStart=/usr/bin/allocator serve ")) || bytes.Contains(unit, []byte("/usr/local")) {
-		t.Errorf("%v: the unit is\n%s", err, unit)
+	for name, command := range map[string]string{"allocator": "serve", "allocator-agent": "agent", "allocator-doctor": "doctor"} {
+		unit, err := os.ReadFile(filepath.Join(to, "usr/lib/systemd/system", name+".service"))
+		if err != nil || !bytes.Contains(unit, []byte("\nExecStart=/usr/bin/allocator "+command+" ")) || bytes.Contains(unit, []byte("/usr/local")) {
+			t.Errorf("%v: the unit is\n%s", err, unit)
+		}
 	}
 	fields, err := exec.Command("dpkg-deb", "--field", deb, "Package", "Version", "Architecture", "Recommends").Output()
 	if want := "Package: allocator\nVersion: 0.1.0~rc.1\nArchitecture: amd64\nRecommends: time-daemon\n"; err != nil || string(fields) != want {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # After the files of a deb or an rpm are in place: makes the user, gives it its directory, and
-# restarts a node that runs. It starts none: a node needs settings first, and a space that
-# `allocator init` has begun.
+# restarts a node and an agent that run. It starts none: both need settings first, and a node a
+# space that `allocator init` has begun.
 set -e
 
 if command -v systemd-sysusers >/dev/null 2>&1; then
@@ -25,5 +25,5 @@ fi
 
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
-	systemctl try-restart allocator.service
+	systemctl try-restart allocator.service allocator-agent.service
 fi
