@@ -155,10 +155,10 @@ func Cases() []Case {
 	list := []Case{
 		{
 			Group:   Single,
-			Name:    "an echo by epoll, one thread (floor)",
+			Name:    "a constant answer by epoll, one thread (floor)",
 			Callers: conns,
 			Servers: epoll,
-			Open:    each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["epoll"], 1) }),
+			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Peer["epoll"], 1, 1, "ID.NEXT") }),
 		},
 		{
 			Group:   Single,
@@ -271,11 +271,13 @@ func Cases() []Case {
 
 		{
 			Group:   Pipelined,
-			Name:    "an echo by epoll, one thread (floor)",
+			Name:    "a constant answer by epoll, one thread (floor)",
 			Callers: conns,
 			PerOp:   pipe,
 			Servers: epoll,
-			Open:    each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["epoll"], pipe) }),
+			Open: each(func(e *Env, _ int) (Caller, error) {
+				return respCaller(e.Peer["epoll"], pipe, 1, "ID.NEXT")
+			}),
 		},
 		{
 			Group:   Pipelined,

@@ -4,4 +4,4 @@ package services
 
 import "errors"
 
-func echoEpoll(filer) error { return errors.ErrUnsupported }
+func constantEpoll(filer) error { return errors.ErrUnsupported }

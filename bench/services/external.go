@@ -85,18 +85,18 @@ func externalCases() (list []Case) {
 				return []string{known(e)}
 			})
 		}
-		echo := func(e *Env) string { return c.on(e).Epoll }
+		constant := func(e *Env) string { return c.on(e).Epoll }
 		list = append(list, Case{
-			// The echo of a command is a valid answer: an array of its words.
 			Group:   c.group,
-			Name:    "an echo by epoll, one thread (floor)",
+			Name:    "a constant answer by epoll, one thread (floor)",
 			Callers: conns,
 			PerOp:   c.depth,
-			Servers: servers(echo, echo),
-			Load:    redisBenchmark(echo, conns, c.depth, "ID.NEXT"),
+			Servers: servers(constant, constant),
+			Load:    redisBenchmark(constant, conns, c.depth, "ID.NEXT"),
 		})
 		if c.group == RedisBenchmark || c.group == RedisBenchmarkPipelined {
 			list = append(list, Case{
+				// The echo of a command is a valid answer: an array of its words.
 				Group:   c.group,
 				Name:    "an echo over TCP, Go (floor)",
 				Callers: conns,

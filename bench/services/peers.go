@@ -45,7 +45,7 @@ func Serve(kind, addr string) error {
 	case "tcp":
 		err = echo(l)
 	case "epoll":
-		err = echoEpoll(l.(filer))
+		err = constantEpoll(l.(filer))
 	case "http":
 		err = (&http.Server{Handler: http.HandlerFunc(nothing)}).Serve(l)
 	case "http-limits":

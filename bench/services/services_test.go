@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -36,14 +37,19 @@ func TestClients(t *testing.T) {
 		}
 	}
 	tcp, http, limits, grpc := serve("tcp"), serve("http"), serve("http-limits"), serve("grpc")
-	for name, open := range map[string]func() (Caller, error){
+	clients := map[string]func() (Caller, error){
 		"tcp 4":     func() (Caller, error) { return tcpCaller(tcp, 4) },
 		"http 4":    func() (Caller, error) { return httpCaller(http, 4) },
 		"limits 4":  func() (Caller, error) { return httpCaller(limits, 4) },
 		"unary 4":   func() (Caller, error) { return unaryCaller(grpc, 4) },
 		"stream 4":  func() (Caller, error) { return streamCaller(grpc, 4, 1) },
 		"stream, 4": func() (Caller, error) { return streamCaller(grpc, 1, 4) },
-	} {
+	}
+	if runtime.GOOS == "linux" {
+		epoll := serve("epoll")
+		clients["epoll 4"] = func() (Caller, error) { return respCaller(epoll, 4, 1, "ID.NEXT") }
+	}
+	for name, open := range clients {
 		c, err := open()
 		if err != nil {
 			t.Fatal(name, err)
