@@ -201,7 +201,7 @@ check: tools $(GOTEST) ## what must hold before a merge, all of the above with i
 
 # What takes long or needs more than CI has: one step after the other, since most of them
 # measure time or take all of the machine.
-NIGHTLY := check-static nightly-test nightly-check nightly-tests sim-campaign nightly-soak nightly-inside chaos-workers e2e nightly-abuse model nightly-bugs nightly-mutation fuzz \
+NIGHTLY := check-static nightly-test nightly-check nightly-tests sim-campaign nightly-soak nightly-inside nightly-fence nightly-agent chaos-workers e2e nightly-abuse model nightly-bugs nightly-mutation fuzz \
 	image-twice nightly-release contracts compose-test chart-test kube-test console-test docs-test
 .PHONY: check nightly $(filter nightly-%,$(NIGHTLY))
 nightly: export TIER = nightly
@@ -387,6 +387,12 @@ nightly-soak:
 
 nightly-inside: # Each fault of the list fits in.
 	$(MAKE) --no-print-directory chaos-soak SOAK=10m CHAOS_ETCD=inside
+
+nightly-fence:
+	$(MAKE) --no-print-directory fence-test FENCE_TIER=nightly
+
+nightly-agent:
+	$(MAKE) --no-print-directory agent-test AGENT_TIER=nightly
 
 nightly-abuse:
 	$(MAKE) --no-print-directory abuse-test ABUSE='--for 8s'
