@@ -58,16 +58,16 @@ Of the settings of serve it has node.name, listen.grpc, listen.http, listen.resp
 		"how long a request may wait for a node, where no ID is there")
 	load := a.SettingsOf(cmd, base(), settings...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		o, err := options()
-		if err != nil {
-			return err
-		}
 		c, _, err := load()
 		if err != nil {
 			return err
 		}
 		a.DetachErr()
 		log := cli.Logger(c.Log, a.Err)
+		o, err := options(log)
+		if err != nil {
+			return err
+		}
 		d, err := daemon.NewAgent(daemon.AgentConfig{
 			Settings: c,
 			Client:   o,

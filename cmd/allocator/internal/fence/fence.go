@@ -182,7 +182,9 @@ stopped.`,
 		if *interval < 10*time.Millisecond {
 			return cli.UsageError("--interval is %v: it has to be at least 10ms", *interval)
 		}
-		source, disconnect, err := connect()
+		a.DetachErr()
+		log := cli.Logger(config.Log{Level: "info", Format: "text"}, a.Err)
+		source, disconnect, err := connect(log)
 		if err != nil {
 			return err
 		}
@@ -197,8 +199,6 @@ stopped.`,
 				return failed(ctx, err)
 			}
 		}
-		a.DetachErr()
-		log := cli.Logger(config.Log{Level: "info", Format: "text"}, a.Err)
 		m := fence.NewMovers(fence.Config{
 			Tables:   tables,
 			Source:   source,

@@ -2,6 +2,7 @@ package fence
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,14 +14,14 @@ import (
 	"github.com/flakelease/allocator/internal/fence"
 )
 
-// sourceFlags adds the flags that say where marks come from, and returns what gives it.
-// disconnect ends its connections.
-func sourceFlags(a *cli.App, cmd *cobra.Command) func() (source fence.Source, disconnect func(), err error) {
+// sourceFlags adds the flags that say where marks come from, and returns what gives it, with what
+// ends its connections.
+func sourceFlags(a *cli.App, cmd *cobra.Command) func(*slog.Logger) (fence.Source, func(), error) {
 	lag := cmd.Flags().Duration("clock-lag", 0,
 		"follow this machine's clock so far behind, instead of a cluster's watermark")
 	space := cli.SpaceFlags(cmd)
 	connect := remote.SpaceClientsFlags(a, cmd)
-	return func() (fence.Source, func(), error) {
+	return func(log *slog.Logger) (fence.Source, func(), error) {
 		if cmd.Flags().Changed("clock-lag") {
 			switch {
 			case *lag <= 0:
@@ -30,7 +31,7 @@ func sourceFlags(a *cli.App, cmd *cobra.Command) func() (source fence.Source, di
 			}
 			return clockSource{*lag, space()}, func() {}, nil
 		}
-		options, err := connect()
+		options, err := connect(log)
 		if err != nil {
 			return nil, nil, err
 		}

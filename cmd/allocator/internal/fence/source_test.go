@@ -3,6 +3,7 @@ package fence
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -45,7 +46,7 @@ func TestSeveralSpaces(t *testing.T) {
 	if err := cmd.ParseFlags([]string{"--addr", serve(t, 30), "--addr", serve(t, 20) + "," + serve(t, 20)}); err != nil {
 		t.Fatal(err)
 	}
-	source, disconnect, err := connect()
+	source, disconnect, err := connect(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ const systemRoots = "system"
 // reads them.
 func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
 	files := fileFlags(cmd)
-	return func() (Dialer, error) { return files().Dialer(a, "--") }
+	return func() (Dialer, error) { return files().Dialer(a, "--", slog.New(slog.DiscardHandler)) }
 }
 
 // fileFlags adds the flags of Files.
@@ -59,22 +59,22 @@ func fileFlags(cmd *cobra.Command) func() Files {
 }
 
 // ClientFlags adds --addr and the flags of DialFlags to cmd, and returns what gives the
-// options of a client that lives as long as the command: it reads the token's file again
-// when that changes.
-func ClientFlags(a *cli.App, cmd *cobra.Command) func() (client.Options, error) {
+// options of a client that lives as long as the command: it reads the files of the token and of TLS
+// again when they change, and logs what is wrong with those of TLS.
+func ClientFlags(a *cli.App, cmd *cobra.Command) func(*slog.Logger) (client.Options, error) {
 	addrs := addrFlag(cmd, " (or $"+config.EnvAddr+")", DefaultAddr)
 	options := clientFlags(a, cmd)
-	return func() (client.Options, error) { return options(addressesOf(a, cmd, *addrs)) }
+	return func(log *slog.Logger) (client.Options, error) { return options(addressesOf(a, cmd, *addrs), log) }
 }
 
 // SpaceClientsFlags is ClientFlags for a command that asks several spaces: each --addr has nodes
 // of one.
-func SpaceClientsFlags(a *cli.App, cmd *cobra.Command) func() ([]client.Options, error) {
+func SpaceClientsFlags(a *cli.App, cmd *cobra.Command) func(*slog.Logger) ([]client.Options, error) {
 	addrs := spacesFlag(a, cmd, DefaultAddr)
 	options := clientFlags(a, cmd)
-	return func() (spaces []client.Options, err error) {
+	return func(log *slog.Logger) (spaces []client.Options, err error) {
 		for _, list := range addrs() {
-			o, err := options(list)
+			o, err := options(list, log)
 			if err != nil {
 				return nil, err
 			}
@@ -85,13 +85,13 @@ func SpaceClientsFlags(a *cli.App, cmd *cobra.Command) func() ([]client.Options,
 }
 
 // clientFlags adds the flags of DialFlags, and returns what gives the options of a client of nodes.
-func clientFlags(a *cli.App, cmd *cobra.Command) func(addrs []string) (client.Options, error) {
+func clientFlags(a *cli.App, cmd *cobra.Command) func(addrs []string, log *slog.Logger) (client.Options, error) {
 	files := fileFlags(cmd)
 	plaintext := cmd.Flags().Bool("plaintext-token", false,
 		"send the token without TLS to other machines, for networks that encrypt")
-	return func(addrs []string) (client.Options, error) {
+	return func(addrs []string, log *slog.Logger) (client.Options, error) {
 		f := files()
-		d, err := f.Dialer(a, "--") // checks all of them
+		d, err := f.Dialer(a, "--", log) // checks all of them
 		if err != nil {
 			return client.Options{}, err
 		}
@@ -103,6 +103,7 @@ func clientFlags(a *cli.App, cmd *cobra.Command) func(addrs []string) (client.Op
 		}
 		if d.TLS != nil {
 			o.DialOptions = append(o.DialOptions, grpc.WithTransportCredentials(d.TLS.Credentials()))
+			go func() { _ = d.TLS.Run(cmd.Context()) }() // until the command is told to end
 		}
 		switch {
 		case f.TokenFile != "":
@@ -143,8 +144,8 @@ func (f Files) Or(def Files) Files {
 	return f
 }
 
-// Dialer reads the files. Errors name them with the prefix.
-func (f Files) Dialer(a *cli.App, prefix string) (Dialer, error) {
+// Dialer reads the files. Errors name them with the prefix. The log is of those of TLS.
+func (f Files) Dialer(a *cli.App, prefix string, log *slog.Logger) (Dialer, error) {
 	d := Dialer{Opts: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
@@ -157,7 +158,7 @@ func (f Files) Dialer(a *cli.App, prefix string) (Dialer, error) {
 			files.CA = ""
 		}
 		var err error
-		if d.TLS, err = certs.NewClient("tls", files, tls.VersionTLS13, slog.New(slog.DiscardHandler)); err != nil {
+		if d.TLS, err = certs.NewClient("tls", files, tls.VersionTLS13, log); err != nil {
 			return d, cli.UsageError("%w", err)
 		}
 		d.cert = f.Cert != ""

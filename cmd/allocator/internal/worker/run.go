@@ -86,11 +86,11 @@ started, and 1 or 3 if there was no number.`,
 		if err != nil {
 			return notStarted(args[0], err)
 		}
+		a.DetachErr()
 		cfg, err := configure(args[0])
 		if err != nil {
 			return err
 		}
-		a.DetachErr()
 		r.log = logger(a)
 		w, err := openWorker(cmd.Context(), cfg)
 		if err != nil {

@@ -47,11 +47,11 @@ is lost serve exits with 3, and the program has to start again as well.`,
 			return cli.UsageError("--listen: %s is not unix:PATH", cli.Show(*listen))
 		}
 		host, _ := os.Hostname()
+		a.DetachErr()
 		cfg, err := config(host)
 		if err != nil {
 			return err
 		}
-		a.DetachErr()
 		return serve(cmd.Context(), logger(a), cfg, socket, *path)
 	}
 	return cmd

@@ -94,7 +94,7 @@ func workerFlags(a *cli.App, cmd *cobra.Command) func(program string) (worker.Co
 			cfg.Name = cfg.Name[:min(len(cfg.Name), worker.MaxName)]
 		}
 		var err error
-		cfg.Client, err = connect()
+		cfg.Client, err = connect(logger(a))
 		return cfg, err
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -116,7 +117,7 @@ func Checks(ctx context.Context, a *cli.App, regions []Region, def remote.Files)
 		}
 	}()
 	for i, r := range regions {
-		d, err := r.Or(def).Dialer(a, "")
+		d, err := r.Or(def).Dialer(a, "", slog.New(slog.DiscardHandler))
 		if err != nil {
 			return nil, false, fmt.Errorf("region %s: %w", cli.Show(r.Name), err)
 		}
