@@ -1,6 +1,6 @@
 // Package agent issues IDs that nodes issued to it before. It stands between a cluster and the
 // processes of one machine: they ask it over a socket, and it holds blocks of the SDK's client, so
-// that a request costs them no call to a node.
+// that nearly no request costs a call to a node.
 //
 // An [Agent] is a server.Issuer, as a node is: listeners put the same checks in front of it and
 // give the same answers. What it promises:

@@ -32,7 +32,8 @@ func Command(a *cli.App) *cobra.Command {
 		Long: `Agent holds IDs of the nodes in --addr, and gives them to the processes of one machine or pod
 over RESP, HTTP and gRPC, on Unix sockets or loopback. It is for programs that do not live long
 enough to hold IDs themselves: PHP-FPM, pre-forking servers, scripts. A request costs no call to a
-node. The agent goes to another node when one fails, and keeps TLS and tokens out of the programs.
+node, unless it is the first for a minute, or for more IDs than the agent holds. The agent goes to
+another node when one fails, and keeps TLS and tokens out of the programs.
 
 IDs of one agent rise from call to call. An ID is at most --max-age older than the request. IDs
 that the agent holds when it ends are never used, and nothing else is lost.
