@@ -22,10 +22,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
@@ -47,10 +49,13 @@ type moody struct {
 	refuses atomic.Pointer[node.Refusal]
 }
 
-func newMoody() *moody {
+// newMoody returns one that refuses nothing yet.
+func newMoody() *moody { return newMoodyOf(flake.Default) }
+
+func newMoodyOf(space flake.Format) *moody {
 	n := node.New(node.Config{
 		Name: "moody", MaxWait: 100 * time.Millisecond,
-		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250},
+		Gen: gen.Config{Layout: space.Layout, Epoch: clock.Millis(space.Epoch), MaxLead: 250},
 	}, clock.NewSystem(clock.SystemConfig{}), gen.Random())
 	now := clock.Millis(time.Now().UnixMilli())
 	n.Begin(lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 3_600_000})
@@ -193,6 +198,25 @@ func overRESP(t *testing.T, dir, command string) string {
 		t.Fatal(err)
 	}
 	return line
+}
+
+// wholeRESP sends a command to the socket r, and returns the answer to it and to QUIT.
+func wholeRESP(t *testing.T, dir, command string) string {
+	t.Helper()
+	conn, err := net.Dial("unix", filepath.Join(dir, "r"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(conn, command+"\r\nQUIT\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(answer)
 }
 
 // overGRPC calls f with a connection to the socket g, and returns the status of its error as text.
@@ -374,66 +398,297 @@ func TestAgentAnswers(t *testing.T) {
 }
 
 // TestAgentOrder: over all protocols together IDs rise from call to call, and exceed after, whether
-// that is the last ID, one of another agent or one between.
+// that is the last ID, one of another agent or one between; also with several callers at once.
 func TestAgentOrder(t *testing.T) {
 	t.Parallel()
 	m, own, its := newMoody(), t.TempDir(), t.TempDir()
 	m.serve(t, own)
 	a, out, _ := runAgent(t, its, nil, "unix:"+own+"/g")
 	untilListening(t, a, out)
-	c, err := client.New(client.Options{Targets: []string{"unix:" + its + "/g"}, Mode: client.Direct})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	conn, err := net.Dial("unix", filepath.Join(its, "r"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	in := bufio.NewReader(conn)
-	resp := func(command string) (id flake.ID) {
-		t.Helper()
-		if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+
+	// draws returns the ways to draw an ID, each with a connection of its own.
+	draws := func() map[string]func(after flake.ID) (flake.ID, error) {
+		over, err := grpc.NewClient("unix://"+filepath.Join(its, "g"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-		head, err := in.ReadString('\n')
-		if err != nil || head != "$13\r\n" {
-			t.Fatalf("%s: %q, %v", command, head, err)
-		}
-		text, err := in.ReadString('\n')
-		if err == nil {
-			id, err = flake.Parse(strings.TrimSpace(text))
-		}
+		t.Cleanup(func() { _ = over.Close() })
+		api := pb.NewAllocatorServiceClient(over)
+		stream, err := api.AllocateStream(ctx)
 		if err != nil {
-			t.Fatalf("%s: %q %q, %v", command, head, text, err)
+			t.Fatal(err)
 		}
-		return id
+		conn, err := net.Dial("unix", filepath.Join(its, "r"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		in := bufio.NewReader(conn)
+		hc := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(its, "h"))
+		}}}
+		t.Cleanup(hc.CloseIdleConnections)
+		return map[string]func(flake.ID) (flake.ID, error){
+			"RESP": func(after flake.ID) (flake.ID, error) {
+				command := "ID.NEXT\r\n"
+				if after > 0 {
+					command = "ID.NEXT AFTER " + after.String() + "\r\n"
+				}
+				if _, err := io.WriteString(conn, command); err != nil {
+					return 0, err
+				}
+				head, err := in.ReadString('\n')
+				if err != nil || head != "$13\r\n" {
+					return 0, fmt.Errorf("%q, %w", head, err)
+				}
+				text, err := in.ReadString('\n')
+				if err != nil {
+					return 0, err
+				}
+				return flake.Parse(strings.TrimSpace(text))
+			},
+			"HTTP": func(after flake.ID) (flake.ID, error) {
+				url := "http://localhost/v1/ids"
+				if after > 0 {
+					url += "?after=" + after.String()
+				}
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+				if err != nil {
+					return 0, err
+				}
+				req.Header.Set("Accept", "text/plain")
+				res, err := hc.Do(req)
+				if err != nil {
+					return 0, err
+				}
+				defer func() { _ = res.Body.Close() }()
+				text, err := io.ReadAll(res.Body)
+				if err != nil {
+					return 0, err
+				}
+				return flake.Parse(strings.TrimSpace(string(text)))
+			},
+			"gRPC": func(after flake.ID) (flake.ID, error) {
+				res, err := api.Allocate(ctx, &pb.AllocateRequest{Count: 1, After: int64(after)})
+				return flake.ID(res.GetFirst()), err
+			},
+			"stream": func(after flake.ID) (flake.ID, error) {
+				err := stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1, After: int64(after)}})
+				if err != nil {
+					return 0, err
+				}
+				res, err := stream.Recv()
+				return flake.ID(res.GetResponse().GetFirst()), err
+			},
+		}
 	}
+
 	var last flake.ID
-	for i := range 400 {
-		var id, after flake.ID
-		switch i % 4 {
-		case 0:
-			id = resp("ID.NEXT")
-		case 1:
-			id, err = c.Next(t.Context())
-		case 2:
-			after = last
-			id = resp("ID.NEXT AFTER " + after.String())
-		case 3: // as another agent has given it
-			b, err := m.Node.Next(t.Context(), 1, 0)
-			if err != nil {
-				t.Fatal(err)
+	ways := draws()
+	for i := range 100 {
+		for name, draw := range ways {
+			var after flake.ID
+			switch i % 3 {
+			case 1:
+				after = last
+			case 2: // as another agent has given it
+				b, err := m.Node.Next(ctx, 1, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				after = b.First
 			}
-			after = b.First
-			id = resp("ID.NEXT AFTER " + after.String())
+			id, err := draw(after)
+			if err != nil || id <= last || id <= after {
+				t.Fatalf("%s, %d: %v after %v, asked for after %v: %v", name, i, id, last, after, err)
+			}
+			last = id
 		}
-		if err != nil || id <= last || id <= after {
-			t.Fatalf("%d: %v after %v, asked for after %v: %v", i, id, last, after, err)
+	}
+
+	var mu sync.Mutex // guards the next two
+	highest := last   // of the calls that have returned
+	seen := map[flake.ID]string{}
+	var all sync.WaitGroup
+	for range 2 {
+		for name, draw := range draws() {
+			all.Go(func() {
+				for i := range 200 {
+					mu.Lock()
+					before := highest
+					mu.Unlock()
+					after := flake.ID(0)
+					if i%4 == 0 {
+						after = before
+					}
+					id, err := draw(after)
+					if err != nil {
+						t.Errorf("%s: %v", name, err)
+						return
+					}
+					mu.Lock()
+					if id <= before {
+						t.Errorf("%s: %v, and a call that had returned before got %v", name, id, before)
+					}
+					if other := seen[id]; other != "" {
+						t.Errorf("%v twice: over %s and %s", id, other, name)
+					}
+					seen[id], highest = name, max(highest, id)
+					mu.Unlock()
+				}
+			})
 		}
-		last = id
+	}
+	all.Wait()
+}
+
+// TestAgentPipelineAfterRefusal: what the agent holds is given to the rest of a pipeline of which a request
+// was refused, also where that begins with the next block.
+func TestAgentPipelineAfterRefusal(t *testing.T) {
+	t.Parallel()
+	m, own, its := newMoody(), t.TempDir(), t.TempDir()
+	m.serve(t, own)
+	const block, drawn = 64, 40 // Half a block and more: the next one is on its way.
+	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) {
+		c.MaxAge, c.Client.MaxPrefetch = time.Minute, block
+	}, "unix:"+own+"/g")
+	untilListening(t, a, out)
+	var answer string
+	daemontest.Until(t, 20*time.Second, "all of a block is served", func() bool {
+		for range drawn {
+			if line := overRESP(t, its, "ID.NEXT"); line != "$13\r\n" {
+				t.Fatal(line)
+			}
+		}
+		answer = wholeRESP(t, its, "ID.NEXT AFTER 4611686018427387904"+strings.Repeat("\r\nID.NEXT", block))
+		if !strings.HasPrefix(answer, "-ERR AFTER_TOO_FAR ") {
+			t.Fatal(answer)
+		}
+		return strings.Count(answer, "$13\r\n") == block
+	})
+}
+
+// TestAgentSpaces: an agent learns the layout and epoch of its nodes: it gives all forms of their IDs,
+// decodes them as they do, and refuses what is of another space.
+func TestAgentSpaces(t *testing.T) {
+	t.Parallel()
+	epoch := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	for name, space := range map[string]flake.Format{
+		"scalable":          {Layout: flake.Scalable, Epoch: epoch},
+		"fleet":             {Layout: flake.Fleet, Epoch: epoch},
+		"js53":              {Layout: flake.JS53, Epoch: epoch},
+		"without wide ones": {Layout: flake.Scalable, Epoch: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, own, its := newMoodyOf(space), t.TempDir(), t.TempDir()
+			m.serve(t, own)
+			a, out, _ := runAgent(t, its, nil, "unix:"+own+"/g")
+			untilListening(t, a, out)
+			for _, form := range []string{"flake", "int", "ulid", "uuid"} {
+				query := "/v1/ids?as=" + form
+				got := overHTTP(t, its, http.MethodPost, query)
+				if space.Epoch < 0 && (form == "ulid" || form == "uuid") {
+					if want := overHTTP(t, own, http.MethodPost, query); got != want || !strings.HasPrefix(got, "400") {
+						t.Errorf("%s:\n got %s\nwant %s", form, got, want)
+					}
+					continue
+				}
+				id := regexp.MustCompile(`"ids":\["([^"]+)"\]`).FindStringSubmatch(got)
+				if id == nil {
+					t.Errorf("%s: %s", form, got)
+					continue
+				}
+				about := "/v1/ids/" + id[1] + "?kind=" + form
+				want, _, _ := strings.Cut(overHTTP(t, own, http.MethodGet, about), `,"holder_problem":`)
+				got, _, _ = strings.Cut(overHTTP(t, its, http.MethodGet, about), `,"holder_problem":`)
+				now := time.Now().UTC().Format(`"2006-01-02T15:`)
+				if got != want || !strings.HasPrefix(got, "200") || !strings.Contains(got, now) {
+					t.Errorf("%s at %s:\n got %s\nwant %s", about, now, got, want)
+				}
+			}
+			for _, after := range []string{"02MVRE9KJ2642", "7ZZZZZZZZZZZZ"} { // of the default space, and of none
+				query := "/v1/ids?after=" + after
+				want, got := overHTTP(t, own, http.MethodPost, query), overHTTP(t, its, http.MethodPost, query)
+				served := strings.HasPrefix(want, "200") && strings.HasPrefix(got, "200")
+				if !served && digits.ReplaceAllString(got, "N") != digits.ReplaceAllString(want, "N") {
+					t.Errorf("%s:\n got %s\nwant %s", query, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestAgentAdmin: the admin port says whether the agent lives and is ready, which gRPC's health follows,
+// and counts requests. Commands of Redis that draw no ID are answered as by a node.
+func TestAgentAdmin(t *testing.T) {
+	t.Parallel()
+	m, own, its := newMoody(), t.TempDir(), t.TempDir()
+	m.serve(t, own)
+	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) {
+		c.Settings.Listen.Admin, c.MaxAge, c.MaxWait = "127.0.0.1:0", 200*time.Millisecond, 300*time.Millisecond
+	}, "unix:"+own+"/g")
+	untilListening(t, a, out)
+	admin := "http://" + a.Addresses().Admin
+	health := func() (is string) {
+		overGRPC(t, its, func(ctx context.Context, c *grpc.ClientConn) error {
+			res, err := healthpb.NewHealthClient(c).Check(ctx, &healthpb.HealthCheckRequest{})
+			is = res.GetStatus().String()
+			return err
+		})
+		return is
+	}
+	ready := func(want int, says, serving string) {
+		t.Helper()
+		daemontest.Until(t, 20*time.Second, says, func() bool {
+			code, body := get(t, admin+"/readyz")
+			return code == want && strings.Contains(body, says) && health() == serving
+		})
+		if code, body := get(t, admin+"/livez"); code != 200 || body != "ok\n" {
+			t.Errorf("livez: %d %s", code, body)
+		}
+	}
+	ready(200, "ready", "SERVING")
+	if line := overRESP(t, its, "ID.NEXT"); line != "$13\r\n" {
+		t.Fatal(line)
+	}
+	m.refuses.Store(&node.Refusal{Reason: node.NoSID, Message: "all are held", RetryAfter: 100 * time.Millisecond})
+	ready(503, "all are held", "NOT_SERVING") // though nobody asks
+	if info := wholeRESP(t, its, "INFO"); !strings.Contains(info, "\nrefusing:NO_SID\r\n") {
+		t.Error(info)
+	}
+	if line := overRESP(t, its, "ID.NEXT"); !strings.HasPrefix(line, "-TRYAGAIN NO_SID ") {
+		t.Error(line)
+	}
+	m.refuses.Store(nil)
+	ready(200, "ready", "SERVING")
+
+	overHTTP(t, its, http.MethodPost, "/v1/ids")
+	overHTTP(t, its, http.MethodPost, "/v1/ids?count=x")
+	_, metrics := get(t, admin+"/metrics")
+	for _, want := range []string{
+		`allocator_requests_total{code="OK",surface="resp_ids"} 1`, `allocator_requests_total{code="NO_SID",surface="resp_ids"} 1`,
+		`allocator_requests_total{code="OK",surface="http_ids"} 1`, `allocator_requests_total{code="INVALID_COUNT",surface="http_ids"} 1`,
+		"allocator_client_ids_total ",
+	} {
+		if !strings.Contains(metrics, "\n"+want) {
+			t.Errorf("the metrics lack %s:\n%s", want, metrics)
+		}
+	}
+	info := wholeRESP(t, its, "INFO")
+	for _, want := range []string{"redis_version:", "allocator_version:test\r\n", "\nnode:moody\r\n", "\nrefusing:\r\n", "\nsid:-1\r\n"} {
+		if !strings.Contains(info, want) {
+			t.Errorf("INFO lacks %q: %s", want, info)
+		}
+	}
+	for _, command := range []string{"HELLO", "HELLO 3", "COMMAND", "COMMAND COUNT", "COMMAND DOCS", "PING", "CLIENT GETNAME"} {
+		want, got := wholeRESP(t, own, command), wholeRESP(t, its, command)
+		if digits.ReplaceAllString(got, "N") != digits.ReplaceAllString(want, "N") || strings.HasPrefix(got, "-") {
+			t.Errorf("%s:\n got %.300s\nwant %.300s", command, got, want)
+		}
 	}
 }
 
