@@ -259,6 +259,9 @@ func TestEtcdInside(t *testing.T) {
 	memory(t, c)
 	c.says(1, "3 of 3 voting members answer, 2 are needed: 1 more may fail", "etcd", "status")
 	c.says(2, "voter", "etcd", "members")
+	if out, err := c.command(2, "etcd", "defragment", "--yes"); err != nil || strings.Count(out, ": defragmented") != 3 {
+		t.Errorf("defragment: %v, %s", err, out)
+	}
 
 	// A crash of either process leaves the other.
 	member := c.etcd(1)

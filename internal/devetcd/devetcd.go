@@ -50,6 +50,7 @@ type Config struct {
 	// the authorities that clients' must have; "": clients connect in clear. etcd
 	// reads them when it starts.
 	Cert, Key, ClientCA string
+	Quota               int64 // maximum size of the database in bytes; 0: etcd's own
 	// TokenTTL is how long a login by password lasts without a call, in whole
 	// seconds; 0: etcd's 5 min.
 	TokenTTL time.Duration
@@ -247,6 +248,7 @@ func (s *Server) etcdConfig() *embed.Config {
 	cfg.AutoCompactionRetention = "1h"
 	cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = s.cfg.Cert, s.cfg.Key
 	cfg.ClientTLSInfo.TrustedCAFile, cfg.ClientTLSInfo.ClientCertAuth = s.cfg.ClientCA, s.cfg.ClientCA != ""
+	cfg.QuotaBackendBytes = s.cfg.Quota
 	if s.cfg.TokenTTL > 0 {
 		cfg.AuthTokenTTL = uint(s.cfg.TokenTTL / time.Second)
 	}

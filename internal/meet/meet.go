@@ -1,6 +1,6 @@
 // Package meet has what members of an etcd do before it runs, and beside it: they ask each other
-// what each has, answer, and keep files that a crash leaves whole. Both etcd inside and the pods of
-// the chart use it; package member decides from the answers.
+// what each has, answer, keep files that a crash leaves whole, and make room in their databases. Both
+// etcd inside and the pods of the chart use it; package member decides from the answers.
 //
 // Who asks or answers is unknown until its certificate was verified, and a member may have another
 // version: every answer has a bound of size and of time, and is refused unless it is complete.

@@ -149,7 +149,7 @@ func Defragment(members []Status, least int64) (out []string, err error) {
 		switch {
 		case m.Err != nil || !m.Leader || m.Learner:
 			return nil, fmt.Errorf("defragment: %s is not healthy: nothing is done while a member is away; bring it "+
-				"back first", m.Endpoint)
+				"back first", cmp.Or(m.Endpoint, m.Label()))
 		case m.Size-m.InUse < least:
 		case m.Leads:
 			last = m.Endpoint

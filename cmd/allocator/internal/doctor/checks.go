@@ -130,7 +130,10 @@ func (r *findings) etcd(f facts) {
 		r.Add("etcd-leader", report.Fail, "A majority of members has to run and to reach each other",
 			"a member knows no leader: nothing can be written")
 	}
-	const makeRoom = "Compact and defragment etcd, then \"etcdctl alarm disarm\"; turn auto-compaction on"
+	makeRoom := "Compact and defragment etcd, then \"etcdctl alarm disarm\"; turn auto-compaction on"
+	if f.own {
+		makeRoom = "Run \"allocator etcd defragment\"; does another program write to this etcd?"
+	}
 	switch {
 	case f.noSpace:
 		r.Add("etcd-space", report.Fail, makeRoom, "alarm NOSPACE: the quota is used up and every write is refused")

@@ -1,5 +1,5 @@
-// Package etcd holds the commands for the etcd that nodes run inside: its members, snapshots and
-// certificates. What changes members shows its plan, with the question whether the quorum survives
+// Package etcd holds the commands for the etcd that nodes run inside: its members, databases, snapshots
+// and certificates. What changes members shows its plan, with the question whether the quorum survives
 // it, and asks.
 package etcd
 
@@ -24,12 +24,12 @@ import (
 func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
-		Short: "The etcd that nodes run inside: members, snapshots, certificates",
+		Short: "The etcd that nodes run inside: members, databases, snapshots, certificates",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(certsCommand(a), statusCommand(a), membersCommand(a), removeCommand(a), replaceCommand(a),
-		snapshotCommand(a), restoreCommand(a), runCommand(a))
+		defragmentCommand(a), snapshotCommand(a), restoreCommand(a), runCommand(a))
 	return cmd
 }
 

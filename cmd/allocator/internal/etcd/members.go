@@ -171,6 +171,60 @@ func membersCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// defragmentCommand returns "allocator etcd defragment".
+func defragmentCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "defragment",
+		Short: "Make the databases of the members smaller, and end the alarm of a full quota",
+		Long: `Defragment gives the free space in the databases back to the disk: one member after the other, the
+leader last, and only while all of them answer. A member answers nobody meanwhile.
+
+If the quota of a member is full (alarm NOSPACE), etcd refuses every write, also after etcd.quota was raised.
+Defragment then compacts first, and ends the alarm when there is room again.`,
+		Example: "  allocator etcd defragment --config /etc/allocator/allocator.yaml --dry-run",
+		Args:    cobra.NoArgs,
+	}
+	c := newCall(a, cmd, true)
+	cmd.RunE = c.with(func(ctx context.Context, s config.Config, g *etcdstore.Group, _ []string) error {
+		_, list, err := g.List(ctx)
+		if err != nil {
+			return unavailable(s, err)
+		}
+		ask := func(ctx context.Context) []member.Status { return g.Status(ctx, list) }
+		d, refused := meet.PlanDefragmentation(ctx, g, ask, 0)
+		agreed, err := c.run(planDefragment(d, refused), refused)
+		if err != nil || !agreed {
+			return err
+		}
+		// The person may have taken a while. The rest takes as long as the databases are large.
+		if d, err = meet.PlanDefragmentation(cmd.Context(), g, ask, 0); err != nil {
+			return refusal(err)
+		}
+		if err := d.Run(cmd.Context(), a.Out); err != nil {
+			return cli.Exit(cli.ExitUnavailable, err)
+		}
+		return nil
+	})
+	return cmd
+}
+
+func planDefragment(d meet.Defragmentation, refused error) plan {
+	p := plan{Title: "defragment the members", Found: d.Found(), question: "Defragment the members?"}
+	if refused == nil {
+		p.Quorum = "yes: one member after the other, each when all answer"
+	}
+	if d.Full {
+		p.Does = append(p.Does, "etcd forgets what keys were before; their values stay")
+	}
+	for _, e := range d.Targets {
+		p.Does = append(p.Does, e+" makes its database smaller, and answers nobody meanwhile")
+	}
+	if d.Full {
+		p.Does = append(p.Does, "the alarm ends, and etcd takes writes again")
+	}
+	return p
+}
+
 // removeCommand returns "allocator etcd remove".
 func removeCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{

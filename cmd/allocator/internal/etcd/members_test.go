@@ -171,6 +171,13 @@ func (o one) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserverpb
 	}, nil
 }
 
+func (o one) Defragment(context.Context, *etcdserverpb.DefragmentRequest) (*etcdserverpb.DefragmentResponse, error) {
+	o.c.mu.Lock()
+	defer o.c.mu.Unlock()
+	o.c.done = append(o.c.done, fmt.Sprintf("defragment %d", o.id))
+	return &etcdserverpb.DefragmentResponse{}, nil
+}
+
 func (o one) Alarm(context.Context, *etcdserverpb.AlarmRequest) (*etcdserverpb.AlarmResponse, error) {
 	o.c.mu.Lock()
 	defer o.c.mu.Unlock()

@@ -2,20 +2,16 @@ package etcdpod
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
-
-// defragmentLimit bounds the defragmentation of one member, which answers nobody meanwhile.
-const defragmentLimit = 5 * time.Minute
 
 func defragmentCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
@@ -45,60 +41,13 @@ func leastFlag(cmd *cobra.Command) *int64 {
 
 // defragment prints what it does to out.
 func defragment(ctx context.Context, out io.Writer, c *etcdstore.Group, endpoints []string, least int64) error {
-	var full bool
-	if err := call(ctx, func(ctx context.Context) (err error) { full, err = c.NoSpace(ctx); return err }); err != nil {
-		return err
+	ask := func(ctx context.Context) []member.Status { return c.Ask(ctx, endpoints...) }
+	d, err := meet.PlanDefragmentation(ctx, c, ask, least)
+	for _, line := range d.Found() {
+		fmt.Fprintln(out, line)
 	}
-	if full {
-		fmt.Fprintln(out, "the quota of a member is full: compacting first")
-		if err := call(ctx, func(ctx context.Context) error { return c.Compact(ctx, endpoints[0]) }); err != nil {
-			return err
-		}
-		least = 0
-	}
-	before := c.Ask(ctx, endpoints...)
-	for _, m := range before {
-		fmt.Fprintf(out, "%s: answers %t, leader %t, %d bytes, of which %d are used\n", m.Endpoint, m.Err == nil,
-			m.Leads, m.Size, m.InUse)
-	}
-	targets, err := member.Defragment(before, least)
 	if err != nil {
 		return err
 	}
-	for _, e := range targets {
-		limited, cancel := context.WithTimeout(ctx, defragmentLimit)
-		err := c.Defragment(limited, e)
-		cancel()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "%s: defragmented\n", e)
-		// The next one only when all are healthy again.
-		if err := settled(ctx, c, endpoints); err != nil {
-			return fmt.Errorf("after %s: %w", e, err)
-		}
-	}
-	if len(targets) == 0 {
-		fmt.Fprintf(out, "no database would shrink by %d bytes\n", least)
-	}
-	if full {
-		if err := call(ctx, c.Disarm); err != nil {
-			return err
-		}
-		fmt.Fprintln(out, "the alarm has ended: etcd takes writes again")
-	}
-	return nil
-}
-
-// settled waits until all members are healthy.
-func settled(ctx context.Context, c *etcdstore.Group, endpoints []string) error {
-	for range 60 {
-		if _, err := member.Defragment(c.Ask(ctx, endpoints...), 0); err == nil {
-			return nil
-		}
-		if err := pause(ctx, again); err != nil {
-			return err
-		}
-	}
-	return errors.New("a member is not healthy: the others are left alone")
+	return d.Run(ctx, out)
 }
