@@ -234,7 +234,7 @@ func TestGuideInside(t *testing.T) {
 		}
 	}
 	c := draw(t, work)
-	upgrade(t, work, machines, c)
+	upgrade(t, work, machines, c, "run: restarted")
 
 	// The disk of the third machine is replaced.
 	machines[2].stopNode()
@@ -386,8 +386,9 @@ func (d *drawing) await(t *testing.T, more int64) {
 	t.Logf("%d IDs, each once", d.ids.Load())
 }
 
-// upgrade follows docs/how-to/upgrade.md. Clients notice nothing.
-func upgrade(t *testing.T, work string, machines []*machine, c *drawing) {
+// upgrade follows docs/how-to/upgrade.md, with further blocks of it after each restart. Clients notice
+// nothing.
+func upgrade(t *testing.T, work string, machines []*machine, c *drawing, further ...string) {
 	t.Helper()
 	page := pages.Open(t, "../../docs/how-to/upgrade.md")
 	install, wait, ok := strings.Cut(page.Text(t, "run: restart"), "sudo systemctl restart allocator\n")
@@ -400,6 +401,9 @@ func upgrade(t *testing.T, work string, machines []*machine, c *drawing) {
 		m.stopNode()
 		m.startNode(t)
 		m.script(t, work, wait)
+		for _, mark := range further {
+			m.script(t, work, page.Text(t, mark))
+		}
 	}
 	if said := machines[0].script(t, work, page.Text(t, "run: drain")); !strings.Contains(said, "given back") {
 		t.Errorf("the answer to drain is %q", said)

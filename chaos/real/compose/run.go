@@ -266,7 +266,8 @@ func (t *test) healthy(ctx context.Context, services ...string) error {
 	return nil
 }
 
-// answering is healthy by what nodes answer now, not by the daemon's last check.
+// answering is healthy by what nodes answer now, not by the daemon's last check. A node is ready without
+// the member of etcd inside it, so all members have to answer too: the next fault may take another one.
 func (t *test) answering(ctx context.Context) error {
 	if err := t.healthy(ctx, allocators...); err != nil {
 		return err
@@ -278,7 +279,7 @@ func (t *test) answering(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", s, err)
 		}
 	}
-	return nil
+	return until(ctx, func() error { return t.do(ctx, "exec", t.name(allocators[0]), "/allocator", "etcd", "status") })
 }
 
 // cleanUp removes what was created, and keeps logs after a failure. It has its own
