@@ -183,6 +183,6 @@ var exits = []struct {
 	{cli.ExitOK, "all went well"},
 	{cli.ExitInvalid, "an input is invalid, or a request was refused"},
 	{cli.ExitUsage, "wrong command line: an unknown command or flag, a bad value, a setting that breaks a rule"},
-	{cli.ExitUnavailable, "etcd, every node asked, or a database is unavailable"},
+	{cli.ExitUnavailable, "etcd, every node asked, a database, or what serve needs of its machine is unavailable"},
 	{cli.ExitInterrupted, "interrupted before it was done"},
 }

@@ -21,9 +21,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
 // insides are three machines, 127.0.0.1 to 127.0.0.3, on which nodes run with etcd inside.
@@ -472,7 +474,6 @@ func TestEtcdInsideBadInput(t *testing.T) {
 		{[]string{"--etcd.inside", dir, "--etcd.join", "A.example,a.example", "--etcd.insecure"}, "named twice"},
 		{[]string{"--etcd.inside", dir, "--etcd.join", "10.0.0.1:2380"}, "is not a host"},
 		{[]string{"--etcd.inside", dir, "--etcd.join", "198.51.100.1,198.51.100.2,198.51.100.3"}, "could change what nodes were granted"},
-		{[]string{"--etcd.inside", dir, "--etcd.join", "198.51.100.1,198.51.100.2", "--etcd.insecure"}, "is an address of this machine"},
 		{[]string{"--etcd.inside", dir, "--etcd.join", "127.0.0.1", "--etcd.address", "127.0.0.9"}, "is not in etcd.join"},
 		{[]string{"--etcd.inside", dir, "--etcd.tls.ca", file}, "all of etcd.tls.ca, etcd.tls.cert and etcd.tls.key"},
 		{[]string{"--etcd.inside", dir, "--etcd.port-clients", "70000"}, "is not a port"},
@@ -493,6 +494,42 @@ func TestEtcdInsideBadInput(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the directory was made")
+	}
+}
+
+// What a machine lacks for a while after its start is no wrong setting: the unit starts the node again.
+func TestEtcdInsideNotYet(t *testing.T) {
+	taken, pki := t.TempDir(), t.TempDir()
+	lock, err := os.Create(filepath.Join(taken, "node.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	authority := certstest.NewAuthority(t, "ours")
+	ca := certstest.File(t, pki, "ca.pem", authority.PEM)
+	cert, key := authority.Issue(t, "later", time.Hour, 2*time.Hour).Write(t, pki, "later")
+	dir := filepath.Join(t.TempDir(), "new")
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--etcd.inside", dir, "--etcd.join", "198.51.100.1,198.51.100.2", "--etcd.insecure"}, "is an address of this machine"},
+		{[]string{"--etcd.inside", dir, "--etcd.join", "a.invalid,b.invalid", "--etcd.address", "a.invalid", "--etcd.insecure"}, "has no address"},
+		{[]string{"--etcd.inside", dir, "--etcd.tls.ca", ca, "--etcd.tls.cert", cert, "--etcd.tls.key", key}, "check this machine's clock"},
+		{[]string{"--etcd.inside", dir, "--tls.cert", cert, "--tls.key", key}, "check this machine's clock"},
+		{[]string{"--etcd.inside", taken}, "in use by another node"},
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), append([]string{"serve", "--listen.grpc", "127.0.0.1:0"}, tc.args...), strings.NewReader(""), &out, &errs, nil)
+		if code != cli.ExitUnavailable || !strings.Contains(errs.String(), tc.want) {
+			t.Errorf("%v: exit code %d, %s; want 3 and %q", tc.args, code, errs.String(), tc.want)
+		}
+	}
+	if strings.Contains(" "+strings.Join(field(readFile(t, "../../deploy/systemd/allocator.service"), "RestartPreventExitStatus"), " ")+" ", " 3 ") {
+		t.Error("the unit does not start such a node again")
 	}
 }
 

@@ -80,14 +80,19 @@ func pair(certFile, keyFile reload.File, cert, key []byte, use x509.ExtKeyUsage)
 	return p, nil
 }
 
-// usable returns why a certificate cannot be used at a time; nil: it can.
+// ErrTime is the error of a certificate that is not valid now. A clock that is set, or a new file, ends
+// it.
+var ErrTime = errors.New("the certificate is not valid now")
+
+// usable returns why a certificate cannot be used at a time; nil: it can. The error is ErrTime if it can
+// at another time.
 func usable(c *x509.Certificate, use x509.ExtKeyUsage, now time.Time) error {
 	switch {
 	case now.Before(c.NotBefore):
-		return fmt.Errorf("the certificate is not valid before %s: check this machine's clock, or wait",
+		return fmt.Errorf("%w: it is not valid before %s; check this machine's clock, or wait", ErrTime,
 			c.NotBefore.UTC().Format(time.RFC3339))
 	case now.After(c.NotAfter):
-		return fmt.Errorf("the certificate expired at %s: renew it", c.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%w: it expired at %s; renew it", ErrTime, c.NotAfter.UTC().Format(time.RFC3339))
 	case len(c.ExtKeyUsage) == 0 && len(c.UnknownExtKeyUsage) == 0,
 		slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny), slices.Contains(c.ExtKeyUsage, use):
 		return nil

@@ -12,6 +12,8 @@ import (
 )
 
 // OwnAddress returns the host in etcd.join that is this machine, and the address behind it.
+//
+// It returns ErrPasses before the machine has found its names and addresses, as after its start.
 func OwnAddress(ctx context.Context, in config.Inside) (host, ip string, err error) {
 	host = in.Address
 	if host == "" && len(in.Join) == 0 {
@@ -23,13 +25,14 @@ func OwnAddress(ctx context.Context, in config.Inside) (host, ip string, err err
 	if host != "" {
 		ips, err := lookup(ctx, host)
 		if err != nil {
-			return "", "", fmt.Errorf("etcd.address: %s has no address: %w", host, err)
+			return "", "", passing{fmt.Errorf("etcd.address: %s has no address: %w", host, err)}
 		}
 		return host, ips[0], nil
 	}
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return "", "", fmt.Errorf("etcd.join: the addresses of this machine are unknown: %w; set etcd.address", err)
+		return "", "", passing{fmt.Errorf("etcd.join: the addresses of this machine are unknown: %w; set etcd.address",
+			err)}
 	}
 	mine := map[string]bool{}
 	var all []string
@@ -53,9 +56,9 @@ func OwnAddress(ctx context.Context, in config.Inside) (host, ip string, err err
 	case 1:
 		return host, ip, nil
 	case 0:
-		return "", "", fmt.Errorf("etcd.join: none of %s is an address of this machine (%s): correct the list, set "+
-			"etcd.address, or leave etcd.inside out where no member runs", strings.Join(in.Join, ", "),
-			strings.Join(all, ", "))
+		return "", "", passing{fmt.Errorf("etcd.join: none of %s is an address of this machine (%s): correct the "+
+			"list, set etcd.address, or leave etcd.inside out where no member runs", strings.Join(in.Join, ", "),
+			strings.Join(all, ", "))}
 	}
 	return "", "", fmt.Errorf("etcd.join: %s are all addresses of this machine: name each machine once, or set "+
 		"etcd.address", strings.Join(found, " and "))

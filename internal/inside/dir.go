@@ -57,6 +57,15 @@ func (d Dir) unfit(format string, args ...any) error {
 	return fmt.Errorf("%w: %s %s", ErrDir, string(d), fmt.Sprintf(format, args...))
 }
 
+// ErrPasses is an error that may end by itself: a name is not found yet, this machine has not got its
+// address, or another process still has the directory. Nothing was written.
+var ErrPasses = errors.New("it may end by itself")
+
+// passing makes an error ErrPasses too, and leaves its text.
+type passing struct{ error }
+
+func (p passing) Unwrap() []error { return []error{p.error, ErrPasses} }
+
 // unnamed is what runs returns for a member whose process is none that this one sees.
 const unnamed = -1
 

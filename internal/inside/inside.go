@@ -54,7 +54,8 @@ type Inside struct {
 
 // New checks everything that can be checked without the other members, and writes nothing.
 //
-// It returns ErrDir, or an error that names the setting.
+// It returns ErrDir, or an error that names the setting; ErrPasses or certs.ErrTime if that may be right
+// later.
 func New(ctx context.Context, cfg Config) (*Inside, error) {
 	in := cfg.Etcd.Inside
 	i := &Inside{cfg: cfg, dir: Dir(in.Dir), process: rand.Text(), join: slices.Sorted(slices.Values(in.Join))}

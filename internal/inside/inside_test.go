@@ -24,6 +24,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
@@ -323,6 +324,14 @@ func TestTLS(t *testing.T) {
 		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v; want %q", tc.name, err, tc.says)
 		}
+		if later := tc.name == "its time is over"; errors.Is(err, certs.ErrTime) != later {
+			t.Errorf("%s: %v; it may be right at another time: %v", tc.name, err, later)
+		}
+	}
+	// The authority is valid for a day.
+	if err := checkTLS(files("long", authority, 48*time.Hour), "127.0.0.1", time.Now().Add(25*time.Hour)); !errors.Is(err,
+		certs.ErrTime) {
+		t.Errorf("the time of the authority is over: %v", err)
 	}
 	conf, err := tlsOf(good)
 	if err != nil {
@@ -426,18 +435,20 @@ func TestOwnAddress(t *testing.T) {
 		join     []string
 		host, ip string
 		says     string
+		passes   bool
 	}{
-		{"", nil, "127.0.0.1", "127.0.0.1", ""},
-		{"", []string{"127.0.0.9"}, "127.0.0.9", "127.0.0.9", ""},
-		{"", []string{"198.51.100.1", "127.0.0.1"}, "127.0.0.1", "127.0.0.1", ""},
-		{"", []string{"127.0.0.1", "localhost"}, "", "", "127.0.0.1 and localhost are all addresses of this machine"},
-		{"127.0.0.1", []string{"127.0.0.1", "localhost"}, "127.0.0.1", "127.0.0.1", ""},
-		{"", []string{"198.51.100.1", "198.51.100.2"}, "", "", "none of 198.51.100.1, 198.51.100.2 is an address"},
-		{"a.invalid", nil, "", "", "a.invalid has no address"},
+		{"", nil, "127.0.0.1", "127.0.0.1", "", false},
+		{"", []string{"127.0.0.9"}, "127.0.0.9", "127.0.0.9", "", false},
+		{"", []string{"198.51.100.1", "127.0.0.1"}, "127.0.0.1", "127.0.0.1", "", false},
+		{"", []string{"127.0.0.1", "localhost"}, "", "", "127.0.0.1 and localhost are all addresses of this machine",
+			false},
+		{"127.0.0.1", []string{"127.0.0.1", "localhost"}, "127.0.0.1", "127.0.0.1", "", false},
+		{"", []string{"198.51.100.1", "198.51.100.2"}, "", "", "none of 198.51.100.1, 198.51.100.2 is an address", true},
+		{"a.invalid", nil, "", "", "a.invalid has no address", true},
 	} {
 		host, ip, err := OwnAddress(t.Context(), config.Inside{Address: tc.address, Join: tc.join})
 		if host != tc.host || ip != tc.ip || (err == nil) != (tc.says == "") ||
-			err != nil && !strings.Contains(err.Error(), tc.says) {
+			err != nil && !strings.Contains(err.Error(), tc.says) || errors.Is(err, ErrPasses) != tc.passes {
 			t.Errorf("%q in %q: %s, %s, %v; want %s, %s, %q", tc.address, tc.join, host, ip, err, tc.host, tc.ip, tc.says)
 		}
 	}

@@ -120,7 +120,8 @@ func (d Dir) lock() (release func(), err error) {
 	release, pid, err := hold(d.nodeLock(), 0)
 	switch {
 	case errors.Is(err, errTaken):
-		return nil, d.unfit("is in use by another node (process %d): stop it, or choose another directory", pid)
+		return nil, passing{d.unfit("is in use by another node (process %d): stop it, or choose another directory",
+			pid)}
 	case err != nil:
 		return nil, d.unfit("cannot be locked: %v", err)
 	}

@@ -28,7 +28,7 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Check(); !errors.Is(err, ErrDir) || !strings.Contains(err.Error(), "in use by another node") {
+	if err := d.Check(); !errors.Is(err, ErrDir) || !errors.Is(err, ErrPasses) || !strings.Contains(err.Error(), "in use by another node") {
 		t.Errorf("in use: %v", err)
 	}
 	release()

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -67,6 +68,9 @@ func checkTLS(files config.TLS, host string, now time.Time) error {
 			CurrentTime:   now,
 			KeyUsages:     []x509.ExtKeyUsage{usage},
 		}); err != nil {
+			if invalid := (x509.CertificateInvalidError{}); errors.As(err, &invalid) && invalid.Reason == x509.Expired {
+				return fmt.Errorf("etcd.tls.cert or etcd.tls.ca: %w: %w", certs.ErrTime, err)
+			}
 			return fmt.Errorf("etcd.tls.cert: %w: members show it to each other both ways, so etcd.tls.ca has to "+
 				"sign it for servers and for clients", err)
 		}

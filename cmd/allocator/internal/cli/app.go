@@ -24,7 +24,7 @@ const (
 	ExitOK          = 0
 	ExitInvalid     = 1 // an input is invalid, or a request was refused
 	ExitUsage       = 2
-	ExitUnavailable = 3 // etcd or every node asked is unavailable
+	ExitUnavailable = 3 // etcd or every node asked is unavailable, or what this machine needs to serve is
 
 	ExitInterrupted = 130 // what shells report of a process that SIGINT ended
 )

@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -11,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/inside"
 )
 
 // Settings of the garbage collector, unless GOGC or GOMEMLIMIT is set.
@@ -85,6 +88,8 @@ need a restart.`,
 			Program:  program,
 		})
 		switch {
+		case errors.Is(err, inside.ErrPasses), errors.Is(err, certs.ErrTime):
+			return cli.Exit(cli.ExitUnavailable, err) // A machine that starts may not know its name or the time yet.
 		case err != nil && c.Etcd.Inside.Dir != "":
 			return cli.Exit(cli.ExitUsage, err) // A restart would not help.
 		case err != nil:
