@@ -58,7 +58,7 @@ kubelet there: /livez and /readyz. A member is ready when it votes and etcd know
 	f := cmd.Flags()
 	f.StringVar(&s.name, "name", "", "name of this member")
 	f.StringSliceVar(&s.members, "members", nil, "all members, as NAME=ADDRESS")
-	f.StringVar(&s.listen, "listen", "0.0.0.0", "address to listen on")
+	f.StringVar(&s.listen, "listen", "0.0.0.0", "address to listen on; 0.0.0.0: all, also those of IPv6")
 	f.StringVar(&s.dir, "dir", "/var/lib/etcd", "the member's volume")
 	f.StringVar(&s.token, "token", "initial", "which cluster this is: a restored one has another token")
 	f.StringVar(&s.cluster, "cluster", "allocator", "first part of etcd's initial cluster token")

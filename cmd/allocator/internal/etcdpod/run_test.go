@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -25,6 +28,36 @@ import (
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
+
+// The chart gives no --listen. At the default etcd and this program are reached over IPv6 too, where the
+// machine has it.
+func TestListensOnIPv6(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skipf("not run: this machine has no IPv6: %v", err)
+	}
+	_ = l.Close()
+	a := &cli.App{}
+	for _, cmd := range []*cobra.Command{runCommand(a), keepCommand(a)} {
+		l, err := transport.NewListener(net.JoinHostPort(cmd.Flag("listen").DefValue, "0"), "http", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			c, err := net.Dial("tcp", net.JoinHostPort(host, port))
+			if err != nil {
+				t.Errorf("%s: %v", cmd.Name(), err)
+				continue
+			}
+			_ = c.Close()
+		}
+	}
+}
 
 // What a member reports is what its volume holds, from its first answer on: the others may begin
 // because of it.

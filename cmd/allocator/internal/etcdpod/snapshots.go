@@ -95,7 +95,7 @@ the other every --defragment-every. It offers snapshots to members on port 2382,
 		"time between two defragmentations; 0: none")
 	least := leastFlag(cmd)
 	dirTLS := cmd.Flags().String("tls", "/etc/etcd/server", "directory with a member's certificate")
-	listen := cmd.Flags().String("listen", "0.0.0.0", "address to listen on")
+	listen := cmd.Flags().String("listen", "0.0.0.0", "address to listen on; 0.0.0.0: all, also those of IPv6")
 	connect := adminFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, err := open()
