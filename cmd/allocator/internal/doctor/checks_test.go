@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
@@ -94,6 +95,16 @@ func (f *facts) vanished(wrote clock.Millis) {
 	f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.State, w.Node, w.Wall = lease.Active, "n2", wrote })
 }
 
+// inside makes the member one of etcd inside: with a disk of that p99, and a snapshot each due, of which
+// the latest is so old; 0: there is none.
+func (f *facts) inside(p99, due, old time.Duration) {
+	f.own, f.mutual, f.due = true, true, due
+	f.syncs = map[string]time.Duration{"e1": p99}
+	if old > 0 {
+		f.snapshots = []meet.Snapshot{{At: at.Time().Add(-old)}, {At: at.Time().Add(-old - due)}}
+	}
+}
+
 func TestExamine(t *testing.T) {
 	away := errors.New("away")
 	for _, tc := range []struct {
@@ -119,11 +130,25 @@ func TestExamine(t *testing.T) {
 		{"no leader", func(f *facts) { f.members[0].Leader = false }, []string{"fail etcd-leader | knows no leader | majority"}},
 		{"NOSPACE", func(f *facts) { f.noSpace = true }, []string{"fail etcd-space | NOSPACE | alarm disarm"}},
 		{"nearly full", func(f *facts) { f.members[0].Size = 1700 << 20 }, []string{"warn etcd-space | uses 1700 of 2048 MiB | Compact"}},
+		{"NOSPACE inside", func(f *facts) { f.own, f.noSpace = true, true }, []string{"fail etcd-space | NOSPACE | allocator etcd defragment"}},
 		{"alarms are not for us", func(f *facts) { f.noSpaceErr = away }, []string{"skipped etcd-space | cannot be read |"}},
 		{"a new etcd", func(f *facts) { f.compacted = false }, []string{"skipped etcd-compaction | too early |"}},
 		{"no compaction", func(f *facts) { f.compacted, f.members[0].Revision = false, 50_001 },
 			[]string{"warn etcd-compaction | revision 1 of 50001 | --auto-compaction-mode=periodic"}},
 		{"compaction unknown", func(f *facts) { f.compactErr = away }, []string{"skipped etcd-compaction | away |"}},
+		{"a learner", func(f *facts) { f.members[0].Learner = true }, []string{"warn etcd-lag | http://e1:2379 has no vote yet | caught up"}},
+		{"behind", func(f *facts) { f.members[0].Lag = farBehind + 1 }, []string{"warn etcd-lag | http://e1:2379 is 10001 entries behind | disk and network"}},
+		{"a little behind", func(f *facts) { f.members[0].Lag = farBehind }, nil},
+		{"slow disk", func(f *facts) { f.inside(slowDisk+time.Millisecond, 0, 0) }, []string{"warn etcd-disk | http://e1:2379: one in a hundred writes takes 101ms | faster disk"}},
+		{"a disk that is just fast enough", func(f *facts) { f.inside(slowDisk, 0, 0) }, nil},
+		{"a slow disk of an etcd that is not inside", func(f *facts) {
+			f.inside(time.Second, 0, 0)
+			f.own = false
+		}, nil},
+		{"no snapshot", func(f *facts) { f.inside(0, time.Hour, 0) }, []string{"warn etcd-snapshot | has no snapshot | log of this machine's node"}},
+		{"an old snapshot", func(f *facts) { f.inside(0, time.Hour, lateSnapshot*time.Hour+time.Minute) },
+			[]string{"warn etcd-snapshot | is 3h1m0s old | is the disk full"}},
+		{"a snapshot that is just late enough", func(f *facts) { f.inside(0, time.Hour, lateSnapshot*time.Hour) }, nil},
 		{"no authentication", func(f *facts) { f.role = etcdstore.Role{Outside: true} }, []string{"warn etcd-role | does not authenticate | Turn authentication on"}},
 		{"a role too large", func(f *facts) { f.role.Outside = true }, []string{"fail etcd-role | may write outside | and nothing else"}},
 		{"no role", func(f *facts) { f.roleErr = away }, []string{"fail etcd-role | away |"}},
