@@ -351,6 +351,46 @@ func TestEtcdInside(t *testing.T) {
 	c.draws(3)
 }
 
+// TestEtcdInsideGrows takes a cluster from one member to three and back, as the guide says.
+func TestEtcdInsideGrows(t *testing.T) {
+	tier.Check(t, "builds the program, and runs three nodes with etcd inside")
+	t.Parallel()
+	c := newInsides(t)
+	all := c.join
+	c.join = c.machine(1)
+	c.start(1)
+	if out, err := c.command(1, "init", "--fresh", "--timeout", "1m"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c.draws(1)
+	c.join = all
+	for i := 2; i <= 3; i++ {
+		c.start(i)
+		c.says(1, fmt.Sprintf("%d of %d voting members answer", i, i), "etcd", "status")
+		c.draws(i)
+	}
+	// The first node has the whole list from its next start on, and goes on from its data.
+	c.stop(1)
+	c.start(1)
+	c.says(2, "3 of 3 voting members answer", "etcd", "status")
+	c.draws(1)
+	for i := 3; i >= 2; i-- {
+		awaitOK(t, "the removal", func() error { // etcd refuses until all have been connected for some seconds.
+			out, err := c.command(1, "etcd", "remove", c.machine(i), "--yes")
+			if err != nil && !strings.Contains(out, "unhealthy cluster") {
+				t.Fatalf("remove: %v, %s", err, out)
+			}
+			return err
+		})
+		c.says(1, fmt.Sprintf("%d of %d voting members answer", i-1, i-1), "etcd", "status")
+		c.logged(i, "removed "+c.machine(i)+" from their cluster")
+		c.draws(i) // as a client
+	}
+	c.stop(2)
+	c.stop(3)
+	c.draws(1)
+}
+
 // memory prints what a node and its member hold at rest.
 func memory(t *testing.T, c *insides) {
 	for i := 1; i <= 3; i++ {

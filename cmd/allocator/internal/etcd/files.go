@@ -28,7 +28,8 @@ serve and to call with: for etcd inside (etcd.tls), and for the API (tls). Give 
 own two files. ca.key stays where it is.
 
 Run it again with more hosts to add certificates, and to renew those of which less than a tenth of their
-time is left. Nodes and members read files again when they change.`,
+time is left. Nodes and members read certificates and keys again when they change; members read ca.pem at
+their start alone, so another authority needs a file with both first: docs/how-to/run-on-machines.md.`,
 		Example: "  allocator etcd certs --hosts 10.0.0.1,10.0.0.2,10.0.0.3 --out pki",
 		Args:    cobra.NoArgs,
 	}
