@@ -135,8 +135,8 @@ func TestEtcdPods(t *testing.T) {
 	}
 
 	// One that somebody removed comes back as another.
-	root := e.client("root", 0)
-	e.until(func() error { // etcd refuses until the new member has been connected for some seconds.
+	root := e.client("root", 1) // The one that is removed ends, perhaps before it has answered.
+	e.until(func() error {      // etcd refuses until the new member has been connected for some seconds.
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, err := root.MemberRemove(ctx, ids["ids-etcd-0"])
