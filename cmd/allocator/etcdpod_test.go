@@ -76,7 +76,7 @@ func (a *secretsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.secrets[name] = body
 }
 
-// etcdPods are three members on loopback, as the chart runs them.
+// etcdPods are members on loopback, as the chart runs them.
 type etcdPods struct {
 	*testing.T
 	dir, etcd string
@@ -90,23 +90,62 @@ type etcdPod struct {
 	log           *output.Text
 }
 
-func TestEtcdPods(t *testing.T) {
-	tier.Nightly(t, "builds etcd and runs three members")
-	t.Parallel() // most of the time it waits
+// newEtcdPods returns n members, at most five, that do not run, with their certificates.
+func newEtcdPods(t *testing.T, n int) *etcdPods {
+	t.Helper()
 	etcd, err := buildEtcd()
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &etcdPods{T: t, dir: t.TempDir(), etcd: etcd, net: claimNet(t)}
-	for i := range 3 {
-		e.pods = append(e.pods, &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: e.net + strconv.Itoa(i+1)})
+	for i := range n {
+		p := &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: e.net + strconv.Itoa(i+1)}
+		t.Cleanup(p.kill)
+		e.pods = append(e.pods, p)
 	}
-	t.Cleanup(func() {
-		for _, p := range e.pods {
-			p.kill()
-		}
-	})
 	e.secrets()
+	return e
+}
+
+// TestEtcdPodsGrow raises the members from one to three and to five, as an upgrade of the chart does: new
+// pods come with the whole list, and when they are ready, those before get it from the last to the first.
+func TestEtcdPodsGrow(t *testing.T) {
+	tier.Nightly(t, "builds etcd and runs five members")
+	t.Parallel() // most of the time it waits
+	e := newEtcdPods(t, 5)
+	pods := e.pods
+	before := 0
+	for _, n := range []int{1, 3, 5} {
+		e.pods = pods[:n]
+		var added []int
+		for i := before; i < n; i++ {
+			e.start(i, "initial", "")
+			added = append(added, i)
+		}
+		e.ready(added...)
+		for i := before - 1; i >= 0; i-- {
+			e.start(i, "initial", "")
+			e.ready(i)
+		}
+		if got := e.members(); len(got) != n {
+			t.Fatalf("the members are %x, want %d", got, n)
+		}
+		key := "/allocator/default/" + strconv.Itoa(n)
+		if _, err := e.client("client", n-1).Put(t.Context(), key, "1"); err != nil {
+			t.Fatal(err)
+		}
+		before = n
+	}
+	r, err := e.client("client", 4).Get(t.Context(), "/allocator/default/", clientv3.WithPrefix())
+	if err != nil || len(r.Kvs) != 3 {
+		t.Errorf("of three keys the last member has %v, %v", r, err)
+	}
+}
+
+func TestEtcdPods(t *testing.T) {
+	tier.Nightly(t, "builds etcd and runs three members")
+	t.Parallel() // most of the time it waits
+	e := newEtcdPods(t, 3)
 
 	// The first two wait for the third: one of them could be a member that lost its data.
 	e.start(0, "initial", "")
@@ -214,7 +253,7 @@ func (e *etcdPods) secrets() {
 	}
 	make := func() string {
 		code, out, errs := program(e.T, "", "etcd-pod", "secrets", "--name", "ids-etcd", "--user", "allocator-default",
-			"--dns", e.net+"1,"+e.net+"2,"+e.net+"3,"+e.net+"9,ids-etcd-0.ids-etcd-peers", "--account", account, "--api", server.URL)
+			"--dns", e.net+"1,"+e.net+"2,"+e.net+"3,"+e.net+"4,"+e.net+"5,"+e.net+"9,ids-etcd-0.ids-etcd-peers", "--account", account, "--api", server.URL)
 		if code != 0 {
 			e.Fatalf("secrets: %d: %s", code, errs)
 		}
@@ -385,7 +424,7 @@ func (e *etcdPods) access() {
 // members returns the voting members by name.
 func (e *etcdPods) members() map[string]uint64 {
 	e.Helper()
-	r, err := e.client("root", 1).MemberList(e.Context())
+	r, err := e.client("root", min(1, len(e.pods)-1)).MemberList(e.Context())
 	if err != nil {
 		e.Fatal(err)
 	}
