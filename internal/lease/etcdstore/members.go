@@ -108,9 +108,11 @@ func (g *Group) Move(ctx context.Context, id uint64, peer string) error {
 	return nil
 }
 
-// Status asks each member of a list for its status, and etcd for the alarms.
+// Status asks each member of a list for its status, and etcd for the alarms, which only a majority knows.
 func (g *Group) Status(ctx context.Context, list []member.Member) []member.Status {
 	out := statuses(list, func(m member.Member) member.Status { return g.status(ctx, m) })
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
 	if r, err := g.client.AlarmList(ctx); err == nil {
 		for _, a := range r.Alarms {
 			for i := range out {

@@ -178,9 +178,16 @@ func (o one) Defragment(context.Context, *etcdserverpb.DefragmentRequest) (*etcd
 	return &etcdserverpb.DefragmentResponse{}, nil
 }
 
-func (o one) Alarm(context.Context, *etcdserverpb.AlarmRequest) (*etcdserverpb.AlarmResponse, error) {
+// Alarm waits for a majority.
+func (o one) Alarm(ctx context.Context, _ *etcdserverpb.AlarmRequest) (*etcdserverpb.AlarmResponse, error) {
 	o.c.mu.Lock()
 	defer o.c.mu.Unlock()
+	if o.c.lost {
+		o.c.mu.Unlock()
+		<-ctx.Done()
+		o.c.mu.Lock()
+		return nil, ctx.Err()
+	}
 	out := &etcdserverpb.AlarmResponse{}
 	if o.c.alarmed != 0 {
 		out.Alarms = []*etcdserverpb.AlarmMember{{MemberID: o.c.alarmed, Alarm: etcdserverpb.AlarmType_NOSPACE}}
