@@ -1,9 +1,11 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -62,7 +64,8 @@ func (g *Group) List(ctx context.Context) (cluster uint64, list []member.Member,
 	return r.Header.ClusterId, list, nil
 }
 
-// Add adds a member that has not started, without a vote.
+// Add adds a member that has not started, without a vote. One that was added already is no error: a node
+// whose member waits adds it by itself.
 //
 // It returns ErrBusy while another one is being added.
 func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
@@ -70,6 +73,15 @@ func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
 	switch {
 	case errors.Is(err, rpctypes.ErrTooManyLearners), errors.Is(err, rpctypes.ErrUnhealthy):
 		return 0, fmt.Errorf("%w: %w", ErrBusy, err)
+	case errors.Is(err, rpctypes.ErrPeerURLExist):
+		_, list, listed := g.List(ctx)
+		added := slices.IndexFunc(list, func(m member.Member) bool {
+			return m.Learner && slices.Contains(m.Peers, peer)
+		})
+		if added < 0 {
+			return 0, fmt.Errorf("add member %s: %w", peer, cmp.Or(listed, err))
+		}
+		return list[added].ID, nil
 	case err != nil:
 		return 0, fmt.Errorf("add member %s: %w", peer, because(ctx, err))
 	}

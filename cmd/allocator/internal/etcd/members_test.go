@@ -86,6 +86,7 @@ type cluster struct {
 	alarmed   uint64 // the member whose quota is full; 0: none
 	lost      bool   // A majority does not answer.
 	busy      bool   // It adds no member.
+	first     string // The node of a member that is removed adds it at this address before the command does; "": no.
 	lists     int
 	meanwhile func(*cluster) // what happens while a person is asked; nil: nothing
 	done      []string
@@ -145,6 +146,9 @@ func (c *cluster) MemberRemove(_ context.Context, r *etcdserverpb.MemberRemoveRe
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.done = append(c.done, fmt.Sprintf("remove %d", r.ID))
+	if c.first != "" {
+		c.members = append(c.members[:2:2], &etcdserverpb.Member{ID: 9, PeerURLs: []string{c.first}, IsLearner: true})
+	}
 	return &etcdserverpb.MemberRemoveResponse{}, nil
 }
 
@@ -152,8 +156,13 @@ func (c *cluster) MemberAdd(_ context.Context, r *etcdserverpb.MemberAddRequest)
 	error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.busy {
+	switch {
+	case c.busy:
 		return nil, rpctypes.ErrGRPCUnhealthy
+	case c.first == r.PeerURLs[0]:
+		return nil, rpctypes.ErrGRPCPeerURLExist
+	case c.first != "":
+		return nil, rpctypes.ErrGRPCTooManyLearners
 	}
 	c.done = append(c.done, fmt.Sprintf("add %s, learner %v", r.PeerURLs[0], r.IsLearner))
 	return &etcdserverpb.MemberAddResponse{Member: &etcdserverpb.Member{ID: 9}}, nil
@@ -237,6 +246,11 @@ func TestChange(t *testing.T) {
 			meanwhile: func(c *cluster) { c.members = c.members[:2] }, code: cli.ExitInvalid, says: "there is no such member"},
 		{name: "another member joins meanwhile", words: []string{"replace", "c", "--yes"},
 			meanwhile: (*cluster).learns, code: cli.ExitInvalid, says: "members join one at a time"},
+		{name: "its node adds it first", words: []string{"replace", "c", "--yes"},
+			now: func(c *cluster) { c.first = "http://c:2380" }, done: []string{removed}, says: "c (9) is added without a vote"},
+		{name: "another node adds its member first", words: []string{"replace", "c", "--yes"},
+			now: func(c *cluster) { c.first = "http://d:2380" }, code: cli.ExitUnavailable, done: []string{removed},
+			says: "The node at c adds its member itself"},
 		{name: "etcd adds none", words: []string{"replace", "c", "--yes"},
 			now: func(c *cluster) { c.busy = true }, code: cli.ExitUnavailable, done: []string{removed},
 			says: "The node at c adds its member itself"},
