@@ -69,6 +69,16 @@ func (p passing) Unwrap() []error { return []error{p.error, ErrPasses} }
 // unnamed is what runs returns for a member whose process is none that this one sees.
 const unnamed = -1
 
+// runs returns the process ID of the member that runs in d, as held does.
+func (d Dir) runs() int { return held(d.etcdLock()) }
+
+func (d Dir) inUse(pid int) error {
+	if pid == unnamed {
+		return passing{d.unfit("is in use by another node that cannot be named (another container or machine?): stop it first")}
+	}
+	return passing{d.unfit("is in use by another node (process %d): stop it, or choose another directory", pid)}
+}
+
 func (d Dir) heldUnnamed() error {
 	return d.unfit("is held by a process that cannot be named (another container or machine?), which has " +
 		"etcd.lock: stop it first")
@@ -115,11 +125,10 @@ func (d Dir) Check() error {
 		return d.unfit("was used by etcd %s, and this program has %s, which cannot read it: use the newer program",
 			data.Version, etcdstore.ServerVersion())
 	}
-	unlock, err := d.lock()
-	if err == nil {
-		unlock()
+	if pid := held(d.nodeLock()); pid != 0 {
+		return d.inUse(pid)
 	}
-	return err
+	return nil
 }
 
 // ours reports whether a directory without member.json may have name in it: what a start or a

@@ -51,6 +51,9 @@ func TestCheck(t *testing.T) {
 			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, ErrDir) || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
+			if entries, err := os.ReadDir(string(d)); err != nil || len(entries) > len(tc.files) {
+				t.Errorf("the check wrote: %v, %v", entries, err)
+			}
 		})
 	}
 	file := filepath.Join(t.TempDir(), "file")

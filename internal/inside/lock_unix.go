@@ -114,24 +114,20 @@ func (h holder) holds() bool {
 
 // lock takes d for one node.
 func (d Dir) lock() (release func(), err error) {
-	if _, err := os.Stat(string(d)); errors.Is(err, os.ErrNotExist) {
-		return func() {}, nil
-	}
-	release, pid, err := hold(d.nodeLock(), 0)
+	release, pid, err := hold(d.nodeLock(), lockPause) // Check shares it for a moment.
 	switch {
 	case errors.Is(err, errTaken):
-		return nil, passing{d.unfit("is in use by another node (process %d): stop it, or choose another directory",
-			pid)}
+		return nil, d.inUse(pid)
 	case err != nil:
 		return nil, d.unfit("cannot be locked: %v", err)
 	}
 	return release, nil
 }
 
-// runs returns the process ID of the member that runs in d; 0: none does; unnamed: one does that
-// cannot be named. It takes no lock from another process.
-func (d Dir) runs() int {
-	f, err := os.Open(d.etcdLock())
+// held returns the ID of the process that holds a lock; 0: none does; unnamed: one does that cannot be
+// named. It takes no lock from another process, and writes nothing.
+func held(path string) int {
+	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0
 	}
