@@ -93,11 +93,14 @@ const (
 )
 
 // Check says why d cannot be used; nil: it can. It writes nothing.
-func (d Dir) Check() error {
+func (d Dir) Check() error { return d.check(freeBytes) }
+
+// check is Check with what says how many bytes are free at a path.
+func (d Dir) check(free func(path string) (int64, error)) error {
 	entries, err := os.ReadDir(string(d))
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return d.writable(existing(string(d)))
+		return d.writable(existing(string(d)), free)
 	case errors.Is(err, syscall.ENOTDIR):
 		return d.unfit("is not a directory: choose another")
 	case err != nil:
@@ -114,7 +117,7 @@ func (d Dir) Check() error {
 	case others && !has("member.json") && !has("restored.json"):
 		return d.unfit("is not empty, and is no directory of etcd.inside: choose an empty one")
 	}
-	if err := d.writable(string(d)); err != nil {
+	if err := d.writable(string(d), free); err != nil {
 		return err
 	}
 	data, err := d.read()
@@ -139,14 +142,14 @@ func ours(name string) bool {
 		strings.HasPrefix(name, ".member.json-") || strings.HasPrefix(name, ".restored.json-")
 }
 
-// writable says why nothing could be written under at.
-func (d Dir) writable(at string) error {
+// writable says why nothing could be written under at, of which free says how many bytes are free.
+func (d Dir) writable(at string, free func(path string) (int64, error)) error {
 	if err := access(at); err != nil {
 		return d.unfit("cannot be written: %s: %v; check its owner, its mode, and ReadWritePaths of the unit", at, err)
 	}
-	free, err := freeBytes(at)
-	if _, has := os.Stat(d.marker()); err == nil && has != nil && free < minFree {
-		return d.unfit("has %d MiB free: etcd needs %d to begin; choose another disk", free>>20, int64(minFree)>>20)
+	left, err := free(at)
+	if _, has := os.Stat(d.marker()); err == nil && has != nil && left < minFree {
+		return d.unfit("has %d MiB free: etcd needs %d to begin; choose another disk", left>>20, int64(minFree)>>20)
 	}
 	return nil
 }

@@ -71,6 +71,37 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A member begins on a disk with room for it alone, and goes on with less.
+func TestCheckFree(t *testing.T) {
+	failed := errors.New("no such call")
+	for _, tc := range []struct {
+		name string
+		free int64
+		err  error
+		has  bool // It has begun.
+		want string
+	}{
+		{name: "room", free: minFree},
+		{name: "a full disk", free: minFree - 1, want: "has 255 MiB free: etcd needs 256 to begin"},
+		{name: "a full disk under a member", has: true},
+		{name: "unknown", err: failed},
+	} {
+		dir := t.TempDir()
+		for _, d := range []Dir{Dir(dir), Dir(filepath.Join(dir, "new", "one"))} {
+			if tc.has {
+				marker := member.Data{Host: "a", Peer: "http://a:1", Version: "3.5.9"}
+				if err := errors.Join(os.MkdirAll(string(d), 0o700), meet.WriteJSON(d.marker(), marker)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := d.check(func(string) (int64, error) { return tc.free, tc.err })
+			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, ErrDir) || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%s, %s: %v; want %q", tc.name, d, err, tc.want)
+			}
+		}
+	}
+}
+
 // A marker without etcd's log counts as no data, whatever it says: the others know whether the log
 // was lost.
 func TestOwn(t *testing.T) {
@@ -118,14 +149,20 @@ func TestSnapshots(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(d.database()), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.beforeUpgrade(member.Data{}, "3.8.0", now); err != nil {
+	if err := d.beforeUpgrade("3.8.0", now, 0); err != nil {
 		t.Errorf("never ran: %v", err)
 	}
 	if err := os.WriteFile(d.database(), []byte("data"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := d.beforeUpgrade("3.8.0", now, minFree+3); err == nil || !strings.Contains(err.Error(), "too little disk free") {
+		t.Errorf("on a full disk: %v", err)
+	}
+	if list, err := d.Snapshots().List(now); len(list) > 0 || err != nil {
+		t.Errorf("on a full disk: %v, %v", list, err)
+	}
 	for i := range 3 {
-		if err := d.beforeUpgrade(member.Data{}, "3.8.0", now.Add(time.Duration(i)*time.Hour)); err != nil {
+		if err := d.beforeUpgrade("3.8.0", now.Add(time.Duration(i)*time.Hour), minFree+4); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -181,7 +181,11 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		return nil, err
 	}
 	if data.Version != etcdstore.ServerVersion() {
-		if err := i.dir.beforeUpgrade(*data, etcdstore.ServerVersion(), time.Now()); err != nil {
+		free, err := freeBytes(string(i.dir))
+		if err == nil {
+			err = i.dir.beforeUpgrade(etcdstore.ServerVersion(), time.Now(), free)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("snapshot before the upgrade of etcd from %s: %w", data.Version, err)
 		}
 		data.Version = etcdstore.ServerVersion()

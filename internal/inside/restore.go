@@ -76,9 +76,9 @@ func (d Dir) PlanRestore(file, host, peer, initial string) (Restored, error) {
 	r.Checked = info.Size()%512 == sha256.Size
 	r.Token = fmt.Sprintf("restored-%x", sha256.Sum256([]byte(r.SHA256+"\n"+initial)))[:25]
 	if _, err := os.Stat(string(d)); errors.Is(err, os.ErrNotExist) {
-		return r, d.writable(existing(string(d)))
+		return r, d.writable(existing(string(d)), freeBytes)
 	}
-	return r, d.writable(string(d))
+	return r, d.writable(string(d), freeBytes)
 }
 
 // sumOf returns the SHA-256 of what is left to read.

@@ -27,8 +27,8 @@ func (d Dir) Snapshots() meet.Snapshots {
 	return meet.Snapshots{Dir: filepath.Join(string(d), "snapshots"), Layout: snapshotTime, Suffix: ".db"}
 }
 
-// beforeUpgrade copies the database of a member that does not run.
-func (d Dir) beforeUpgrade(data member.Data, to string, now time.Time) error {
+// beforeUpgrade copies the database of a member that does not run, on a disk that has so many bytes free.
+func (d Dir) beforeUpgrade(to string, now time.Time, free int64) error {
 	from, err := os.Open(d.database())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // It has never run.
@@ -37,6 +37,13 @@ func (d Dir) beforeUpgrade(data member.Data, to string, now time.Time) error {
 		return err
 	}
 	defer from.Close()
+	info, err := from.Stat()
+	if err == nil {
+		err = room(free, info.Size())
+	}
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(d.Snapshots().Dir, 0o700); err != nil {
 		return err
 	}
