@@ -236,7 +236,6 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 			Join:    i.join,
 			Peer:    peer,
 			Founds:  founds,
-			Now:     time.Now(),
 		}
 		if data != nil {
 			if at := member.Elsewhere(own, *data, seen); at != "" {

@@ -258,6 +258,18 @@ func TestDecideSilentAfterWaiting(t *testing.T) {
 	}
 }
 
+// A clock is compared when an answer arrives: one that is kept gets old.
+func TestAskOneSkew(t *testing.T) {
+	const by = time.Hour
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(member.Waiting{Host: "a", Process: "x", Now: time.Now().Add(by)})
+	}))
+	defer s.Close()
+	if a := askOne(t.Context(), s.Client(), s.URL); a.Waiting == nil || (a.Skew-by).Abs() > meet.Timeout {
+		t.Errorf("%+v, want a clock that is %v ahead", a, by)
+	}
+}
+
 // What an address answers is whole or an error: an answer without members would not count as silence otherwise.
 func TestAskOne(t *testing.T) {
 	const list = `[{"id":1,"peerURLs":["http://a:1"],"name":"a","clientURLs":["http://a:2"]}]`

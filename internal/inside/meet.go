@@ -168,7 +168,9 @@ func askOne(ctx context.Context, client *http.Client, base string) (a member.Ans
 	case err != nil:
 		return member.Answer{Err: err}
 	case code == http.StatusOK:
-		a.Waiting, a.Err = meet.ParseWaiting(body)
+		if a.Waiting, a.Err = meet.ParseWaiting(body); a.Err == nil {
+			a.Skew = time.Until(a.Waiting.Now)
+		}
 		return a
 	}
 	code, body, header, err := meet.Get(ctx, client, base+membersPath)

@@ -68,6 +68,7 @@ type Waiting struct {
 // Answer is what one address of the list answered. Without Waiting and Members it did not.
 type Answer struct {
 	Waiting *Waiting
+	Skew    time.Duration // Waiting.Now minus our clock when that arrived: an answer is kept for long.
 	Cluster uint64
 	Members []Member
 	Err     error
@@ -82,7 +83,6 @@ type Own struct {
 	Peer    string   // URL
 	Founds  uint64   // the cluster that begins from Join
 	Before  Answer   // what the address answered that Elsewhere returned
-	Now     time.Time
 }
 
 // Data is what the directory of the member holds: who wrote it.
@@ -346,9 +346,9 @@ func begin(own Own, seen map[string]Answer) (Step, error) {
 		case nodes[w.Node] != "":
 			return Step{}, refuse(SameName, "%s and %s have the same node.name %q: give each its own",
 				nodes[w.Node], host, w.Node)
-		case w.Now.Sub(own.Now).Abs() > MaxSkew:
+		case a.Skew.Abs() > MaxSkew:
 			return Step{}, refuse(Clocks, "the clock of %s differs from that of %s by %v, and certificates need the "+
-				"time: run NTP on both", host, own.Host, w.Now.Sub(own.Now).Round(time.Second))
+				"time: run NTP on both", host, own.Host, a.Skew.Round(time.Second))
 		}
 		nodes[w.Node] = host
 	}

@@ -8,8 +8,6 @@ import (
 	"time"
 )
 
-var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-
 func peer(host string) string   { return "https://" + host + ":2380" }
 func client(host string) string { return "https://" + host + ":2379" }
 
@@ -30,11 +28,18 @@ func learner(id uint64, host string) Member {
 func runs(cluster uint64, list ...Member) Answer { return Answer{Cluster: cluster, Members: list} }
 
 func waits(host string, change ...func(*Waiting)) Answer {
-	w := &Waiting{Host: host, Node: "node-" + host, Process: "process-" + host, Join: []string{"a", "b", "c"}, Now: noon}
+	w := &Waiting{Host: host, Node: "node-" + host, Process: "process-" + host, Join: []string{"a", "b", "c"}}
 	for _, f := range change {
 		f(w)
 	}
 	return Answer{Waiting: w}
+}
+
+// ahead waits with a clock that was ahead by so much when the answer arrived.
+func ahead(host string, by time.Duration) Answer {
+	a := waits(host)
+	a.Skew = by
+	return a
 }
 
 // The cases are those that PD's join lists, and the inputs that no member may begin with.
@@ -80,10 +85,10 @@ func TestDecide(t *testing.T) {
 		{name: "own name", a: waits("a", func(w *Waiting) { w.Node = "node-c" }), b: waits("b"), reason: SameName},
 		{name: "one machine twice", a: waits("a"), b: waits("a"), reason: SameHost, says: "b answers as a"},
 		{name: "this machine twice", a: waits("a"), b: waits("b", func(w *Waiting) { w.Process = "process-c" }), reason: SameHost},
-		{name: "clock ahead", a: waits("a", func(w *Waiting) { w.Now = noon.Add(2 * time.Hour) }), b: waits("b"), reason: Clocks, says: "2h0m0s"},
-		{name: "clock behind", a: waits("a", func(w *Waiting) { w.Now = noon.Add(-MaxSkew - 1) }), b: waits("b"), reason: Clocks},
-		{name: "clock two minutes ahead", a: waits("a", func(w *Waiting) { w.Now = noon.Add(2 * time.Minute) }), b: waits("b"), reason: Clocks},
-		{name: "clock at the limit", a: waits("a", func(w *Waiting) { w.Now = noon.Add(-MaxSkew) }), b: waits("b"), want: Begin},
+		{name: "clock ahead", a: ahead("a", 2*time.Hour), b: waits("b"), reason: Clocks, says: "2h0m0s"},
+		{name: "clock behind", a: ahead("a", -MaxSkew-1), b: waits("b"), reason: Clocks},
+		{name: "clock two minutes ahead", a: ahead("a", 2*time.Minute), b: waits("b"), reason: Clocks},
+		{name: "clock at the limit", a: ahead("a", -MaxSkew), b: waits("b"), want: Begin},
 		{name: "two clusters", a: runs(7, abc...), b: runs(8, abc...), reason: OtherCluster},
 		// With data.
 		{name: "starts again", data: had(), a: runs(7, abc...), b: runs(7, abc...), want: Start},
@@ -130,7 +135,7 @@ func TestDecide(t *testing.T) {
 		{name: "changed address, known already", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: runs(7, abc...), b: down, want: Start},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Before: tc.before, Now: noon}
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Before: tc.before}
 			step, err := Decide(own, tc.data, map[string]Answer{"a": tc.a, "b": tc.b})
 			var refusal *Refusal
 			errors.As(err, &refusal)
@@ -197,7 +202,7 @@ func TestNobodyBeginsAgain(t *testing.T) {
 			if nb == "waits" {
 				b = waits("b")
 			}
-			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Now: noon}
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7}
 			step, err := Decide(own, nil, map[string]Answer{"a": a, "b": b})
 			if begins := err == nil && step.Action == Begin; begins && !(may[na] && may[nb]) {
 				t.Errorf("a %s, b %s: it begins", na, nb)
