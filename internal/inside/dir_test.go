@@ -208,7 +208,7 @@ func TestPlanRestoreOrder(t *testing.T) {
 	}
 	peer := func(host string) string { return "https://" + host + ":2380" }
 	plan := func(hosts ...string) Restored {
-		r, err := Dir(t.TempDir()).PlanRestore(file, "a", peer("a"), Initial(hosts, peer))
+		r, err := Dir(t.TempDir()).PlanRestore(file, "a", peer("a"), Initial(hosts, peer), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -220,5 +220,16 @@ func TestPlanRestoreOrder(t *testing.T) {
 	}
 	if fewer := plan("a", "b"); fewer.Token == one.Token {
 		t.Errorf("another list has the same token %s", one.Token)
+	}
+	tokens := map[string]bool{}
+	for again := range uint(3) {
+		r, err := Dir(t.TempDir()).PlanRestore(file, "a", peer("a"), one.Initial, again)
+		if err != nil || (r.Token == one.Token) != (again == 0) || (r.Cluster == one.Cluster) != (again == 0) {
+			t.Errorf("restored %d times before: %+v, %v", again, r, err)
+		}
+		tokens[r.Token] = true
+	}
+	if len(tokens) != 3 {
+		t.Errorf("tokens of three restores: %v", tokens)
 	}
 }

@@ -200,12 +200,38 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 // errPrepared says that a restore was prepared while the member waited.
 var errPrepared = errors.New("a restored snapshot is to be taken over")
 
+// peer returns the URL at which other members find this one.
+func (i *Inside) peer() string { return i.cfg.Etcd.PeerURL(i.host) }
+
+// owner returns who decides how to start with data.
+func (i *Inside) owner(data *member.Data) (member.Own, error) {
+	founds, err := clusterOf(i.founding())
+	if err != nil {
+		return member.Own{}, fmt.Errorf("etcd.join: %w", err)
+	}
+	own := member.Own{
+		Host:    i.host,
+		Node:    i.cfg.Node,
+		Process: i.process,
+		Join:    i.join,
+		Peer:    i.peer(),
+		Founds:  founds,
+	}
+	if data != nil && data.Restored {
+		if founds, err = clusterOf(data.Initial, data.Token); err != nil {
+			return member.Own{}, fmt.Errorf("the restored data: %w", err)
+		}
+		own = member.OfRestored(own, *data, founds)
+	}
+	return own, nil
+}
+
 // decide asks the other members until it is clear how to start.
 //
 // It returns errPrepared if a restore was prepared meanwhile: up takes it over.
 func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, error) {
-	peer := i.cfg.Etcd.PeerURL(i.host)
-	founds, err := clusterOf(i.founding())
+	peer := i.peer()
+	own, err := i.owner(data)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +243,7 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 	}()
 	seen := map[string]member.Answer{}
 	for {
-		for host, a := range i.ask(ctx) {
+		for host, a := range i.ask(ctx, own) {
 			// What waited once has no data; that it stopped waiting means that it began.
 			if a.Err == nil || seen[host].Waiting == nil {
 				seen[host] = a
@@ -229,15 +255,8 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 		if i.dir.prepared() {
 			return nil, errPrepared
 		}
-		own := member.Own{
-			Host:    i.host,
-			Node:    i.cfg.Node,
-			Process: i.process,
-			Join:    i.join,
-			Peer:    peer,
-			Founds:  founds,
-		}
-		if data != nil {
+		own.Before = member.Answer{}
+		if data != nil && own.Token == "" {
 			if at := member.Elsewhere(own, *data, seen); at != "" {
 				own.Before = i.askBefore(ctx, at)
 			}
@@ -248,6 +267,10 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 			case member.Start:
 				return data, nil
 			case member.Begin, member.Join:
+				if step.Action == member.Begin && own.Token != "" {
+					data.Restored = false // Etcd runs in it from now on.
+					return data, nil
+				}
 				// What is left of data that was lost would be started from.
 				if err := i.dir.setAside("lost", time.Now()); err != nil {
 					return nil, i.dir.unfit("cannot be written: %v", err)
@@ -274,8 +297,8 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 		case step.Action == member.Wait:
 			i.say(slog.LevelInfo, "etcd inside waits", step.Why)
 		}
-		if m == nil && data == nil {
-			if m, err = i.meet(); err != nil {
+		if m == nil && (data == nil || own.Token != "") {
+			if m, err = i.meet(own); err != nil {
 				i.say(slog.LevelError, "etcd inside cannot listen", err.Error())
 			}
 		}
@@ -299,11 +322,11 @@ func clusterOf(initial, token string) (uint64, error) {
 	cfg.InitialCluster, cfg.InitialClusterToken = initial, token
 	urls, token, err := cfg.PeerURLsMapAndToken("etcd")
 	if err != nil {
-		return 0, fmt.Errorf("etcd.join: %w", err)
+		return 0, err
 	}
 	c, err := membership.NewClusterFromURLsMap(zap.NewNop(), token, urls)
 	if err != nil {
-		return 0, fmt.Errorf("etcd.join: %w", err)
+		return 0, err
 	}
 	return uint64(c.ID()), nil
 }
@@ -330,7 +353,7 @@ func (i *Inside) wants(data member.Data) Run {
 		Version:  etcdstore.ServerVersion(),
 		Name:     i.host,
 		Client:   e.ClientURL(i.host),
-		Peer:     e.PeerURL(i.host),
+		Peer:     i.peer(),
 		IP:       i.ip,
 		Initial:  data.Initial,
 		Token:    data.Token,

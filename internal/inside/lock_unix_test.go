@@ -3,10 +3,12 @@
 package inside
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	ossignal "os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -140,16 +142,28 @@ func TestTakeRestoredAfterACrash(t *testing.T) {
 // holds makes the program of the tests one that holds the lock of a directory until it is stopped.
 const holds = "ALLOCATOR_TEST_HOLDS_ETCD_LOCK"
 
+// serves makes it the member of a directory.
+const serves = "ALLOCATOR_TEST_SERVES_ETCD"
+
 func TestMain(m *testing.M) {
-	if os.Getenv(holds) == "" {
+	if os.Getenv(holds) == "" && os.Getenv(serves) == "" {
 		os.Exit(m.Run())
 	}
-	_, _, err := hold(Dir(os.Args[len(os.Args)-1]).etcdLock(), time.Second)
+	d := Dir(os.Args[len(os.Args)-1])
+	ctx, stop := ossignal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // A test that was killed stops nothing.
+	defer cancel()
+	var err error
+	if os.Getenv(serves) != "" {
+		err = Serve(ctx, d)
+	} else if _, _, err = hold(d.etcdLock(), time.Second); err == nil {
+		<-ctx.Done()
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	time.Sleep(time.Minute) // A test that was killed stops nothing.
 }
 
 // A member that runs is taken over as it is, and restarted if it runs with other settings or data.
@@ -217,7 +231,10 @@ func TestRestoreAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := Dir(t.TempDir())
-	r, err := d.PlanRestore(file, "a", "http://a:2380", "a=http://a:2380")
+	plan := func(again uint) (Restored, error) {
+		return d.PlanRestore(file, "a", "http://a:2380", "a=http://a:2380", again)
+	}
+	r, err := plan(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +278,38 @@ func TestRestoreAlone(t *testing.T) {
 		t.Errorf("taken over: %v, %v", taken, err)
 	}
 	prepared(false)
-	if data, err := d.own(); err != nil || data == nil || data.Token != r.Token {
-		t.Errorf("after it: %+v, %v", data, err)
+	data, err := d.own()
+	if err != nil || data == nil || data.Token != r.Token || !data.Restored {
+		t.Fatalf("after it: %+v, %v", data, err)
+	}
+	// Once etcd has run in the data, or in those of the same cluster, they are not made again.
+	var refusal *member.Refusal
+	for _, tc := range []struct {
+		name  string
+		data  member.Data
+		again bool
+	}{
+		{"never started", *data, false},
+		{"started", member.Data{Token: r.Token}, true},
+		{"started in another cluster", member.Data{Token: "restored-1", Cluster: 7}, false},
+		{"replaced in that cluster", member.Data{Cluster: r.Cluster, ID: 9, Existing: true}, true},
+	} {
+		tc.data.Host, tc.data.Peer, tc.data.Version = data.Host, data.Peer, data.Version
+		if err := meet.WriteJSON(d.marker(), tc.data); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := plan(0); errors.As(err, &refusal) != tc.again || (err != nil) != tc.again {
+			t.Errorf("%s: planned again: %v", tc.name, err)
+		}
+		if err := d.Restore(r); errors.As(err, &refusal) != tc.again || (err != nil) != tc.again {
+			t.Errorf("%s: restored again: %v", tc.name, err)
+		}
+		prepared(!tc.again)
+		if err := errors.Join(os.RemoveAll(d.restored()), os.RemoveAll(d.restoredMarker())); err != nil {
+			t.Fatal(err)
+		}
+		if later, err := plan(1); err != nil || later.Token == r.Token {
+			t.Errorf("%s: for all members once more: %+v, %v", tc.name, later, err)
+		}
 	}
 }

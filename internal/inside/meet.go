@@ -19,8 +19,8 @@ import (
 	"github.com/flakelease/allocator/internal/member"
 )
 
-// Members that have no data yet meet on the port where etcd will listen: each says that it waits,
-// and asks the others. Where etcd listens already, it answers with its members instead.
+// Members that have no data yet, or restored data alone, meet on the port where etcd will listen: each
+// says that it waits, and asks the others. Where etcd listens already, it answers with its members instead.
 const (
 	meetPath    = "/allocator/waiting"
 	membersPath = "/members" // etcd answers there
@@ -79,7 +79,7 @@ func checkTLS(files config.TLS, host string, now time.Time) error {
 }
 
 // meet answers the other members until the server is closed.
-func (i *Inside) meet() (*http.Server, error) {
+func (i *Inside) meet(own member.Own) (*http.Server, error) {
 	c, err := tlsOf(i.cfg.Etcd.TLS)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (i *Inside) meet() (*http.Server, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+meetPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(i.waiting())
+		_ = json.NewEncoder(w).Encode(waiting(own))
 	})
 	server := meet.Server(mux, i.cfg.Log)
 	server.WriteTimeout = meet.Timeout
@@ -102,12 +102,13 @@ func (i *Inside) meet() (*http.Server, error) {
 	return server, nil
 }
 
-func (i *Inside) waiting() member.Waiting {
+func waiting(own member.Own) member.Waiting {
 	return member.Waiting{
-		Host:    i.host,
-		Node:    i.cfg.Node,
-		Process: i.process,
-		Join:    i.join,
+		Host:    own.Host,
+		Node:    own.Node,
+		Process: own.Process,
+		Join:    own.Join,
+		Token:   own.Token,
 		Now:     time.Now(),
 	}
 }
@@ -137,13 +138,13 @@ func (i *Inside) askBefore(ctx context.Context, peer string) member.Answer {
 }
 
 // ask asks the other addresses of the list.
-func (i *Inside) ask(ctx context.Context) map[string]member.Answer {
+func (i *Inside) ask(ctx context.Context, own member.Own) map[string]member.Answer {
 	out := map[string]member.Answer{}
 	client, err := i.client()
 	var mu sync.Mutex // guards out
 	var all sync.WaitGroup
-	for _, host := range i.join {
-		if host == i.host {
+	for _, host := range own.Join {
+		if host == own.Host {
 			continue
 		}
 		if err != nil {

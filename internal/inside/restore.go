@@ -27,11 +27,12 @@ type Restored struct {
 	Host    string `json:"host"`
 	Peer    string `json:"peer"`
 	Initial string `json:"initial"`
-	// Token is that of the new cluster. It follows from the snapshot and the members, so that it is the
-	// same on each machine, and no cluster that the snapshot knows has it: the snapshot was taken of
-	// that one.
-	Token string `json:"token"`
-	Runs  int    `json:"runs"` // the process of the member that runs now; 0: none
+	// Token is that of the new cluster. It follows from the snapshot, the members and how often that
+	// snapshot was restored before, so that it is the same on each machine, and no cluster that the
+	// snapshot knows has it: the snapshot was taken of that one.
+	Token   string `json:"token"`
+	Cluster uint64 `json:"cluster"` // It follows from Initial and Token, as the IDs of the members do.
+	Runs    int    `json:"runs"`    // the process of the member that runs now; 0: none
 }
 
 // ErrSnapshot is a file that cannot be restored.
@@ -53,10 +54,11 @@ func (d Dir) holdRestored() (release func(), err error) {
 	return release, nil
 }
 
-// PlanRestore reads a snapshot and says what its restore would make. It writes nothing.
+// PlanRestore reads a snapshot and says what its restore would make. It writes nothing. again counts how
+// often all members were restored from the snapshot before.
 //
-// It returns ErrSnapshot or ErrDir.
-func (d Dir) PlanRestore(file, host, peer, initial string) (Restored, error) {
+// It returns ErrSnapshot or ErrDir, or a *member.Refusal if the member has started from this restore already.
+func (d Dir) PlanRestore(file, host, peer, initial string, again uint) (Restored, error) {
 	r := Restored{File: file, Host: host, Peer: peer, Initial: initial, Runs: d.runs()}
 	if r.Runs == unnamed {
 		return r, d.heldUnnamed()
@@ -74,11 +76,31 @@ func (d Dir) PlanRestore(file, host, peer, initial string) (Restored, error) {
 		return r, fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
 	r.Checked = info.Size()%512 == sha256.Size
-	r.Token = fmt.Sprintf("restored-%x", sha256.Sum256([]byte(r.SHA256+"\n"+initial)))[:25]
+	from := r.SHA256 + "\n" + initial
+	if again > 0 {
+		from += fmt.Sprintf("\n%d", again)
+	}
+	r.Token = fmt.Sprintf("restored-%x", sha256.Sum256([]byte(from)))[:25]
+	if r.Cluster, err = clusterOf(initial, r.Token); err != nil {
+		return r, d.unfit("has no list of members: %v", err)
+	}
+	if err := d.first(r); err != nil {
+		return r, err
+	}
 	if _, err := os.Stat(string(d)); errors.Is(err, os.ErrNotExist) {
 		return r, d.writable(existing(string(d)), freeBytes)
 	}
 	return r, d.writable(string(d), freeBytes)
+}
+
+// first refuses a restore from which the member has started already: under the same ID it would forget
+// for what it voted and what it acknowledged.
+func (d Dir) first(r Restored) error {
+	data, err := d.own()
+	if err == nil && data != nil && !data.Restored && (data.Token == r.Token || data.Cluster == r.Cluster) {
+		err = member.Again(r.Host)
+	}
+	return err
 }
 
 // sumOf returns the SHA-256 of what is left to read.
@@ -105,7 +127,8 @@ func (r Restored) unchanged() error {
 // Restore prepares what r says in d. The member takes it over when it starts next; the data that
 // it has now is kept beside it.
 //
-// It returns ErrSnapshot, or ErrDir, also if another process restores or takes over a restore.
+// It returns ErrSnapshot, or ErrDir, also if another process restores or takes over a restore, and a
+// *member.Refusal if the member has started from it meanwhile.
 func (d Dir) Restore(r Restored) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return d.unfit("cannot be made: %v", err)
@@ -115,6 +138,9 @@ func (d Dir) Restore(r Restored) error {
 		return err
 	}
 	defer release()
+	if err := d.first(r); err != nil {
+		return err
+	}
 	// The marker first: without the directory it would say that its data is in place already.
 	if err = os.RemoveAll(d.restoredMarker()); err == nil {
 		err = os.RemoveAll(d.restored())
@@ -139,11 +165,12 @@ func (d Dir) Restore(r Restored) error {
 		return fmt.Errorf("%w: %s: %w", ErrSnapshot, r.File, err)
 	}
 	return meet.WriteJSON(d.restoredMarker(), member.Data{
-		Host:    r.Host,
-		Peer:    r.Peer,
-		Version: etcdstore.ServerVersion(),
-		Initial: r.Initial,
-		Token:   r.Token,
+		Host:     r.Host,
+		Peer:     r.Peer,
+		Version:  etcdstore.ServerVersion(),
+		Initial:  r.Initial,
+		Token:    r.Token,
+		Restored: true,
 	})
 }
 

@@ -10,6 +10,8 @@
 //     which votes for nothing until it has all data. Learners join one at a time.
 //   - A member founds only the cluster that its own list begins. A restored cluster names members
 //     that never started too, and two of those would be a quorum beside it.
+//   - Restored data in which etcd has never run are as good as none: the cluster that they begin may know
+//     the member already.
 //
 // What a member does about it differs, and so there are two tables, which share what a list of
 // members says and how one joins:
@@ -31,6 +33,7 @@ package member
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -62,6 +65,7 @@ type Waiting struct {
 	Node    string    `json:"node"`    // node.name
 	Process string    `json:"process"` // random
 	Join    []string  `json:"join"`    // its list, sorted
+	Token   string    `json:"token"`   // It waits with restored data of this token; "": without data.
 	Now     time.Time `json:"now"`
 }
 
@@ -81,7 +85,8 @@ type Own struct {
 	Process string
 	Join    []string // sorted, with Host in it
 	Peer    string   // URL
-	Founds  uint64   // the cluster that begins from Join
+	Token   string   // It has restored data of this token, in which etcd has never run; "": it has none.
+	Founds  uint64   // the cluster that begins from Join and Token
 	Before  Answer   // what the address answered that Elsewhere returned
 }
 
@@ -96,6 +101,8 @@ type Data struct {
 	Initial  string `json:"initial"`
 	Token    string `json:"token"`
 	Existing bool   `json:"existing,omitempty"`
+	// Restored says that etcd has never run in the data: a restore prepared it.
+	Restored bool `json:"restored,omitempty"`
 	// Members are those of the cluster when they were last listed.
 	Members []Member `json:"members,omitempty"`
 }
@@ -161,21 +168,50 @@ func refuse(r Reason, format string, args ...any) error {
 const MaxSkew = time.Minute
 
 // Decide returns what to do. seen has the answers of the other addresses of the list, by
-// address; an address without an answer is asked again. data is nil for an empty directory.
+// address; an address without an answer is asked again. data is nil for an empty directory. For
+// restored data in which etcd has never run, own is what OfRestored returns, and Begin starts from them.
 //
 // It returns a *Refusal if the member must not start as it is.
 func Decide(own Own, data *Data, seen map[string]Answer) (Step, error) {
+	if own.Token != "" {
+		seen = restoredToo(own, seen)
+	}
 	cluster, members, err := theCluster(own, seen)
 	if err != nil {
 		return Step{}, err
 	}
-	if data != nil {
+	if data != nil && own.Token == "" {
 		return withData(own, *data, seen, cluster, members)
 	}
 	if len(members) > 0 {
 		return intoCluster(own, seen, cluster, members)
 	}
 	return begin(own, seen)
+}
+
+// OfRestored returns own for restored data in which etcd has never run: who begins with them. founds is
+// the cluster that they begin.
+func OfRestored(own Own, data Data, founds uint64) Own {
+	own.Host, own.Peer, own.Token, own.Founds = data.Host, data.Peer, data.Token, founds
+	own.Join = nil
+	for member := range strings.SplitSeq(data.Initial, ",") {
+		host, _, _ := strings.Cut(member, "=")
+		own.Join = append(own.Join, host)
+	}
+	slices.Sort(own.Join)
+	return own
+}
+
+// restoredToo returns the answers without those of members that run in another cluster than the one
+// that restored data begin: they are to be restored yet, and say nothing about it.
+func restoredToo(own Own, seen map[string]Answer) map[string]Answer {
+	out := maps.Clone(seen)
+	for host, a := range seen {
+		if len(a.Members) > 0 && a.Cluster != own.Founds {
+			out[host] = Answer{Err: fmt.Errorf("it runs in cluster %x: restore it too", a.Cluster)}
+		}
+	}
+	return out
 }
 
 // theCluster returns the cluster that answers, of which there is at most one.
@@ -288,6 +324,8 @@ func intoCluster(own Own, seen map[string]Answer, cluster uint64, members []Memb
 		}
 	}
 	switch {
+	case in[started] != "" && own.Token != "":
+		return Step{}, Again(own.Host)
 	case in[started] != "":
 		return Step{}, refuse(Lost, "%s is a member, and the directory of etcd.inside is empty: its data was lost, or "+
 			"it is the wrong directory. If it was lost, run \"allocator etcd replace %s\"", own.Host, own.Host)
@@ -311,6 +349,14 @@ func intoCluster(own Own, seen map[string]Answer, cluster uint64, members []Memb
 	return begin(own, seen)
 }
 
+// Again is the refusal of a member whose restore it has started from before: it may have voted and
+// acknowledged writes since, which the snapshot does not have.
+func Again(host string) error {
+	return refuse(Lost, "%s has started from this restore already, and from the snapshot it would come back without "+
+		"what it has stored since: if its data was lost, run \"allocator etcd replace %s\"; to restore all members "+
+		"from this snapshot once more, run \"allocator etcd restore\" on each with the same --again", host, host)
+}
+
 func sameList(own Own, members []Member) error {
 	if len(members) != len(own.Join) {
 		return refuse(OtherList, "the cluster began with %d members, and etcd.join of %s names %d: give all of them "+
@@ -319,7 +365,8 @@ func sameList(own Own, members []Member) error {
 	return nil
 }
 
-// begin starts a new cluster once each other member is known to have no data.
+// begin starts a new cluster once each other member is known to have no data, or restored data in which
+// etcd has never run. One that is silent may be who knows that this member has started.
 func begin(own Own, seen map[string]Answer) (Step, error) {
 	nodes := map[string]string{own.Node: own.Host}
 	var missing []string
@@ -340,6 +387,15 @@ func begin(own Own, seen map[string]Answer) (Step, error) {
 		case w.Process == own.Process || w.Host != host:
 			return Step{}, refuse(SameHost, "%s answers as %s: two addresses in etcd.join are one machine, or "+
 				"etcd.address is wrong on one; each machine has one address there", host, w.Host)
+		case own.Token != "" && w.Token == "":
+			missing = append(missing, host+" to be restored too")
+			continue
+		case w.Token != own.Token && own.Token == "":
+			return Step{}, refuse(Lost, "%s waits with a restored snapshot, and %s has no data: run \"allocator etcd "+
+				"restore\" here with the same snapshot", host, own.Host)
+		case w.Token != own.Token:
+			return Step{}, refuse(OtherCluster, "%s was restored with token %s, and %s with %s: restore both with the "+
+				"same snapshot, etcd.join and --again", host, w.Token, own.Host, own.Token)
 		case !slices.Equal(w.Join, own.Join):
 			return Step{}, refuse(OtherList, "%s has etcd.join=%s, and %s has %s: give all of them the same", host,
 				strings.Join(w.Join, ","), own.Host, strings.Join(own.Join, ","))
@@ -353,8 +409,11 @@ func begin(own Own, seen map[string]Answer) (Step, error) {
 		nodes[w.Node] = host
 	}
 	if len(missing) > 0 {
-		why := strings.Join(missing, ", ") + ": the first start needs all members of etcd.join"
-		return Step{Action: Wait, Why: why}, nil
+		rule := "the first start needs all members of etcd.join"
+		if own.Token != "" {
+			rule += "; if a machine is gone for good, restore the others again, with --etcd.join without it"
+		}
+		return Step{Action: Wait, Why: strings.Join(missing, ", ") + ": " + rule}, nil
 	}
 	return Step{Action: Begin}, nil
 }

@@ -35,6 +35,11 @@ func waits(host string, change ...func(*Waiting)) Answer {
 	return Answer{Waiting: w}
 }
 
+// fresh waits with data that a restore prepared.
+func fresh(host string, change ...func(*Waiting)) Answer {
+	return waits(host, append([]func(*Waiting){func(w *Waiting) { w.Token = "restored-1" }}, change...)...)
+}
+
 // ahead waits with a clock that was ahead by so much when the answer arrived.
 func ahead(host string, by time.Duration) Answer {
 	a := waits(host)
@@ -71,6 +76,8 @@ func TestDecide(t *testing.T) {
 			b: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")), want: Begin},
 		{name: "another was restored", a: runs(9, voter(1, "a"), begun(2, "b"), begun(3, "c")), b: waits("b"), reason: Lost,
 			says: "cluster 9 did not begin from etcd.join of c"},
+		{name: "the others were restored, and wait", a: fresh("a"), b: fresh("b"), reason: Lost, says: "a waits with a restored snapshot"},
+		{name: "another was restored, and waits", a: fresh("a"), b: waits("b"), reason: Lost, says: "restore\" here with the same"},
 		{name: "data lost", a: runs(7, abc...), b: runs(7, abc...), reason: Lost, says: "allocator etcd replace c"},
 		{name: "data lost, one answers", a: runs(7, abc...), b: down, reason: Lost},
 		{name: "data lost, nobody answers", a: down, b: down, want: Wait},
@@ -152,6 +159,95 @@ func TestDecide(t *testing.T) {
 				t.Errorf("starts with %s", step.Initial)
 			}
 		})
+	}
+}
+
+// Restored data begin a cluster only with all of its members, and only if this one never started in it: a
+// member that had, and lost its data, would forget for what it voted.
+func TestDecideRestored(t *testing.T) {
+	down := Answer{Err: errors.New("connection refused")}
+	old := runs(7, voter(1, "a"), voter(2, "b"), voter(3, "c"))
+	begins := runs(9, begun(21, "a"), begun(22, "b"), begun(23, "c"))
+	without := runs(9, voter(21, "a"), voter(22, "b"), begun(23, "c"))
+	with := runs(9, voter(21, "a"), voter(22, "b"), voter(23, "c"))
+	joins := []string{"a", "b", "c"}
+	for _, tc := range []struct {
+		name   string
+		join   []string
+		a, b   Answer
+		want   Action
+		reason Reason
+		says   string
+	}{
+		{name: "all are restored, and wait", join: joins, a: fresh("a"), b: fresh("b"), want: Begin},
+		{name: "one has begun", join: joins, a: begins, b: fresh("b"), want: Begin},
+		{name: "the others have begun", join: joins, a: without, b: without, want: Begin},
+		{name: "one is silent", join: joins, a: fresh("a"), b: down, want: Wait, says: "b to answer (connection refused)"},
+		{name: "one is silent, and the other has begun", join: joins, a: begins, b: down, want: Wait, says: "--etcd.join without it"},
+		{name: "nobody answers", join: joins, a: down, b: Answer{}, want: Wait},
+		{name: "the others are to be restored", join: joins, a: old, b: old, want: Wait, says: "a to answer (it runs in cluster 7: restore it too)"},
+		{name: "one is to be restored", join: joins, a: begins, b: old, want: Wait},
+		{name: "one is to be restored, without data", join: joins, a: fresh("a"), b: waits("b"), want: Wait, says: "b to be restored too"},
+		{name: "restored again", join: joins, a: with, b: with, reason: Lost, says: "allocator etcd replace c"},
+		{name: "restored again, one answers", join: joins, a: with, b: down, reason: Lost, says: "--again"},
+		{name: "restored again, one list is behind", join: joins, a: without, b: with, reason: Lost},
+		{name: "restored again, one waits again", join: joins, a: with, b: fresh("b"), reason: Lost},
+		{name: "replaced since", join: joins, a: runs(9, voter(21, "a"), voter(22, "b"), learner(24, "c")), b: down, want: Join},
+		{name: "removed since", join: joins, a: runs(9, voter(21, "a"), voter(22, "b")), b: down, want: Add},
+		{name: "another snapshot", join: joins, a: fresh("a", func(w *Waiting) { w.Token = "restored-2" }), b: down, reason: OtherCluster,
+			says: "a was restored with token restored-2"},
+		{name: "one machine twice", join: joins, a: fresh("a"), b: fresh("a"), reason: SameHost},
+		{name: "without a machine that is gone", join: []string{"a", "c"}, b: down, want: Begin,
+			a: fresh("a", func(w *Waiting) { w.Join = []string{"a", "c"} })},
+		{name: "alone", join: []string{"c"}, a: old, b: old, want: Begin},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			data := &Data{Host: "c", Peer: peer("c"), Token: "restored-1", Restored: true}
+			var initial []string
+			seen := map[string]Answer{}
+			for _, host := range tc.join {
+				initial = append(initial, host+"="+peer(host))
+				if a, asked := map[string]Answer{"a": tc.a, "b": tc.b}[host]; asked {
+					seen[host] = a
+				}
+			}
+			data.Initial = strings.Join(initial, ",")
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: joins, Peer: peer("c"), Founds: 7}
+			step, err := Decide(OfRestored(own, *data, 9), data, seen)
+			var refusal *Refusal
+			errors.As(err, &refusal)
+			if (refusal == nil) != (tc.reason == "") || err != nil && refusal.Reason != tc.reason || step.Action != tc.want ||
+				!strings.Contains(step.Why, tc.says) && (err == nil || !strings.Contains(err.Error(), tc.says)) {
+				t.Errorf("got %+v, %v; want %q, %q, %q", step, err, tc.want, tc.reason, tc.says)
+			}
+			// Etcd has run in the data: they count.
+			data.Restored, data.Cluster, data.ID = false, 9, 23
+			if step, err := Decide(own, data, map[string]Answer{"a": with, "b": down}); err != nil || step.Action != Start {
+				t.Errorf("later: %+v, %v", step, err)
+			}
+		})
+	}
+}
+
+// A restore is refused while the cluster that it would begin knows the member as started, or another in its place.
+func TestMayRestore(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		third []Member
+		may   bool
+	}{
+		{"never started", []Member{begun(3, "c")}, true},
+		{"started", []Member{voter(3, "c")}, false},
+		{"being replaced", []Member{learner(9, "c")}, false},
+		{"removed", nil, false},
+	} {
+		var list []Status
+		for _, m := range append([]Member{voter(1, "a"), begun(2, "b")}, tc.third...) {
+			list = append(list, Status{Member: m})
+		}
+		if err := MayRestore("c", peer("c"), list); (err == nil) != tc.may {
+			t.Errorf("%s: %v", tc.name, err)
+		}
 	}
 }
 

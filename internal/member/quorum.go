@@ -125,6 +125,19 @@ func Replace(members []Status, gone Status, peer string) error {
 	return nil
 }
 
+// MayRestore says why the member of a restore must not begin in the restored cluster, whose members are given: they
+// know it, or another at its place, as one that has started. nil: it never has.
+//
+// It returns a *Refusal.
+func MayRestore(host, peer string, members []Status) error {
+	for _, m := range members {
+		if slices.Contains(m.Peers, peer) && !m.Started() && !m.Learner {
+			return nil
+		}
+	}
+	return Again(host)
+}
+
 // HostOf returns the host of a URL, without brackets.
 func HostOf(u string) string {
 	_, rest, ok := strings.Cut(u, "://")

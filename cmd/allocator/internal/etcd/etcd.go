@@ -90,15 +90,20 @@ func (c *call) open() (config.Config, *etcdstore.Group, error) {
 	if err != nil {
 		return s, nil, err
 	}
+	g, err := c.connect(s)
+	return s, g, err
+}
+
+func (c *call) connect(s config.Config) (*etcdstore.Group, error) {
 	dial, _, err := daemon.DialConfig(s.Etcd, cli.Logger(config.Log{Level: "error", Format: s.Log.Format}, c.a.Err))
 	if err != nil {
-		return s, nil, cli.Exit(cli.ExitUsage, err)
+		return nil, cli.Exit(cli.ExitUsage, err)
 	}
 	g, err := etcdstore.OpenGroup(dial)
 	if err != nil {
-		return s, nil, cli.Exit(cli.ExitUnavailable, err)
+		return nil, cli.Exit(cli.ExitUnavailable, err)
 	}
-	return s, g, nil
+	return g, nil
 }
 
 // with returns what runs f with the members, for as long as --timeout says.
@@ -139,6 +144,18 @@ func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group) se
 		}
 	}
 	return out
+}
+
+// ask asks the members for a command that does its work without them too.
+func (c *call) ask(s config.Config) seen {
+	g, err := c.connect(s)
+	if err != nil {
+		return seen{problem: err}
+	}
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
+	defer cancel()
+	return c.look(ctx, s, g)
 }
 
 // unavailable is the error of a cluster without a quorum.

@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 // certsCommand returns "allocator etcd certs".
@@ -101,13 +102,17 @@ func restoreCommand(a *cli.App) *cobra.Command {
 		Short: "Restore this machine's member from a snapshot, into a new cluster",
 		Long: `Restore prepares the directory of etcd.inside with a snapshot, and restarts the member if one runs.
 The node goes on running: it knows what it was granted. Run it on every machine of etcd.join with the same
-file. The members are a new cluster then, and every node refuses until "allocator admin recover" has begun a
-new era.
+file. The members are a new cluster then, which begins when all of them are restored, and every node refuses
+until "allocator admin recover" has begun a new era. If a machine is gone for good, leave it out on the
+others with --etcd.join.
 
-The data that the member had is kept in the directory.`,
+The data that the member had is kept in the directory. A member that has started from the snapshot already
+is not restored from it again, since it may have voted. To restore all members from one snapshot once more,
+give --again 1 on each of them, then --again 2.`,
 		Example: "  allocator etcd restore backup.db --config /etc/allocator/allocator.yaml",
 		Args:    cobra.ExactArgs(1),
 	}
+	again := cmd.Flags().Uint("again", 0, "how often all members were restored from this snapshot before")
 	c := newCall(a, cmd, true)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := c.settings()
@@ -126,11 +131,12 @@ The data that the member had is kept in the directory.`,
 		if len(hosts) == 0 {
 			hosts = []string{host}
 		}
-		r, err := d.PlanRestore(args[0], host, s.Etcd.PeerURL(host), inside.Initial(hosts, s.Etcd.PeerURL))
+		r, err := d.PlanRestore(args[0], host, s.Etcd.PeerURL(host), inside.Initial(hosts, s.Etcd.PeerURL), *again)
 		if err != nil {
-			return cli.Exit(cli.ExitInvalid, err)
+			return refusal(err)
 		}
-		if ok, err := c.run(planRestore(r, in.Dir, hosts), nil); err != nil || !ok {
+		p, refused := planRestore(c.ask(s), r, in.Dir, hosts)
+		if ok, err := c.run(p, refused); err != nil || !ok {
 			return err
 		}
 		if err := d.Restore(r); err != nil {
@@ -145,12 +151,31 @@ The data that the member had is kept in the directory.`,
 	return cmd
 }
 
-func planRestore(r inside.Restored, dir string, hosts []string) plan {
-	p := plan{
+// planRestore says what a restore would do to the members that answer.
+func planRestore(in seen, r inside.Restored, dir string, hosts []string) (p plan, refused error) {
+	p = plan{
 		Title:    fmt.Sprintf("restore member %s from %s", r.Host, r.File),
-		Quorum:   "the restored members are a new cluster, which has its quorum once most of them are restored",
 		Found:    []string{"SHA-256 of the snapshot: " + r.SHA256},
 		question: fmt.Sprintf("Restore member %s?", r.Host),
+	}
+	switch before := member.QuorumOf(in.list); {
+	case in.problem != nil:
+		p.Found = append(p.Found, fmt.Sprintf("no majority of the members answers now: %v", in.problem))
+		p.Quorum = "there is none to lose"
+	case in.cluster == r.Cluster:
+		p.Found = append(p.Found, "now "+before.String()+", in the restored cluster")
+		p.Quorum = "yes: the member joins it"
+		if refused = member.MayRestore(r.Host, r.Peer, in.list); refused != nil {
+			p.Quorum = "no"
+		}
+	default:
+		gone, _ := member.Find(in.list, r.Host)
+		_, after, lost := member.Without(in.list, gone)
+		p.Found = append(p.Found, "now "+before.String())
+		p.Quorum = fmt.Sprintf("yes, until the others are restored too: without %s %v", r.Host, after)
+		if lost != nil {
+			p.Quorum = fmt.Sprintf("no: without %s %v", r.Host, after)
+		}
 	}
 	if !r.Checked {
 		p.Found = append(p.Found, "warning: the snapshot has no checksum of etcd: it is a copy of a database, such as "+
@@ -162,10 +187,11 @@ func planRestore(r inside.Restored, dir string, hosts []string) plan {
 		p.Does = append(p.Does, fmt.Sprintf("the member that runs (process %d) is stopped, and its node starts it "+
 			"from that data", r.Runs))
 	}
-	p.Does = append(p.Does, "the present data stays beside it")
+	p.Does = append(p.Does, "the present data stays beside it", "the restored members are a new cluster, which begins "+
+		"when all of them are restored")
 	p.Then = []string{
 		"do the same on each other machine of etcd.join, with the same file",
 		"run \"allocator admin recover\": until then every node refuses with HISTORY_REWOUND",
 	}
-	return p
+	return p, refused
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/member"
 )
 
@@ -72,6 +73,48 @@ func TestPlanReplace(t *testing.T) {
 		if gone.ID == 0 || (err == nil) != (tc.says == "") || errors.Is(err, member.ErrNoPlace) != (tc.says != "") ||
 			err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("replace %s with %q: %v; want %q", tc.which, tc.with, err, tc.says)
+		}
+	}
+}
+
+// The plan of a restore says what is left of the cluster that answers, and does not restore what runs in the
+// restored one.
+func TestPlanRestore(t *testing.T) {
+	list := func(down ...int) (out []member.Status) {
+		for i, host := range []string{"a", "b", "c"} {
+			m := member.Status{Member: member.Member{ID: uint64(i + 1), Name: host, Peers: []string{"http://" + host + ":2380"}}}
+			if m.Clients = []string{"http://" + host + ":2379"}; slices.Contains(down, i+1) {
+				m.Err = errors.New("down")
+			}
+			out = append(out, m)
+		}
+		return out
+	}
+	founder := list(3)
+	founder[2].Clients = nil
+	r := inside.Restored{Host: "c", Peer: "http://c:2380", Cluster: 9}
+	for _, tc := range []struct {
+		name    string
+		in      seen
+		quorum  string
+		found   string
+		refused bool
+	}{
+		{name: "all answer", in: seen{list: list(), cluster: 7}, quorum: "yes, until the others are restored too: without c 2 of 2",
+			found: "now 3 of 3"},
+		{name: "it is down already", in: seen{list: list(3), cluster: 7}, quorum: "yes, until", found: "now 2 of 3"},
+		{name: "another is down", in: seen{list: list(1), cluster: 7}, quorum: "no: without c 1 of 2 voting members answer"},
+		{name: "nobody answers", in: seen{list: list(1, 2, 3), problem: errors.New("no leader")}, quorum: "there is none to lose",
+			found: "no leader"},
+		{name: "the others are restored", in: seen{list: founder, cluster: 9}, quorum: "yes: the member joins it",
+			found: "in the restored cluster"},
+		{name: "all are restored", in: seen{list: list(), cluster: 9}, quorum: "no", refused: true},
+		{name: "all are restored, and it is down", in: seen{list: list(3), cluster: 9}, quorum: "no", refused: true},
+	} {
+		p, refused := planRestore(tc.in, r, "dir", []string{"a", "b", "c"})
+		if !strings.HasPrefix(p.Quorum, tc.quorum) || !strings.Contains(strings.Join(p.Found, "\n"), tc.found) ||
+			(refused != nil) != tc.refused {
+			t.Errorf("%s: %q, %q, %v; want %q, %q", tc.name, p.Quorum, p.Found, refused, tc.quorum, tc.found)
 		}
 	}
 }

@@ -1,0 +1,211 @@
+//go:build unix
+
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// machines are 127.0.0.1 and following, each with a directory, on which members run as processes.
+type machines struct {
+	t              *testing.T
+	dir            string
+	clients, peers int // ports
+}
+
+func newMachines(t *testing.T) machines {
+	t.Helper()
+	t.Setenv(serves, "1")
+	m := machines{t: t, dir: t.TempDir()}
+	for _, port := range []*int{&m.clients, &m.peers} {
+		for try := 0; *port == 0; try++ {
+			_, text, _ := net.SplitHostPort(loopback.Address())
+			if try == 100 {
+				t.Fatal("no port is free on two addresses")
+			}
+			l, err := net.Listen("tcp", "127.0.0.3:"+text)
+			if err != nil && try == 0 {
+				t.Skipf("this machine has one address of loopback: %v", err)
+			}
+			if err == nil {
+				_ = l.Close()
+				*port, _ = strconv.Atoi(text)
+			}
+		}
+	}
+	return m
+}
+
+func host(i int) string { return fmt.Sprintf("127.0.0.%d", i) }
+
+// node is a node on a machine, without anything but its member.
+type node struct {
+	*Inside
+	log  *output.Text
+	stop func()
+}
+
+// start starts a node with the directory of machine i at host(at).
+func (m machines) start(i, at int, join ...string) *node {
+	m.t.Helper()
+	log := &output.Text{}
+	cfg := Config{Node: "node-" + host(at), Program: os.Args[0], Stderr: os.Stderr, Log: slog.New(slog.NewTextHandler(log, nil))}
+	cfg.Etcd.Inside = config.Inside{
+		Dir:        filepath.Join(m.dir, strconv.Itoa(i)),
+		Join:       join,
+		Address:    host(at),
+		ClientPort: m.clients,
+		PeerPort:   m.peers,
+		Quota:      64 << 20,
+	}
+	in, err := New(m.t.Context(), cfg)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- in.Run(ctx) }()
+	n := &node{Inside: in, log: log}
+	n.stop = func() {
+		if ctx.Err() != nil {
+			return
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			m.t.Errorf("node at %s: %v", host(at), err)
+		}
+	}
+	m.t.Cleanup(n.stop)
+	return n
+}
+
+// await waits until the node says that something is so.
+func (n *node) await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: %s: %+v\n%s", n.host, what, n.Health(), n.log)
+		}
+	}
+}
+
+// voters waits until so many members vote and answer.
+func (n *node) voters(t *testing.T, want int) {
+	t.Helper()
+	n.await(t, fmt.Sprintf("%d members vote", want), func() bool {
+		h := n.Health()
+		return h.Up && h.Quorum.Voters == want && h.Quorum.Healthy == want
+	})
+}
+
+func (n *node) logged(t *testing.T, text string) {
+	t.Helper()
+	n.await(t, "it logs "+text, func() bool { return strings.Contains(n.log.String(), text) })
+}
+
+// with calls the member of the node.
+func (n *node) with(t *testing.T, f func(context.Context, *clientv3.Client) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{n.cfg.Etcd.ClientURL(n.host)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := f(ctx, c); err != nil {
+		t.Fatalf("%s: %v", n.host, err)
+	}
+}
+
+// Two members are restored from the copy of a database that is made before an upgrade. They begin together,
+// with its keys, and a member that loses its data then is not restored from it again.
+func TestLifeOfARestore(t *testing.T) {
+	tier.Check(t, "runs two members as processes")
+	m := newMachines(t)
+	join := []string{host(2), host(3)}
+	one, two := m.start(1, 2, join...), m.start(2, 3, join...)
+	one.voters(t, 2)
+	const keys = 100
+	one.with(t, func(ctx context.Context, c *clientv3.Client) (err error) {
+		for i := 0; i < keys && err == nil; i++ {
+			_, err = c.Put(ctx, fmt.Sprintf("key-%d", i), strconv.Itoa(i))
+		}
+		return err
+	})
+	one.stop()
+	two.stop()
+	if err := one.dir.beforeUpgrade("3.99.0", time.Now(), minFree+1<<30); err != nil {
+		t.Fatal(err)
+	}
+	list, err := one.dir.Snapshots().List(time.Now())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("the copy: %v, %v", list, err)
+	}
+	before, err := one.dir.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := func(n *node) (Restored, error) {
+		return n.dir.PlanRestore(list[0].Path, n.host, n.peer(), Initial(join, n.cfg.Etcd.PeerURL), 0)
+	}
+	restore := func(n *node) (r Restored) {
+		t.Helper()
+		r, err := plan(n)
+		if err == nil {
+			err = n.dir.Restore(r)
+		}
+		if err != nil || r.Checked || r.Cluster == before.Cluster {
+			t.Fatalf("%s: %+v, %v", n.host, r, err)
+		}
+		return r
+	}
+	r := restore(one)
+	restore(two)
+	one = m.start(1, 2, join...)
+	one.logged(t, host(3)+" to answer")
+	two = m.start(2, 3, join...)
+	one.voters(t, 2)
+	two.voters(t, 2)
+	one.with(t, func(ctx context.Context, c *clientv3.Client) error {
+		got, err := c.Get(ctx, "key-", clientv3.WithPrefix())
+		if err == nil && (got.Count != keys || got.Header.ClusterId != r.Cluster) {
+			t.Errorf("%d keys in cluster %x, want %d in %x", got.Count, got.Header.ClusterId, keys, r.Cluster)
+		}
+		return err
+	})
+	var refusal *member.Refusal
+	if _, err := plan(one); !errors.As(err, &refusal) || refusal.Reason != member.Lost {
+		t.Errorf("a member that has started is restored again: %v", err)
+	}
+
+	two.stop()
+	if err := os.RemoveAll(string(two.dir)); err != nil {
+		t.Fatal(err)
+	}
+	restore(two) // Nobody on this machine knows that it had started.
+	two = m.start(2, 3, join...)
+	two.logged(t, "has started from this restore already")
+	if h := two.Health(); h.Up {
+		t.Errorf("it runs: %+v", h)
+	}
+}
