@@ -45,6 +45,7 @@ type Inside struct {
 	process string
 	said    string // what was logged last of why it waits
 	saidAt  time.Time
+	alone   bool // It was logged of this start that there is one member.
 	// snapshotAfter is when a snapshot may be tried again after one that failed.
 	snapshotAfter time.Time
 

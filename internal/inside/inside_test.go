@@ -509,6 +509,40 @@ func TestPromotesWhatIsNoted(t *testing.T) {
 	}
 }
 
+// Each start of a member that is alone says that its disk has the only copy, and a member that becomes so.
+func TestAlone(t *testing.T) {
+	d := Dir(t.TempDir())
+	if err := meet.WriteJSON(d.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	i := &Inside{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, dir: d, host: "a"}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	one := []member.Member{{ID: 1, Name: "a"}}
+	for _, tc := range []struct {
+		name   string
+		starts bool
+		list   []member.Member
+		says   bool
+	}{
+		{"first start", true, one, true},
+		{"later", false, one, false},
+		{"second start", true, one, true},
+		{"another joins", false, append(one, member.Member{ID: 2, Name: "b"}), false},
+		{"it leaves", false, one, true},
+	} {
+		if tc.starts {
+			i.tend(stopped, &child{})
+		}
+		log.Reset()
+		i.answered(t.Context(), member.Status{Member: member.Member{ID: 1}, Cluster: 7}, tc.list)
+		if says := strings.Contains(log.String(), "has one member"); says != tc.says {
+			t.Errorf("%s: %s", tc.name, &log)
+		}
+	}
+}
+
 // A snapshot leaves etcd what it needs of their common disk, and one that failed waits for a while.
 func TestSnapshotRoom(t *testing.T) {
 	const size = 1 << 30

@@ -34,6 +34,7 @@ func (i *Inside) tend(ctx context.Context, c *child) {
 	defer tick.Stop()
 	soon := time.NewTicker(tendEvery / 10) // until it has answered once
 	defer soon.Stop()
+	i.alone = false
 	for known := false; ; {
 		if !known {
 			known = i.look(ctx)
@@ -123,6 +124,12 @@ func (i *Inside) note(s member.Status, list []member.Member) error {
 	if len(list) > 0 {
 		data.Members = list
 	}
+	if alone := len(list) == 1; alone != i.alone {
+		if i.alone = alone; alone {
+			i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
+				"two more with etcd.join, or keep its snapshots elsewhere")
+		}
+	}
 	if reflect.DeepEqual(before, *data) {
 		return nil
 	}
@@ -132,10 +139,6 @@ func (i *Inside) note(s member.Status, list []member.Member) error {
 	if len(list) != len(before.Members) || before.Cluster == 0 {
 		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.host, "members",
 			len(list), "learner", s.Learner)
-	}
-	if len(list) == 1 {
-		i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
-			"two more with etcd.join, or keep its snapshots elsewhere")
 	}
 	return nil
 }
