@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -135,6 +136,39 @@ func (n *node) with(t *testing.T, f func(context.Context, *clientv3.Client) erro
 	if err := f(ctx, c); err != nil {
 		t.Fatalf("%s: %v", n.host, err)
 	}
+}
+
+// A member that was alone on loopback gets an address, tells it to the cluster that is itself, and others join.
+func TestAddressIsTold(t *testing.T) {
+	tier.Check(t, "runs two members as processes")
+	m := newMachines(t)
+	one := m.start(1, 1)
+	one.voters(t, 1)
+	one.logged(t, "has one member")
+	one.stop()
+	join := []string{host(2), host(3)}
+	one, two := m.start(1, 2, join...), m.start(2, 3, join...)
+	one.voters(t, 2)
+	two.voters(t, 2)
+	one.with(t, func(ctx context.Context, c *clientv3.Client) error {
+		r, err := c.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		var peers []string
+		for _, member := range r.Members {
+			peers = append(peers, member.PeerURLs...)
+		}
+		slices.Sort(peers)
+		if want := []string{one.peer(), two.peer()}; !slices.Equal(peers, want) {
+			t.Errorf("the members are at %v, want %v", peers, want)
+		}
+		return nil
+	})
+	one.await(t, "it notes its address", func() bool {
+		data, err := one.dir.read()
+		return err == nil && data.Host == host(2) && data.Peer == one.peer()
+	})
 }
 
 // Two members are restored from the copy of a database that is made before an upgrade. They begin together,

@@ -82,13 +82,21 @@ func (i *Inside) look(ctx context.Context) bool {
 }
 
 // answered notes what the member said, and then promotes a learner: a member that votes has it on
-// disk which one it is.
+// disk which one it is. A voter of which the members have another address tells them its own: nobody may
+// have answered before it started, or there is no other member.
 func (i *Inside) answered(ctx context.Context, s member.Status, list []member.Member) {
 	switch err := i.note(s, list); {
 	case err != nil:
 		i.say(slog.LevelError, "etcd inside cannot note who its member is", err.Error())
 	case s.Learner:
 		i.promote(ctx, s.ID)
+	case member.OtherAddress(list, s.ID, i.peer()) != "":
+		own := []string{i.cfg.Etcd.ClientURL(i.host)}
+		if err := i.group(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
+			return g.Move(ctx, s.ID, i.peer())
+		}); err != nil {
+			i.say(slog.LevelError, "etcd inside cannot tell the members its address", err.Error())
+		}
 	}
 }
 
@@ -123,6 +131,9 @@ func (i *Inside) note(s member.Status, list []member.Member) error {
 	data.Cluster, data.ID = s.Cluster, s.ID
 	if len(list) > 0 {
 		data.Members = list
+		if member.OtherAddress(list, s.ID, i.peer()) == "" {
+			data.Host, data.Peer = i.host, i.peer()
+		}
 	}
 	if alone := len(list) == 1; alone != i.alone {
 		if i.alone = alone; alone {

@@ -241,11 +241,18 @@ func Elsewhere(own Own, data Data, seen map[string]Answer) string {
 		return data.Peer
 	}
 	for _, host := range sorted(seen) {
-		for _, m := range seen[host].Members {
-			if m.ID == data.ID && len(m.Peers) > 0 && !slices.Contains(m.Peers, own.Peer) {
-				return m.Peers[0]
-			}
+		if at := OtherAddress(seen[host].Members, data.ID, own.Peer); at != "" {
+			return at
 		}
+	}
+	return ""
+}
+
+// OtherAddress returns the address that members have of the one with an ID, unless it is peer. "": it is,
+// or they have none of it.
+func OtherAddress(members []Member, id uint64, peer string) string {
+	if me := find(members, id); me >= 0 && len(members[me].Peers) > 0 && !slices.Contains(members[me].Peers, peer) {
+		return members[me].Peers[0]
 	}
 	return ""
 }

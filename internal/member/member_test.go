@@ -275,6 +275,16 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// A member is known by its ID, and may have several addresses.
+func TestOtherAddress(t *testing.T) {
+	list := []Member{voter(1, "a"), {ID: 2}, {ID: 3, Peers: []string{peer("old"), peer("c")}}}
+	for id, want := range map[uint64]string{1: peer("a"), 2: "", 3: "", 9: ""} {
+		if got := OtherAddress(list, id, peer("c")); got != want {
+			t.Errorf("member %d: %q, want %q", id, got, want)
+		}
+	}
+}
+
 // Whatever the others answer, a member with an empty directory begins only if each of the others
 // waits without data or knows it as one that has never started. The table is every combination.
 func TestNobodyBeginsAgain(t *testing.T) {
