@@ -296,6 +296,24 @@ func TestEtcdInside(t *testing.T) {
 		t.Errorf("a second node on one directory: %v, %s", err, out)
 	}
 
+	// A certificate is renewed on one machine, and its member restarted beside those with the old ones.
+	pki := filepath.Join(c.dir, "pki")
+	old := readFile(t, filepath.Join(pki, "127.0.0.2.pem"))
+	c.must("etcd", "certs", "--hosts", "127.0.0.2", "--out", pki, "--renew")
+	if readFile(t, filepath.Join(pki, "127.0.0.2.pem")) == old {
+		t.Error("the certificate was not renewed")
+	}
+	member = c.etcd(2)
+	c.stop(2)
+	c.says(1, "2 of 3 voting members answer", "etcd", "status")
+	c.draws(1)
+	c.start(2)
+	c.says(1, "3 of 3 voting members answer", "etcd", "status")
+	c.draws(2)
+	if c.etcd(2) == member {
+		t.Error("the member was not restarted")
+	}
+
 	// A node that stops takes its member along.
 	member = c.etcd(3)
 	c.stop(3)
