@@ -74,7 +74,8 @@ func (d Dir) runs() int { return held(d.etcdLock()) }
 
 func (d Dir) inUse(pid int) error {
 	if pid == unnamed {
-		return passing{d.unfit("is in use by another node that cannot be named (another container or machine?): stop it first")}
+		return passing{d.unfit("is in use by another node that cannot be named (another container or machine?): " +
+			"stop it first")}
 	}
 	return passing{d.unfit("is in use by another node (process %d): stop it, or choose another directory", pid)}
 }
