@@ -332,6 +332,11 @@ func TestReservedSIDs(t *testing.T) {
 		t.Errorf("b has sid %d", sid)
 	}
 	d.says(cli.ExitInvalid, "is held by", in("admin", "reserve", "3-4")...)
+
+	d.put("/allocator/beside/window/7", "damaged")
+	d.says(cli.ExitInvalid, "release-sid 7\" first", in("admin", "unreserve", "7", "--yes")...)
+	d.says(cli.ExitOK, "sid 7 is reserved again", in("admin", "release-sid", "7", "--yes")...)
+	d.says(cli.ExitOK, "Given to the cluster: sids 7.", in("admin", "unreserve", "7", "--yes")...)
 	d.unique()
 }
 

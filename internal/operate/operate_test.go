@@ -721,8 +721,10 @@ func TestWhatPlansShow(t *testing.T) {
 					Ceil: now + clock.Millis(ceil), Wall: now,
 				}))
 				continue
-			case "damage":
+			case "damage": // the record of a sid that a node had last, or an operator
 				e.put("window/"+f[1], "a1 00000000 {}")
+				line := lease.LedgerLine{Term: 1, Instance: "x", Node: f[2], Era: 1, Since: now - 9_000}
+				e.put("ledger/"+f[1]+"/00000000000000000001", lease.Encode(line))
 				continue
 			case "other":
 				e = newEnv(t)
@@ -751,6 +753,24 @@ func TestWhatPlansShow(t *testing.T) {
 		}
 		return out.String()
 	})
+}
+
+// TestReservedAgainBesideRaises: so is a sid whose record was lost, and which is reserved again.
+func TestReservedAgainBesideRaises(t *testing.T) {
+	e := newEnv(t)
+	e.put("ledger/5/00000000000000000001",
+		lease.Encode(lease.LedgerLine{Term: 1, Instance: "op", Node: lease.Operator, Era: 1, Since: now - 9_000}))
+	p, err := e.ReleaseSID(t.Context(), 5, now-9_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now - 8_000, Nonce: "b"}))
+	if _, err := e.Do(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if w := e.load().SIDs[5].Window.Value; w.State != lease.Reserved || w.Ceil != now-8_000 || w.Term != 2 {
+		t.Errorf("got %+v", w)
+	}
 }
 
 // TestOvertakenAtFirst: a plan whose first write fails has done no part of it, and is not told to

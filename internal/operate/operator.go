@@ -143,11 +143,15 @@ const markTries = 3
 func (o *Operator) afterRaise(ctx context.Context, w repair.Write, changed error) (repair.Write, error) {
 	v, err := o.cfg.Store.Load(ctx)
 	if err != nil || !v.Config.Same(w.Config) || !v.Era.Same(w.Era) || !v.SIDs[w.SID].Window.Same(w.Seen.Window) ||
-		!v.SIDs[w.SID].Holder.Same(w.Seen.Holder) || v.Mark.Same(w.Mark) {
+		!v.SIDs[w.SID].Holder.Same(w.Seen.Holder) || v.Mark.Same(w.Mark) || v.Mark.Err != nil {
 		return w, changed
 	}
-	next, warning, err := repair.Reserve(v, w.SID, w.Window.Reason, o.cfg.Author())
-	if err != nil || warning != "" && next.Window.Ceil != w.Window.Ceil {
+	next, by := w, o.cfg.Author()
+	next.Mark, next.Window.Nonce = v.Mark, by.Nonce
+	if at := v.Mark.Value.At; at > w.Window.Ceil {
+		next.Window.Base, next.Window.Ceil = at, at
+	}
+	if next.Window.Ceil != w.Window.Ceil && next.Window.Ceil > by.Now { // A warning has to name it.
 		return w, changed
 	}
 	return next, nil
@@ -190,8 +194,8 @@ func (o *Operator) Quarantine(ctx context.Context, sid flake.SID, reason string,
 	return p, nil
 }
 
-// ReleaseSID returns the plan to repair a sid's record and give it back to the pool. above,
-// if not 0, is a time that no ID of the sid has or will have.
+// ReleaseSID returns the plan to repair a sid's record and give it back to the pool, or to
+// reserve it again. above, if not 0, is a time that no ID of the sid has or will have.
 //
 // It returns the errors of repair.ReleaseSID and of the store.
 func (o *Operator) ReleaseSID(ctx context.Context, sid flake.SID, above clock.Millis) (Plan, error) {
@@ -206,6 +210,9 @@ func (o *Operator) ReleaseSID(ctx context.Context, sid flake.SID, above clock.Mi
 	p := ofSID(ReleaseSID, v, r.Write)
 	p.Title, p.Command = fmt.Sprintf("release sid %d", sid),
 		o.Command(ReleaseSID, fmt.Sprint(sid), timeFlag("above", above))
+	if r.Write.Window.State == lease.Reserved {
+		p.Title = fmt.Sprintf("repair the record of sid %d, which stays reserved", sid)
+	}
 	if r.Problem != "" {
 		p.Found = append(p.Found, fmt.Sprintf("sid %d: %s", sid, r.Problem))
 	}

@@ -59,10 +59,10 @@ func TestFarIsInclusive(t *testing.T) {
 	lost := func(c clock.Millis, held bool) lease.View {
 		return space(sid(1, corrupt(window()), false), sid(2, entry(window(ceil(c), released)), held))
 	}
-	if r, err := ReleaseSID(lost(far, true), nil, 1, 0, slack, by); err != nil || r.Write.Window.Ceil != far+total {
+	if r, err := ReleaseSID(lost(far, true), []Line{line(3, now-1)}, 1, 0, slack, by); err != nil || r.Write.Window.Ceil != far+total {
 		t.Errorf("beside another: %+v, %v", r.Write.Window, err)
 	}
-	if r, err := ReleaseSID(lost(far, false), nil, 1, 0, slack, by); err != nil || r.Write.Window.Ceil != far+total || len(r.Warnings) > 0 {
+	if r, err := ReleaseSID(lost(far, false), []Line{line(3, now-1)}, 1, 0, slack, by); err != nil || r.Write.Window.Ceil != far+total || len(r.Warnings) > 0 {
 		t.Errorf("beside another: %+v, %v", r, err)
 	}
 	if r, err := ReleaseSID(lost(now, false), []Line{line(3, far)}, 1, 0, slack, by); err != nil || r.Write.Window.Ceil != far+total {

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -22,7 +23,8 @@ type Release struct {
 
 // ReleaseSID returns the write of a new, released record for a sid that an operator
 // quarantined, or whose record is unreadable, has a ceiling far in the future, or
-// is missing although the ledger has lines of the sid.
+// is missing although the ledger has lines of the sid. A sid whose record is lost and which
+// may have been reserved is reserved again: nodes must not issue beside its generator.
 //
 // above, if not 0, is the operator's assurance that no ID of the sid was or will be
 // issued at or after that time. Without it the ceiling is the old one if that can
@@ -69,6 +71,10 @@ func ReleaseSID(
 	if err != nil {
 		return r, err
 	}
+	again := !readable && mayBeReserved(s.Window, ledger)
+	if again && v.Mark.Err != nil {
+		return r, refuseMark(v.Mark.Err)
+	}
 	prior := w.Priors(v.Mark.Value)
 	if !readable { // Nothing is known of who issues, and up to far it may.
 		prior = lease.Prior{Ceil: far}
@@ -85,7 +91,29 @@ func ReleaseSID(
 			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now, Prior: prior,
 		},
 	}
+	if again {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("sid %d may have been reserved for a generator outside of the "+
+			"cluster, so it is reserved again: if there is no such generator, or once it has stopped, run "+
+			"\"allocator admin unreserve %d\"", sid, sid))
+		ceil = max(ceil, v.Era.Value.Floor, v.Mark.Value.At) // As in Reserve.
+		w := &r.Write.Window
+		r.Write.Mark, w.State, w.Reason, w.Base, w.Ceil = v.Mark, lease.Reserved, lostReservation, ceil, ceil
+	}
 	return r, nil
+}
+
+// lostReservation is the reason in the record of a sid that is reserved again.
+const lostReservation = "its record was lost, and the sid may have been reserved"
+
+// mayBeReserved reports whether a sid whose record is lost may have been reserved for a
+// generator outside of the cluster. It was not if the last line of the ledger is of a node or
+// a worker, unless the damaged record says so all the same.
+func mayBeReserved(window lease.Entry[lease.Window], ledger []Line) bool {
+	if len(ledger) == 0 || strings.Contains(window.Raw, string(lease.Reserved)) {
+		return true
+	}
+	last := slices.MaxFunc(ledger, func(a, b Line) int { return cmp.Compare(a.Term, b.Term) }).Entry
+	return last.Err != nil || last.Value.Node == lease.Operator
 }
 
 // problemOf returns why a sid with a readable record is not used, or "".

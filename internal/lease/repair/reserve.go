@@ -39,15 +39,13 @@ func Reserve(v lease.View, sid flake.SID, reason string, by Author) (w Write, wa
 		return Write{}, "", err
 	}
 	if v.Mark.Err != nil {
-		return Write{}, "", refuse("the record of the watermark is unreadable (%w): run \"allocator admin recover\"",
-			v.Mark.Err)
+		return Write{}, "", refuseMark(v.Mark.Err)
 	}
 	s := v.SIDs[sid]
 	old := s.Window.Value
 	switch {
 	case s.Window.Err != nil:
-		return Write{}, "", refuse("the record of sid %d is unreadable (%w): "+
-			"run \"allocator admin release-sid %d\" first", sid, s.Window.Err, sid)
+		return Write{}, "", refuseUnreadable(sid, s.Window.Err)
 	case old.State == lease.Reserved:
 		return Write{}, "", refuse("sid %d is reserved already: %s", sid, orNone(old.Reason))
 	case old.State == lease.Quarantined:
@@ -86,7 +84,9 @@ func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by 
 	s := v.SIDs[sid]
 	w := s.Window.Value
 	switch {
-	case s.Window.Err != nil || w.State != lease.Reserved:
+	case s.Window.Err != nil:
+		return Write{}, refuseUnreadable(sid, s.Window.Err)
+	case w.State != lease.Reserved:
 		return Write{}, refuse("sid %d is not reserved", sid)
 	case s.Holder.Exists():
 		return Write{}, refuse("sid %d is reserved, and held by %s: etcd's data was edited; "+
@@ -102,6 +102,16 @@ func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by 
 			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now, Prior: w.Prior,
 		},
 	}, nil
+}
+
+func refuseUnreadable(sid flake.SID, err error) error {
+	return refuse("the record of sid %d is unreadable (%w): "+
+		"run \"allocator admin release-sid %d\" first", sid, err, sid)
+}
+
+// refuseMark refuses to reserve a sid without the watermark, which has to name it.
+func refuseMark(err error) error {
+	return refuse("the record of the watermark is unreadable (%w): run \"allocator admin recover\"", err)
 }
 
 // checkReason refuses a reason that a record cannot have.

@@ -109,3 +109,57 @@ func TestReserve(t *testing.T) {
 		t.Errorf("quarantined: %v", err)
 	}
 }
+
+// TestLostReservation: a sid whose record is lost goes back to the pool only if the last to take
+// it was surely a node or a worker. Else a generator outside of the cluster may use it, and it is
+// reserved again.
+func TestLostReservation(t *testing.T) {
+	generators := Line{Term: 8, Entry: entry(lease.LedgerLine{Term: 8, Instance: "op-0", Node: lease.Operator, Era: 2, Since: now - 1000})}
+	damaged := generators
+	damaged.Entry = corrupt(generators.Entry.Value)
+	rotten := entry(window(reserved)) // The record can be read but for its state.
+	rotten = lease.NewEntry[lease.Window](rotten.Rev, 0, strings.Replace(rotten.Raw, `"reserved"`, `"reservee"`, 1))
+	for name, tc := range map[string]struct {
+		view   lease.View
+		ledger []Line
+		want   lease.WindowState
+	}{
+		"a node was last":                      {space(sid(5, corrupt(window()), false)), []Line{line(7, now)}, lease.Released},
+		"a node was last, after a reservation": {space(sid(5, corrupt(window()), false)), []Line{generators, line(9, now)}, lease.Released},
+		"it was reserved":                      {space(sid(5, corrupt(window(reserved)), false)), []Line{line(7, now), generators}, lease.Reserved},
+		"the record says so alone":             {space(sid(5, corrupt(window(reserved)), false)), []Line{line(7, now)}, lease.Reserved},
+		"the ledger says so alone":             {space(sid(5, rotten, false)), []Line{generators, line(7, now)}, lease.Reserved},
+		"the record is gone":                   {space(), []Line{line(7, now), generators}, lease.Reserved},
+		"the last line is damaged too":         {space(sid(5, rotten, false)), []Line{line(7, now), damaged}, lease.Reserved},
+		"the ledger is gone":                   {space(sid(5, rotten, false)), nil, lease.Reserved},
+	} {
+		for _, above := range []clock.Millis{0, now - 5000, now + 40_000} {
+			v, lost := tc.view, tc.view.SIDs[5]
+			v.Mark = entry(lease.Mark{Era: 2, At: now - 2})
+			r, err := ReleaseSID(v, tc.ledger, 5, above, slack, by)
+			w := r.Write.Window
+			if err != nil || w.State != tc.want {
+				t.Errorf("%s, above %d: %+v, %v, want %s", name, above, w, err, tc.want)
+				continue
+			}
+			if _, err := lease.Decode[lease.Window](lease.Encode(w)); err != nil {
+				t.Error(err)
+			}
+			if w.State == lease.Released {
+				continue
+			}
+			v.SIDs[5] = lease.SIDRecords{Window: entry(w)}
+			back, err := Unreserve(v, 5, 0, slack, by)
+			if w.Ceil < v.Mark.Value.At || w.Base != w.Ceil || !r.Write.Mark.Same(v.Mark) ||
+				!strings.Contains(strings.Join(r.Warnings, "; "), "allocator admin unreserve 5") ||
+				err != nil || back.Window.Term != w.Term+1 || back.Window.Ceil < w.Ceil {
+				t.Errorf("%s, above %d: %+v, given back %+v, %v", name, above, r, back, err)
+			}
+			v.SIDs[5] = lost
+		}
+	}
+	v := space(sid(5, corrupt(window(reserved)), false))
+	v.Mark = corrupt(lease.Mark{Era: 2, At: now})
+	_, err := ReleaseSID(v, []Line{generators}, 5, 0, slack, by)
+	refused(t, err, "admin recover")
+}

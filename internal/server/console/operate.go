@@ -81,7 +81,7 @@ func (p plan) serving(c status.Cluster) (now, after int) {
 			after--
 		}
 	case operate.ReleaseSID:
-		if standbyFor(c, int(p.Repairs[0].SID)) {
+		if w := p.Repairs[0]; w.Window.State != lease.Reserved && standbyFor(c, int(w.SID)) {
 			after++
 		}
 	case operate.Recover:

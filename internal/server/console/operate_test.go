@@ -345,6 +345,16 @@ func TestServingAfter(t *testing.T) {
 	}
 }
 
+// TestServingAfterReservedAgain: no standby takes a sid whose lost record is reserved again.
+func TestServingAfterReservedAgain(t *testing.T) {
+	w := repair.Write{SID: 2, Window: lease.Window{State: lease.Reserved}}
+	p := plan{Plan: operate.Plan{Action: operate.ReleaseSID, Repairs: []repair.Write{w}}}
+	c := status.Cluster{PoolSIDs: "0-3", Nodes: []status.Node{{SID: -1, State: status.Standby}}}
+	if got := p.Serving(c); got != "Nodes that serve: 0 of 1 now, 0 after it." {
+		t.Error(got)
+	}
+}
+
 // TestButtonsNameTheAct: a button that changes something says what and to whom.
 func TestButtonsNameTheAct(t *testing.T) {
 	for want, p := range map[string]operate.Plan{

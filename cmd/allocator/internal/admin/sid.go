@@ -9,6 +9,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/operate"
 )
@@ -53,6 +54,9 @@ func releaseCommand(a *cli.App) *cobra.Command {
 or missing, or whose ceiling a wrong clock has set far in the future. The next holder begins
 at its ceiling: the old one, or if that cannot be read a bound on what was granted.
 
+A sid whose record is lost and which may have been reserved is reserved again, since a
+generator outside of the cluster may use it. "allocator admin unreserve" gives it back.
+
 --above asserts that no ID of this sid carries that time or a later one, and none will.
 Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issued twice.`,
 		Example: "  allocator admin release-sid 7 --etcd.endpoints http://10.0.0.1:2379\n" +
@@ -66,6 +70,10 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 		return c.ofSID(args[0], func(o *operate.Operator, sid flake.SID) (operate.Plan, error) {
 			return o.ReleaseSID(cmd.Context(), sid, clock.Millis(above))
 		}, func(w repair.Write) string {
+			if w.Window.State == lease.Reserved {
+				return fmt.Sprintf("sid %d is reserved again: no node acquires it.\n"+
+					"\"allocator admin unreserve %d\" returns it to the pool.", w.SID, w.SID)
+			}
 			text := fmt.Sprintf("sid %d is free, with term %d and ceiling %s",
 				w.SID, w.Window.Term, repair.At(w.Window.Ceil))
 			if wait := w.Window.Ceil - w.Window.Wall; wait > 0 {
