@@ -103,6 +103,8 @@ type Evidence struct {
 	At clock.Reading
 	// HolderWall is the latest wall time in records of live holders with gossip, or 0.
 	HolderWall clock.Millis
+	// WithoutGossip is the latest one in records of live nodes without gossip, or 0.
+	WithoutGossip clock.Millis
 	// LatestWall is the latest wall time in any sound record, or the floor of the era if that
 	// is later. It is 0 without such a record.
 	LatestWall clock.Millis
@@ -210,6 +212,8 @@ func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 			// Nobody compares the clock of a holder without gossip, and it never refuses: it
 			// may have been wrong for months. A sound node must not be kept from starting by it.
 			c.evidence.HolderWall = max(c.evidence.HolderWall, w.Wall)
+		case !w.Worker:
+			c.evidence.WithoutGossip = max(c.evidence.WithoutGossip, w.Wall)
 		}
 	}
 	if c.evidence.LatestWall != 0 {

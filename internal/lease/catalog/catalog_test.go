@@ -279,7 +279,7 @@ func TestLoaded(t *testing.T) {
 			t.Errorf("sid %d: %q, want %q", sid, got, want)
 		}
 	}
-	if e := c.Evidence(); e.HolderWall != start+10 || e.LatestWall != start+10 || e.At.Mono != 9 {
+	if e := c.Evidence(); e.HolderWall != start+10 || e.WithoutGossip != start+90 || e.LatestWall != start+10 || e.At.Mono != 9 {
 		t.Errorf("%+v", e)
 	}
 	if asked, missing := c.Lease(); asked != 7 || missing {

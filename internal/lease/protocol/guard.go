@@ -45,9 +45,11 @@ func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 //   - Once a process has reserved, its own elapsed time shows how far its clock was set.
 //     So do records and the floor of the era: a clock that was behind when the process
 //     started may be set right.
-//   - To a new process records do, with the floor of the era. Where no holder lives, the
-//     space may have been switched off: the downtime may be that long. Where there is no
-//     record, nothing shows the time.
+//   - To a new process records do, with the floor of the era. Where no node has a sid, the
+//     space may have been switched off: the downtime may be that long. It was not while a
+//     node without gossip has one: nobody compares that node's clock, but unless a majority
+//     confirms another, no clock is far ahead of all records. Where there is no record,
+//     nothing shows the time.
 //   - An operator may have accepted a later time, in this era.
 func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Millis, of string) {
 	seen := m.catalog.Evidence()
@@ -65,6 +67,9 @@ func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Mil
 		of = "its own time before it was set"
 	case holders != 0:
 		until, of = holders+clock.MillisOf(m.cfg.StepLimit), "every live holder's"
+	case seen.WithoutGossip != 0 && !m.gate.Confirmed:
+		latest := max(seen.LatestWall, seen.WithoutGossip)
+		until, of = latest+clock.MillisOf(listed+holderSlack+m.cfg.StepLimit), "the latest record in etcd"
 	case seen.LatestWall != 0:
 		until, of = seen.LatestWall+clock.MillisOf(listed+m.cfg.DowntimeLimit), "the latest record in etcd"
 	default:
