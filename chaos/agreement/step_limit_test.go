@@ -192,6 +192,29 @@ func TestOldPoison(t *testing.T) {
 	}
 }
 
+// TestPoisonWhileStarting: nodes start while one whose clock is a year ahead is alone and holds a
+// sid. Once a majority confirms their clocks its record shows them no time any more, and they
+// are held to the limit of steps.
+func TestPoisonWhileStarting(t *testing.T) {
+	runScenario(t, func(env *testEnv) {
+		bad := env.start(options{off: year})
+		bad.untilReady(5 * time.Second)
+		nodes := env.startAll(3)
+		time.Sleep(10 * time.Second)
+		bad.stop()
+		time.Sleep(30 * time.Second)
+		from := env.now()
+		env.setTogether(time.Hour)
+		time.Sleep(time.Minute)
+		for _, m := range nodes {
+			if got, want := m.clockEvents(), "stepped, blocked"; got != want {
+				t.Errorf("%s: %q, want %q", m.name, got, want)
+			}
+			m.served(from, env.now(), sound)
+		}
+	})
+}
+
 // TestFleetIsAccepted: clocks that were an hour behind when their nodes started are all
 // set right. Nobody follows until an operator accepts the time; then all do. At most the
 // rest of an extension is refused, and some seconds by a node that reads of it last.

@@ -78,21 +78,39 @@ func (m *Machine) latestWall(now clock.Reading, acquiring bool) (until clock.Mil
 	return max(until, m.accepted()), of
 }
 
-// record notes the time that the first list with a record shows.
+// record notes the time that the first list with a record shows, and the floor of the era.
 func (m *Machine) record(now clock.Reading) {
-	at := max(m.catalog.Evidence().LatestWall, m.era().Floor)
-	if at != 0 && !m.recorded.Exists() && !m.trusted.Exists() {
-		m.recorded.Set(int64(at)*int64(time.Millisecond), now.Elapsed())
+	note := func(r *clock.Reference, at clock.Millis) {
+		if at != 0 {
+			r.Set(int64(at)*int64(time.Millisecond), now.Elapsed())
+		}
+	}
+	if !m.recorded.Exists() && !m.begun.Exists() && !m.trusted.Exists() {
+		note(&m.recorded, m.catalog.Evidence().LatestWall)
+		note(&m.begun, m.era().Floor)
+		m.overrule(now)
 	}
 }
 
-// recordedAt returns the time that records showed before this process wrote its first,
-// when elapsed time has passed, and StepLimit; 0 without a record.
-func (m *Machine) recordedAt(elapsed time.Duration) clock.Millis {
-	if !m.recorded.Exists() {
-		return 0
+// overrule forgets the time that records showed if it is far ahead of a clock that a majority
+// confirms: that of a node which was alone, and wrong, when this process started.
+func (m *Machine) overrule(now clock.Reading) {
+	ahead := -m.recorded.Ahead(int64(now.Wall)*int64(time.Millisecond), now.Elapsed())
+	if m.gate.Confirmed && m.recorded.Exists() && ahead > m.cfg.StepLimit {
+		m.recorded = clock.Reference{}
 	}
-	return clock.Millis(-m.recorded.Ahead(0, elapsed)/time.Millisecond) + clock.MillisOf(m.cfg.StepLimit)
+}
+
+// recordedAt returns the time that records and the floor of the era showed before this process
+// wrote its first, when elapsed time has passed, and StepLimit; 0 without any.
+func (m *Machine) recordedAt(elapsed time.Duration) (at clock.Millis) {
+	for _, r := range []*clock.Reference{&m.recorded, &m.begun} {
+		if r.Exists() {
+			then := clock.Millis(-r.Ahead(0, elapsed) / time.Millisecond)
+			at = max(at, then+clock.MillisOf(m.cfg.StepLimit))
+		}
+	}
+	return at
 }
 
 // accepted returns up to which time an operator accepted clocks; 0: none. What was

@@ -129,9 +129,11 @@ type Machine struct {
 	markTxn   *lease.MarkTxn
 
 	// trusted follows the clock since the first ceiling was written from it. recorded is of
-	// the latest time that records showed before that: later ones may follow our own step.
+	// the latest time that records showed before that, and begun of the floor of the era: later
+	// ones may follow our own step.
 	trusted  clock.Reference
 	recorded clock.Reference
+	begun    clock.Reference
 	gate     lease.Gate
 
 	problem string               // What the node waits for, for people.
@@ -239,6 +241,7 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 			}
 		}
 		m.gate = ev
+		m.overrule(now)
 	case lease.GiveUp:
 		if h := m.hold(); h != nil {
 			h.leave()
