@@ -129,7 +129,7 @@ func (sim *simulation) acceptTime() {
 	}
 	sim.numbers++
 	by := repair.Author{Now: sim.trueMillis(), Nonce: fmt.Sprintf("x%d", sim.numbers)}
-	a, err := repair.AcceptTime(v, 0, clock.DefaultStepLimit, "operator", by)
+	a, err := repair.AcceptTime(v, 0, clock.DefaultStepLimit, sim.repairSlack(), "operator", by)
 	if err != nil || a.Latest+millis(downtimeLimit) > sim.trueMillis() {
 		return
 	}

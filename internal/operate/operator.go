@@ -296,7 +296,7 @@ func (o *Operator) AcceptTime(ctx context.Context, until clock.Millis) (Plan, er
 	if err != nil {
 		return Plan{}, err
 	}
-	a, err := repair.AcceptTime(v, until, o.cfg.StepLimit, o.cfg.Who, o.cfg.Author())
+	a, err := repair.AcceptTime(v, until, o.cfg.StepLimit, o.cfg.Slack, o.cfg.Who, o.cfg.Author())
 	if err != nil {
 		return Plan{}, err
 	}

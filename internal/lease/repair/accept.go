@@ -26,20 +26,23 @@ type Acceptance struct {
 	// there is nothing to write.
 	Before lease.AcceptedTime
 	Done   bool
-	// Latest is the latest time that a node's record shows, and LatestOf says whose that is.
-	// Those of sids that an operator took show none.
+	// Latest is the latest time that a record shows, and LatestOf says whose that is. Those of
+	// sids that an operator took show none, nor does one whose ceiling a wrong clock wrote.
 	Latest   clock.Millis
 	LatestOf string
 	Warnings []string
 }
 
 // AcceptTime returns the acceptance of times up to until, or up to AcceptFor from now
-// if that is 0, by the named person. stepLimit is how far nodes follow by themselves.
+// if that is 0, by the named person. stepLimit is how far nodes follow by themselves, and
+// slack how far a sound ceiling may be ahead of the clock.
 // A view of the whole space is needed. In an era only a later time replaces an earlier
 // one, so that what a node has read once stays true.
 //
 // It returns ErrNotInitialized or ErrRefused.
-func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who string, by Author) (Acceptance, error) {
+func AcceptTime(
+	v lease.View, until clock.Millis, stepLimit time.Duration, slack Slack, who string, by Author,
+) (Acceptance, error) {
 	if err := usable(v, v.Config.Value.SIDs().From); err != nil {
 		return Acceptance{}, err
 	}
@@ -49,11 +52,12 @@ func AcceptTime(v lease.View, until clock.Millis, stepLimit time.Duration, who s
 	era := v.Era.Value.Number
 	out := Acceptance{Accepted: lease.AcceptedTime{Era: era, Until: until, Nonce: by.Nonce, By: who, At: by.Now}}
 	recorded := false
+	sound := soundBy(v, slack, by.Now)
 	for _, sid := range ordered(v.SIDs) {
-		w := v.SIDs[sid].Window
+		s := v.SIDs[sid]
+		w := s.Window
 		recorded = recorded || w.Exists() && w.Err == nil
-		byNode := w.Err == nil && !w.Value.TakenByOperator() && w.Value.Node != lease.Operator
-		if byNode && w.Value.Wall > out.Latest {
+		if w.Err == nil && s.ShowsTime(sound) && w.Value.Wall > out.Latest {
 			out.Latest, out.LatestOf = w.Value.Wall, fmt.Sprintf("node %q with sid %d", w.Value.Node, sid)
 		}
 	}

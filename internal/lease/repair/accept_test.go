@@ -31,6 +31,16 @@ func TestAcceptTime(t *testing.T) {
 			v.SIDs[7] = lease.SIDRecords{Window: entry(window(wall(at+year), func(w *lease.Window) { w.Node = lease.Operator }))}
 		}
 	}
+	poisoned := func(state lease.WindowState) func(*lease.View) {
+		return func(v *lease.View) {
+			v.SIDs[8] = lease.SIDRecords{Window: entry(window(wall(now+year), func(w *lease.Window) { w.State, w.Gossip = state, true }))}
+		}
+	}
+	held := func(v *lease.View) { // Its node compares its clock, and ours may be the one that is behind.
+		s := v.SIDs[3]
+		s.Window.Value.Gossip, s.Holder = true, entry(lease.Holder{Instance: "i1", Node: "n1"})
+		v.SIDs[3] = s
+	}
 	const limit = 10 * time.Minute
 	for name, tc := range map[string]struct {
 		v       lease.View
@@ -46,8 +56,11 @@ func TestAcceptTime(t *testing.T) {
 		"to the given time":            {v: space(recorded(now - year)), until: now + 2*hour, want: now + 2*hour},
 		"a year ahead":                 {v: space(recorded(now)), until: now + year, want: now + year, warned: "ahead of this machine's clock"},
 		"given, within the limit":      {v: space(recorded(now)), until: now + clock.MillisOf(limit), refused: "by themselves"},
-		"the records are later":        {v: space(recorded(now + hour)), refused: "is not later"},
-		"given, the records are later": {v: space(recorded(now + 3*hour)), until: now + 2*hour, refused: "is not later"},
+		"the records are later":        {v: space(recorded(now+hour), held), refused: "is not later"},
+		"given, the records are later": {v: space(recorded(now+3*hour), held), until: now + 2*hour, refused: "is not later"},
+		"of a wrong clock":             {v: space(recorded(now-hour), poisoned(lease.Active)), want: now + hour},
+		"of a wrong clock, released":   {v: space(recorded(now-hour), poisoned(lease.Released)), want: now + hour},
+		"of a wrong clock alone":       {v: space(poisoned(lease.Active)), want: now + hour},
 		"of operators alone": {v: space(func(v *lease.View) {
 			v.SIDs[3] = lease.SIDRecords{Window: entry(window(wall(now+year), func(w *lease.Window) { w.State = lease.Quarantined }))}
 		}), want: now + hour},
@@ -63,7 +76,7 @@ func TestAcceptTime(t *testing.T) {
 		}), want: now + hour, warned: "is unreadable"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := AcceptTime(tc.v, tc.until, limit, "ann@ops-1", by)
+			got, err := AcceptTime(tc.v, tc.until, limit, slack, "ann@ops-1", by)
 			if tc.refused != "" {
 				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.refused) {
 					t.Fatalf("got %+v, %v, want it refused: %s", got, err, tc.refused)
@@ -84,10 +97,10 @@ func TestAcceptTime(t *testing.T) {
 			}
 		})
 	}
-	if _, err := AcceptTime(lease.View{}, 0, limit, "ann", by); !errors.Is(err, ErrNotInitialized) {
+	if _, err := AcceptTime(lease.View{}, 0, limit, slack, "ann", by); !errors.Is(err, ErrNotInitialized) {
 		t.Errorf("without a space: %v", err)
 	}
-	if got, err := AcceptTime(space(recorded(now-year)), 0, limit, strings.Repeat("x", 500), by); err != nil || len(got.Accepted.By) != MaxBy {
+	if got, err := AcceptTime(space(recorded(now-year)), 0, limit, slack, strings.Repeat("x", 500), by); err != nil || len(got.Accepted.By) != MaxBy {
 		t.Errorf("a long name: %+v, %v", got, err)
 	}
 }

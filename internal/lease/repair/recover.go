@@ -59,7 +59,7 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 	minimum := now + e.Slack.Total()
 	// Sids are acquired before the floor is reached. sound is the highest ceiling that is not
 	// beyond far.
-	far := max(now, v.Era.Value.Floor) + e.Slack.Total()
+	far := soundBy(v, e.Slack, now)
 	var sound clock.Millis
 	var distant []string
 	see := func(ceil clock.Millis, who string) {

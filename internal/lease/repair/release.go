@@ -44,7 +44,7 @@ func ReleaseSID(
 	s := v.SIDs[sid]
 	w := s.Window.Value
 	readable := s.Window.Exists() && s.Window.Err == nil
-	far := max(by.Now, v.Era.Value.Floor) + slack.Total()
+	far := soundBy(v, slack, by.Now)
 	r := Release{Warnings: warnings}
 	var ceil clock.Millis
 	var gone lease.Instance

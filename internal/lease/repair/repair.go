@@ -43,6 +43,11 @@ type Slack struct {
 // W + 2·max_skew + max_lead.
 func (s Slack) Total() clock.Millis { return clock.MillisOf(s.Window + 2*s.MaxSkew + s.MaxLead) }
 
+// soundBy returns the latest ceiling that a node with a correct clock can have been granted by now.
+func soundBy(v lease.View, s Slack, now clock.Millis) clock.Millis {
+	return max(now, v.Era.Value.Floor) + s.Total()
+}
+
 // widened returns s with the largest window that the active records show, if that
 // is larger: the operator's settings may differ from the nodes'. A window is as
 // long as its ceiling is beyond its writer's clock, unless it is empty: then its
