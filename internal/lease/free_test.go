@@ -123,6 +123,7 @@ func TestShowsTime(t *testing.T) {
 		"a live holder's":                    {lease.SIDRecords{Holder: held, Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound}}}, true},
 		"a live holder's, later":             {lease.SIDRecords{Holder: held, Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound + 1, Gossip: true}}}, true},
 		"the same that compares with nobody": {lease.SIDRecords{Holder: held, Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound + 1}}}, false},
+		"a worker's, which a node wrote":     {lease.SIDRecords{Holder: held, Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: sound, Worker: true}}}, true},
 		"reserved by an operator":            {lease.SIDRecords{Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: 1, State: lease.Reserved}}}, false},
 		"an operator's":                      {lease.SIDRecords{Window: lease.Entry[lease.Window]{Value: lease.Window{Ceil: 1, Node: lease.Operator}}}, false},
 	} {

@@ -130,8 +130,8 @@ type Window struct {
 	Ceil     clock.Millis `json:"ceil"`
 	State    WindowState  `json:"state"`
 	Wall     clock.Millis `json:"wall"`
-	// Gossip: the writer compares its clock with others. The clock of one that does not
-	// is known to nobody, and its Wall shows the time to nobody.
+	// Gossip: the writer compares its clock with others. Nobody compares that of one that does
+	// not, or of a worker: nobody's clock is held to its Wall within minutes.
 	Gossip bool `json:"gossip,omitempty"`
 	// Reason is an operator's, for a quarantined or reserved window; at most MaxReason bytes.
 	Reason string `json:"reason,omitempty"`
