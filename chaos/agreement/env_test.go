@@ -211,7 +211,7 @@ func (env *testEnv) start(o options) *member {
 		return a
 	}}))
 	lc := protocol.Config{
-		Registration: lease.Registration{Instance: m.instance, Node: m.name, Version: "test", Gossip: m.net.Addr()},
+		Registration: lease.Registration{Instance: m.instance, Node: m.name, Version: "test", Gossip: m.net.Addr(), Started: m.system.Read().WallMillis()},
 		Gated:        true, Format: flake.Default,
 		Window: window, ExtendEvery: 5 * time.Second, TTL: leaseTTL, KeepAliveEvery: 3 * time.Second,
 		ReloadEvery: 30 * time.Second, RetryAfter: 250 * time.Millisecond, MaxSkew: maxSkew, MaxLead: maxLead,

@@ -2,6 +2,7 @@ package agreement_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -206,6 +207,17 @@ func TestCrashesOfOthersNames(t *testing.T) {
 			}
 			if v := m.verdict(); !v.Confirmed() {
 				t.Errorf("%s: %+v", m.name, v)
+			}
+			m.served(from, env.now(), sound)
+		}
+		for _, m := range slices.Clone(nodes) { // An upgrade: whoever starts has seen none of it.
+			m.stop()
+			m = env.start(options{name: m.name, strict: true})
+			m.untilReady(time.Minute)
+			from := env.now()
+			time.Sleep(grace + 20*time.Second)
+			if v := m.verdict(); !v.Confirmed() {
+				t.Errorf("%s, restarted: %+v", m.name, v)
 			}
 			m.served(from, env.now(), sound)
 		}

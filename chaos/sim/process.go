@@ -130,6 +130,7 @@ func (sim *simulation) begin(h *host) *process {
 			Node:     h.node,
 			Version:  "sim",
 			Gossip:   h.gossip(),
+			Started:  clock.Millis(h.read(sim.now).Wall / 1e6),
 		},
 		Format:         pl.format,
 		SIDRange:       h.sids,

@@ -75,6 +75,37 @@ func TestLapsedUpToMost(t *testing.T) {
 	}
 }
 
+// TestLapsedBeforeTheFirstList: to a process that starts records say who lived at one time.
+func TestLapsedBeforeTheFirstList(t *testing.T) {
+	lived := func(name string, started, wall clock.Millis) lease.Lapsed {
+		return lease.Lapsed{Node: name, Started: started, Wall: wall}
+	}
+	for name, tc := range map[string]struct {
+		lapsed []lease.Lapsed
+		want   int // besides the two that are registered
+	}{
+		"nobody":                    {nil, 0},
+		"one after the other":       {[]lease.Lapsed{lived("p", 1, 3), lived("q", 4, 6), lived("r", 7, 9)}, 1},
+		"in another order":          {[]lease.Lapsed{lived("r", 7, 9), lived("p", 1, 3), lived("q", 4, 6)}, 1},
+		"at one time":               {[]lease.Lapsed{lived("p", 1, 9), lived("q", 2, 9), lived("r", 3, 9)}, 3},
+		"one beside two in turn":    {[]lease.Lapsed{lived("p", 1, 9), lived("q", 2, 4), lived("r", 5, 7)}, 2},
+		"for a moment":              {[]lease.Lapsed{lived("p", 1, 4), lived("q", 4, 9)}, 2},
+		"two sids of one":           {[]lease.Lapsed{lived("p", 1, 9), lived("p", 1, 9)}, 1},
+		"registered again":          {[]lease.Lapsed{lived("a", 1, 9), lived("q", 1, 9)}, 1},
+		"of a version without this": {[]lease.Lapsed{lived("p", 0, 3), lived("q", 0, 6), lived("r", 0, 9)}, 3},
+		"one of such a version":     {[]lease.Lapsed{lived("p", 1, 3), lived("q", 4, 6), lived("r", 0, 9)}, 2},
+		"a clock was set back":      {[]lease.Lapsed{lived("p", 1, 3), lived("q", 9, 6)}, 2},
+	} {
+		var m most
+		if got := m.registered(0, map[string]bool{"me": true, "a": true}, tc.lapsed); got != 2+tc.want {
+			t.Errorf("%s: %d, want %d", name, got, 2+tc.want)
+		}
+		if got := m.registered(1, map[string]bool{"me": true, "a": true}, tc.lapsed); got != 2+tc.want {
+			t.Errorf("%s, a list later: %d, want %d", name, got, 2+tc.want)
+		}
+	}
+}
+
 // TestMostWithinTenMinutes: a number of names counts for as long as a node that lapsed.
 func TestMostWithinTenMinutes(t *testing.T) {
 	var m most

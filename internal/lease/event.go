@@ -257,10 +257,12 @@ func (p Phase) String() string {
 
 // Lapsed is a node that had gossip, held a sid, and neither renewed its lease nor gave
 // the sid back: it crashed, or is cut off from the store. Wall is what its clock read at
-// its last write, which has revision Rev.
+// its last write, which has revision Rev, and Started when the process began, by the same clock;
+// 0: not known.
 type Lapsed struct {
 	Node     string
 	Instance Instance
+	Started  clock.Millis
 	Wall     clock.Millis
 	Rev      int64
 }

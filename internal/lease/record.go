@@ -133,6 +133,8 @@ type Window struct {
 	// Gossip: the writer compares its clock with others. Nobody compares that of one that does
 	// not, or of a worker: nobody's clock is held to its Wall within minutes.
 	Gossip bool `json:"gossip,omitempty"`
+	// Started is when the process began that wrote it for itself, by its own clock; 0: it does not say.
+	Started clock.Millis `json:"started,omitempty"`
 	// Reason is an operator's, for a quarantined or reserved window; at most MaxReason bytes.
 	Reason string `json:"reason,omitempty"`
 

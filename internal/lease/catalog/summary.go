@@ -70,6 +70,7 @@ func (c *Catalog) Summarize(within lease.SIDRange) *Summary {
 			s.Lapsed = append(s.Lapsed, lease.Lapsed{
 				Node:     w.Node,
 				Instance: w.Instance,
+				Started:  w.Started,
 				Wall:     w.Wall,
 				Rev:      r.Window.Rev,
 			})

@@ -200,7 +200,7 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecord
 
 func (m *Machine) commit(now clock.Reading, op lease.Op, sid flake.SID, seen lease.SIDRecords, w lease.Window) {
 	w.Era, w.Nonce, w.Wall = m.era().Number, m.cfg.Nonce(), now.Wall
-	w.Gossip = m.cfg.Registration.Gossip != ""
+	w.Gossip, w.Started = m.cfg.Registration.Gossip != "", m.cfg.Registration.Started
 	if m.try != nil && m.try.sid != sid {
 		panic(fmt.Sprintf("lease: a write of sid %d while one of sid %d is not settled", sid, m.try.sid))
 	}
