@@ -69,56 +69,77 @@ func TestFleetStepsTooFar(t *testing.T) {
 // TestRestartUnderWrongSource: the wall clocks of a fleet are all an hour ahead, and it keeps
 // its time. Nodes that are restarted or added meanwhile know no other time: the others follow
 // them nowhere and go on serving, and those that started issue nothing. When the clocks are
-// right all serve.
+// right all serve. Where the policy is to refuse without a majority, the others serve as long
+// as they are one.
 func TestRestartUnderWrongSource(t *testing.T) {
-	for name, tc := range map[string]struct{ size, restarted, added int }{
-		"1 of 2":      {2, 1, 0},
-		"1 of 3":      {3, 1, 0},
-		"2 of 3":      {3, 2, 0},
-		"2 of 5":      {5, 2, 0},
-		"from 1 to 2": {1, 0, 1},
-		"from 2 to 3": {2, 0, 1},
-		"from 2 to 5": {2, 0, 3},
+	for name, tc := range map[string]struct {
+		size, restarted, added int
+		majority               bool
+	}{
+		"1 of 2":      {2, 1, 0, false},
+		"1 of 3":      {3, 1, 0, true},
+		"2 of 3":      {3, 2, 0, false},
+		"2 of 5":      {5, 2, 0, true},
+		"from 1 to 2": {1, 0, 1, false},
+		"from 2 to 3": {2, 0, 1, true},
+		"from 2 to 5": {2, 0, 3, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			runScenario(t, func(env *testEnv) {
-				old := slices.Clone(env.startAll(tc.size))
-				time.Sleep(10 * time.Second)
-				from := env.now()
-				env.setTogether(time.Hour)
-				time.Sleep(30 * time.Second)
-				var late []*member
-				for i := range tc.restarted + tc.added {
-					o := options{off: time.Hour}
-					if i < tc.restarted {
-						old[0].outage(true) // It is killed.
-						old[0].stop()
-						o.name, old = old[0].name, old[1:]
+		for _, strict := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, strict=%v", name, strict), func(t *testing.T) {
+				t.Parallel()
+				runScenario(t, func(env *testEnv) {
+					for range tc.size {
+						env.start(options{strict: strict})
 					}
-					late = append(late, env.start(o))
-					time.Sleep(20 * time.Second)
-				}
-				time.Sleep(5 * time.Minute)
-				for _, m := range old {
-					m.served(from, env.now(), sound)
-				}
-				for _, m := range late {
-					if wrote := m.wrote(0, env.now()); len(wrote) > 0 {
-						t.Errorf("%s wrote %+v", m.name, wrote)
+					old := slices.Clone(env.members)
+					time.Sleep(10 * time.Second)
+					from := env.now()
+					env.setTogether(time.Hour)
+					time.Sleep(30 * time.Second)
+					var late []*member
+					for i := range tc.restarted + tc.added {
+						o := options{off: time.Hour, strict: strict}
+						if i < tc.restarted {
+							old[0].outage(true) // It is killed.
+							old[0].stop()
+							o.name, old = old[0].name, old[1:]
+						}
+						late = append(late, env.start(o))
+						time.Sleep(20 * time.Second)
 					}
-				}
-				repaired := env.now()
-				env.setTogether(-time.Hour)
-				time.Sleep(3 * time.Minute)
-				for _, m := range old {
-					m.served(repaired, env.now(), sound)
-				}
-				for _, m := range late {
-					m.served(env.now()-time.Minute, env.now(), sound)
-				}
+					time.Sleep(5 * time.Minute)
+					serves := tc.majority || !strict
+					for _, m := range old {
+						if serves {
+							m.served(from, env.now(), sound)
+							continue
+						}
+						m.refused(env.now()-3*time.Minute, env.now(), node.ClockUnverified)
+						for _, x := range m.asked(from, env.now()) {
+							if x.refusal == nil && x.off().Abs() > sound {
+								t.Fatalf("%s issued an ID at %v that is %v off", m.name, x.begin, x.off())
+							}
+						}
+					}
+					for _, m := range late {
+						if wrote := m.wrote(0, env.now()); len(wrote) > 0 {
+							t.Errorf("%s wrote %+v", m.name, wrote)
+						}
+					}
+					repaired := env.now()
+					env.setTogether(-time.Hour)
+					time.Sleep(3 * time.Minute)
+					for _, m := range old {
+						if serves {
+							m.served(repaired, env.now(), sound)
+						}
+					}
+					for _, m := range append(old, late...) {
+						m.served(env.now()-time.Minute, env.now(), sound)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -437,7 +437,9 @@ func (m *Machine) evaluate(r Reading) {
 		m.setGate = gate
 		m.do(SetGate{gate})
 	}
-	if m.lease.Held && (m.draining || m.gate.ReleaseDue()) {
+	// Those who started under a wrong time source must not find a space that nobody holds a sid
+	// of: they would take it for one that was switched off.
+	if m.lease.Held && (m.draining || m.gate.ReleaseDue() && !r.Anchor.Blocked) {
 		m.do(Notify{lease.GiveUp{}})
 	}
 	m.reportRevision(r.Mono)
