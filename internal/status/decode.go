@@ -47,11 +47,12 @@ func (r *Reader) Describe(ctx context.Context, text, kind string) (Decoded, erro
 	if !d.HasFlake || r.format.Layout.SIDBits() == 0 {
 		return d, nil // The ID has another origin, or the layout has no sids.
 	}
-	if at := clock.Millis(r.format.UnixMilli(d.Flake)); r.beyond(ctx, r.format.SID(d.Flake), at) {
-		d.Problem = beyondText
-		return d, ctx.Err()
-	}
 	d.Holder, d.Problem = r.holder(ctx, d.Flake)
+	if d.Problem == "" {
+		if d.Problem = r.outside(ctx, d.Flake, d.Holder); d.Problem != "" {
+			d.Holder = nil
+		}
+	}
 	return d, ctx.Err()
 }
 
@@ -96,17 +97,56 @@ func Describer(r *Reader, s *server.Service) func(ctx context.Context, text, kin
 	}
 }
 
-// beyondText is the problem of an ID that nobody was ever allowed to issue.
-const beyondText = "not issued in this space: its time is beyond every window that its sid ever had"
+// Why no node and no worker of the space can have issued an ID.
+const (
+	beyondText   = "not issued in this space: its time is beyond every window that its sid ever had"
+	reservedText = "not issued by a node or worker of this space: the sid is reserved for a generator outside of it"
+	operatorText = "not issued by a node or worker of this space, unless a ceiling was lowered too far: " +
+		"an operator had reserved or released the sid"
+)
 
-// beyond reports whether no window of sid ever reached a time. Times of the next minutes are
-// not judged: what is known of the space may be older than the latest window.
-func (r *Reader) beyond(ctx context.Context, sid flake.SID, at clock.Millis) bool {
-	if at <= r.clock.Now().Wall+clock.MillisOf(lease.MaxWindow) || r.load(ctx, viewFresh) != nil {
-		return false
+// outside returns why neither a node nor a worker can have issued id, or "". line is the entry
+// of the ledger that covers it.
+//
+// The windows are read after id was given. Whoever issued it had it below a confirmed ceiling
+// then, so no clock counts.
+func (r *Reader) outside(ctx context.Context, id flake.ID, line *lease.LedgerLine) string {
+	asked := r.clock.Now().Mono
+	judge := func() string { return foreign(r.latest().view, r.format, id, line) }
+	if r.load(ctx, viewFresh) != nil || judge() == "" {
+		return ""
 	}
-	w := r.latest().view.SIDs[sid].Window
-	return w.Err == nil && at >= w.Value.Ceil
+	if age := asked.Sub(r.latest().at); age > 0 { // The sid may have been acquired since.
+		select {
+		case <-time.After(viewFresh - age):
+		case <-ctx.Done():
+			return ""
+		}
+		if r.load(ctx, viewFresh) != nil || r.latest().at < asked {
+			return ""
+		}
+	}
+	return judge()
+}
+
+// foreign is outside by a view that was read after id was issued.
+func foreign(v lease.View, f flake.Format, id flake.ID, line *lease.LedgerLine) string {
+	w, at := v.SIDs[f.SID(id)].Window, clock.Millis(f.UnixMilli(id))
+	switch {
+	case !v.Era.Exists() || v.Era.Err != nil || w.Err != nil:
+		return ""
+	case !w.Exists() && line != nil: // The record was lost.
+		return ""
+	case w.Value.State == lease.Reserved && at >= w.Value.Ceil:
+		return reservedText
+	case line != nil && line.Node == lease.Operator && line.Term < w.Value.Term:
+		return operatorText
+	case at < max(w.Value.Ceil, v.Era.Value.Floor): // Below the floor a lost history may have granted more.
+		return ""
+	case w.Value.Node == lease.Operator:
+		return operatorText
+	}
+	return beyondText
 }
 
 // holder returns the entry of the ledger that covers id; nil if there is none, or

@@ -77,14 +77,21 @@ func TestDecodeHTTP(t *testing.T) {
 	}
 	// A time that no window of the sid ever reached is nobody's, whoever held the sid last.
 	env.Dir.Set(func(d *servertest.Directory) { d.View = clusterOfTwo() })
+	env.Clock.Advance(time.Second)
+	beyond := `"holder":null,"holder_problem":"not issued in this space: its time is beyond every window that its sid ever had"}`
 	for _, tc := range []struct {
 		at   clock.Millis
 		sid  int64
 		want string
 	}{
-		{servertest.Start + clock.MillisOf(lease.MaxWindow), 3, holder + "}"}, // perhaps of a window that was not read yet
-		{servertest.Start + 50*365*24*60*60*1000, 3, `"holder":null,"holder_problem":"not issued in this space: its time is beyond every window that its sid ever had"}`},
-		{servertest.Start + 50*365*24*60*60*1000, 8, `"holder":null,"holder_problem":"not issued in this space: its time is beyond every window that its sid ever had"}`},
+		{servertest.Start + 99, 3, holder + "}"},
+		{servertest.Start + 100, 3, beyond}, // The window ends.
+		{servertest.Start + 3_600_000, 3, beyond},
+		{servertest.Start + 50*365*24*60*60*1000, 3, beyond},
+		{servertest.Start - 1, 4, holder + "}"},
+		{servertest.Start, 4, beyond},                   // It was released below.
+		{servertest.Start + 3_600_000, 8, holder + "}"}, // Its record was lost.
+		{servertest.Start + 3_600_000, 9, holder + "}"}, // Its record cannot be read.
 	} {
 		if res, got := decode(env, "/v1/ids/"+servertest.At(tc.at, tc.sid).String()); !strings.HasSuffix(got, tc.want) || res.StatusCode != 200 {
 			t.Errorf("at %d: %s", tc.at, got)
@@ -101,6 +108,40 @@ func TestDecodeHTTP(t *testing.T) {
 			t.Errorf("%s: %s, %d, want %s", target, got, p.Status, want)
 		}
 	}
+}
+
+// TestForeignIsReadAfterwards: an ID of a window that was confirmed since the latest read is its
+// holder's.
+func TestForeignIsReadAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := servertest.New(t)
+		env.Dir.Tenure = &lease.LedgerLine{Term: 2, Instance: "b-1", Node: "node-b", Era: 1, Since: servertest.Start - 10}
+		env.Dir.Set(func(d *servertest.Directory) { d.View = clusterOfTwo() })
+		env.Do("GET", "/v1/cluster", "")
+		env.Clock.Advance(50 * time.Millisecond)
+		later := clusterOfTwo()
+		s := later.SIDs[3]
+		s.Window.Value.Ceil += 1_000
+		later.SIDs[3] = s
+		env.Dir.Set(func(d *servertest.Directory) { d.View = later })
+		id := "/v1/ids/" + servertest.At(servertest.Start+200, 3).String()
+		var got string
+		var wait sync.WaitGroup
+		wait.Go(func() { _, got = decode(env, id) })
+		synctest.Wait()
+		env.Clock.Advance(150 * time.Millisecond)
+		wait.Wait()
+		if !strings.Contains(got, `"node":"node-b"`) {
+			t.Error(got)
+		}
+		env.Clock.Advance(time.Second)
+		if _, got := decode(env, "/v1/ids/"+servertest.At(servertest.Start+1_100, 3).String()); !strings.Contains(got, "beyond every window") {
+			t.Error(got)
+		}
+		if env.Dir.Loads != 3 {
+			t.Errorf("%d reads of the space", env.Dir.Loads)
+		}
+	})
 }
 
 // TestDecodeWithoutLedger: an ID is decoded without its holder when the ledger
