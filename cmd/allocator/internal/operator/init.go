@@ -25,9 +25,10 @@ func InitCommand(a *cli.App) *cobra.Command {
 		Long: `Init writes the layout and epoch of a space to etcd. Nodes wait until that was done once.
 Running it again changes nothing.
 
-IDs begin about a minute later, when every window that nodes or workers of a lost etcd may
-still use has passed. Give --fresh for a space that never issued an ID. A job that might run
-again gives --fresh-until, so that a wiped etcd is noticed.
+IDs begin later, with the defaults about 61 s: the longer of lease.window and worker.window,
+plus issue.max-lead and twice issue.max-skew. Every window that nodes or workers of a lost etcd
+may still use has passed then. Give --fresh for a space that never issued an ID. A job that
+might run again gives --fresh-until, so that a wiped etcd is noticed.
 
 "allocator adopt" finds the layout of existing IDs, and the greatest for --above.
 
