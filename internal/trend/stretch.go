@@ -19,14 +19,15 @@ const stretchBytes = 128
 // are those of samples in Unix ms: it began at most Every before From, and ended at most Every
 // after Until. It lasts if Until is the time of the latest sample.
 type Stretch struct {
-	Node     string `json:"node"`
-	Instance string `json:"instance"`
-	SID      int    `json:"sid"`  // -1: none, or it is not known
-	Term     int64  `json:"term"` // 0: it is not known
-	What     string `json:"what"` // as status.Node.What has it
-	From     int64  `json:"from_unix_ms"`
-	Until    int64  `json:"until_unix_ms"`
-	Ceil     int64  `json:"ceil_unix_ms"` // the latest end of the window; 0: it is not known
+	Node     string       `json:"node"`
+	Instance string       `json:"instance"`
+	SID      int          `json:"sid"`  // -1: none, or it is not known
+	Term     int64        `json:"term"` // 0: it is not known
+	What     string       `json:"what"` // as status.Node.What has it
+	State    status.State `json:"state"`
+	From     int64        `json:"from_unix_ms"`
+	Until    int64        `json:"until_unix_ms"`
+	Ceil     int64        `json:"ceil_unix_ms"` // the latest end of the window; 0: it is not known
 }
 
 // held is a sid and who holds it.
@@ -59,7 +60,9 @@ func (h *History) stretch(at clock.Millis, l *line, n status.Node, term int64) {
 			ended := slices.IndexFunc(h.stretches, func(s *Stretch) bool { return s.Until < int64(before) })
 			h.stretches = slices.Delete(h.stretches, max(0, ended), max(0, ended)+1)
 		}
-		s = &Stretch{Node: l.name, Instance: n.Instance, SID: n.SID, Term: term, What: what, From: int64(at)}
+		s = &Stretch{
+			Node: l.name, Instance: n.Instance, SID: n.SID, Term: term, What: what, State: n.State, From: int64(at),
+		}
 		l.now, h.stretches = s, append(h.stretches, s)
 	}
 	s.Until, s.Ceil = int64(at), max(s.Ceil, n.Ceil)

@@ -36,13 +36,13 @@ func TestStretches(t *testing.T) {
 	got, latest := h.Stretches()
 	ceil := int64(start) + 30_000
 	want := []Stretch{
-		{"a", "i-1", 3, 7, "serving", int64(at(0)), int64(at(1)), ceil},
-		{"a", "i-1", 3, 7, "silent", int64(at(2)), int64(at(2)), ceil},
-		{"a", "i-2", 3, 8, "serving", int64(at(4)), int64(at(4)), ceil},
-		{"a", "i-2", 3, 8, "CLOCK_SKEW", int64(at(5)), int64(at(6)), ceil},
-		{"a", "i-2", 3, 9, "serving", int64(at(7)), int64(at(7)), ceil},
-		{"a", "i-2", 3, 10, "serving", int64(at(8)), int64(at(8)), ceil},
-		{"a", "i-2", 5, 10, "serving", int64(at(9)), int64(at(9)), ceil},
+		{"a", "i-1", 3, 7, "serving", status.Serving, int64(at(0)), int64(at(1)), ceil},
+		{"a", "i-1", 3, 7, "silent", status.Silent, int64(at(2)), int64(at(2)), ceil},
+		{"a", "i-2", 3, 8, "serving", status.Serving, int64(at(4)), int64(at(4)), ceil},
+		{"a", "i-2", 3, 8, "CLOCK_SKEW", status.Refusing, int64(at(5)), int64(at(6)), ceil},
+		{"a", "i-2", 3, 9, "serving", status.Serving, int64(at(7)), int64(at(7)), ceil},
+		{"a", "i-2", 3, 10, "serving", status.Serving, int64(at(8)), int64(at(8)), ceil},
+		{"a", "i-2", 5, 10, "serving", status.Serving, int64(at(9)), int64(at(9)), ceil},
 	}
 	if !slices.Equal(got, want) || latest != int64(at(9)) {
 		t.Errorf("until %d:\n%+v, want\n%+v", latest, got, want)

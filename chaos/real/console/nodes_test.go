@@ -98,6 +98,48 @@ func (p *page) pointAtEvent() {
 	p.t.Errorf("no event is on the time axis: the page says %q", eval[string](p, `document.querySelector("#moment").textContent`))
 }
 
+// TestMembersOfEtcd: a page that was opened before anybody had asked etcd's members shows them once they have answered.
+func TestMembersOfEtcd(t *testing.T) {
+	t.Parallel()
+	s := serve(t, size(3))
+	p := open(t, s.URL, "", phone)
+	s.send(t)
+	p.until("probe.snapshots > 0")
+	if eval[bool](p, `document.querySelector("#etcd").checkVisibility()`) {
+		t.Error("without members their table is shown")
+	}
+	s.mu.Lock()
+	s.snapshot.Etcd = &status.Etcd{Endpoints: 2, Answer: 1, Members: []status.EtcdMember{{Endpoint: "https://etcd-1:2379", Leads: true}, {Endpoint: "https://etcd-2:2379", Problem: "no answer"}}}
+	s.mu.Unlock()
+	s.send(t)
+	p.until(`document.querySelector("#etcd").checkVisibility() && document.querySelector("#etcd tbody").innerText.replace(/\s+/g, " ").includes("https://etcd-1:2379")`)
+	if rows := p.read().Tables["etcd"]; len(rows) != 2 || rows[0].Cells[1] != "leader" || rows[1].Cells[1] != "no answer" {
+		t.Errorf("the members are %+v", rows)
+	}
+}
+
+// TestUptimeBelowASecond: a node that has just started has the uptime that the page has without scripts.
+func TestUptimeBelowASecond(t *testing.T) {
+	t.Parallel()
+	s := serve(t, size(3))
+	p := open(t, s.URL, "")
+	for end := time.Now().Add(patience); ; {
+		s.mu.Lock()
+		s.snapshot.Nodes[1].Started = time.Now().UnixMilli() - 300
+		s.mu.Unlock()
+		had := eval[int](p, "probe.snapshots")
+		s.send(t)
+		p.until(fmt.Sprintf("probe.snapshots > %d", had))
+		uptime := eval[string](p, `document.querySelector("#nodes tr[data-key='i-1']").cells[9].textContent`)
+		if uptime == "0s" {
+			return
+		}
+		if time.Now().After(end) { // A slow machine may take longer than what is shown.
+			t.Fatalf("after less than a second the uptime is %q", uptime)
+		}
+	}
+}
+
 // TestBarOfSIDs: sids for workers do not look free, in the bar and in the grid.
 func TestBarOfSIDs(t *testing.T) {
 	t.Parallel()

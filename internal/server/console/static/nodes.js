@@ -19,10 +19,10 @@ function latency(us) {
   return us < 1e6 ? `${Math.floor(us / 1e3)} ms` : `${(us / 1e6).toFixed(1)} s`;
 }
 
-// span writes a time in ms as people say it.
+// span writes a time in ms as people say it; "–" for less than 1.
 function span(ms) {
   const s = Math.floor(ms / 1e3), minutes = Math.floor(s / 60) % 60, hours = Math.floor(s / 3600);
-  if (s < 1) return "–";
+  if (ms < 1) return "–";
   if (hours >= 2 * 365 * 24) return `${Math.floor(hours / 365 / 24)} years`;
   if (hours >= 48) return `${Math.floor(hours / 24)} days`;
   return (hours ? `${hours}h` : "") + (hours || minutes ? `${minutes}m` : "") + `${s % 60}s`;
@@ -41,7 +41,8 @@ function cluster() {
   text($("#latency"), `${latency(snap.total.work.p50_us)} · ${latency(snap.total.work.p99_us)}`);
   text($("#members"), etcd ? `${etcd.answer} of ${etcd.endpoints}` : "–");
   text($("#leader"), (etcd && etcd.leader) || "–");
-  if ($("#etcd") && etcd && etcd.members) {
+  $("#etcd").hidden = !etcd?.members?.length;
+  if (etcd?.members) {
     const mib = (m) => `${(m.database_bytes / 1048576).toFixed(1)} MiB${m.quota_bytes ? `, ${Math.floor(m.database_bytes * 100 / m.quota_bytes)} %` : ""}`;
     rows($("#etcd"), etcd.members.map((m) => ({ key: m.endpoint, values: [m.endpoint, m.problem || (m.leads ? "leader" : m.learner ? "learner" : "follower"),
       String(m.lag), mib(m), m.sync_p99_us ? latency(m.sync_p99_us) : "–"] })), [{}, {}, { class: "n" }, { class: "n" }, { class: "n" }]);

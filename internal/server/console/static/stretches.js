@@ -84,7 +84,7 @@ function draw() {
   text($("#more"), `${shownRows} of ${all.length} rows are drawn.`);
   const list = known.stretches.filter((s) => s.from_unix_ms <= to && s.until_unix_ms >= from).reverse().slice(0, many);
   rows($("#stretches"), list.map((s) => ({
-    key: `${s.instance} ${s.from_unix_ms}`,
+    key: `${s.instance} ${s.from_unix_ms}`, state: s.state,
     values: [s.node, s.what, s.sid < 0 ? "–" : s.sid, s.term || "–", dateTime(s.from_unix_ms), dateTime(s.until_unix_ms), dateTime(s.ceil_unix_ms)],
   })), [{}, { tag: true }, { class: "n" }, { class: "n" }, {}, {}, {}]);
 }
