@@ -46,6 +46,7 @@ type Feed struct {
 	bytes    int        // The JSON of all entries has this many.
 	last     uint64     // number of the latest; 0: there was none
 	state    *State     // as last observed; nil: none
+	fails    int64      // since when etcd fails, Unix ms; 0: it answers
 	rate     meter
 	streams  int
 	clients  map[string]int // their streams, except for those of operators
@@ -84,6 +85,12 @@ func (f *Feed) Observe(mono clock.Mono, s State) bool {
 	defer f.mu.Unlock()
 	events := Transitions(f.state, s)
 	f.state = &s
+	switch {
+	case !s.EtcdFails:
+		f.fails = 0
+	case f.fails == 0:
+		f.fails = int64(s.Node.Now)
+	}
 	f.rate.add(mono, s.Node.Issued)
 	for _, e := range events {
 		f.add(e)
@@ -99,6 +106,13 @@ func (f *Feed) Rate() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.rate.perSecond
+}
+
+// EtcdFails returns since when calls to etcd fail, in Unix ms; 0: they do not.
+func (f *Feed) EtcdFails() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fails
 }
 
 // add is called with mu held.

@@ -89,25 +89,57 @@ func (c *Console) eventsSince(at int64, kinds []feed.Kind) []feed.Event {
 	return out
 }
 
-// drawnEvents are those that the timeline draws.
-var drawnEvents = []feed.Kind{feed.EtcdFailing, feed.EtcdAnswers, feed.ClockStep, feed.ClockSuspend, feed.ClockStall}
-
 // timelineView is what the timeline shows.
 type timelineView struct {
+	First     int64           `json:"first_unix_ms"`  // From then on it is known what nodes did.
 	Latest    int64           `json:"latest_unix_ms"` // the time of the latest sample; 0: there is none
-	Self      string          `json:"self"`           // Events of etcd and of clocks are about this node.
 	Stretches []trend.Stretch `json:"stretches"`
-	Events    []feed.Event    `json:"events"`
+	Away      []away          `json:"etcd_away"`
+	Events    []feed.Event    `json:"events"` // They are about clocks.
+}
+
+// away is a time in which etcd did not answer this node, in Unix ms.
+type away struct {
+	From  int64 `json:"from_unix_ms"`
+	Until int64 `json:"until_unix_ms"` // 0: it lasts
 }
 
 // timeline returns what is known of the last hour.
-func (c *Console) timeline() timelineView {
-	v := timelineView{Self: c.cfg.Node.Config().Name}
+func (c *Console) timeline() (v timelineView) {
 	c.past.mu.Lock()
 	v.Stretches, v.Latest = c.past.history.Stretches()
 	c.past.mu.Unlock()
-	v.Events = c.eventsSince(v.Latest-time.Hour.Milliseconds(), drawnEvents)
+	v.First = v.Latest - time.Hour.Milliseconds()
+	if len(v.Stretches) > 0 { // in the order in which they began
+		v.First = max(v.First, v.Stretches[0].From)
+	}
+	v.Away = c.etcdAway(v.First)
+	v.Events = c.eventsSince(v.First, []feed.Kind{feed.ClockStep, feed.ClockSuspend, feed.ClockStall})
 	return v
+}
+
+// etcdAway returns when etcd did not answer this node from a time on. What ends with the first event began before that
+// time, as far as is known: the event that began it is older, or was dropped.
+func (c *Console) etcdAway(from int64) []away {
+	out := []away{}
+	for i, e := range c.eventsSince(from, []feed.Kind{feed.EtcdFailing, feed.EtcdAnswers}) {
+		lasts := len(out) > 0 && out[len(out)-1].Until == 0
+		switch begins := e.Kind == feed.EtcdFailing; {
+		case begins && !lasts:
+			out = append(out, away{From: e.At})
+		case !begins && lasts:
+			out[len(out)-1].Until = e.At
+		case !begins && i == 0:
+			out = append(out, away{from, e.At})
+		}
+	}
+	if c.cfg.Feed == nil {
+		return out
+	}
+	if since := c.cfg.Feed.EtcdFails(); since != 0 && (len(out) == 0 || out[len(out)-1].Until != 0) {
+		out = append(out, away{From: since})
+	}
+	return out
 }
 
 func (c *Console) showTimeline(w http.ResponseWriter, r *http.Request) {

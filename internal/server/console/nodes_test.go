@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -60,13 +61,45 @@ func TestPast(t *testing.T) {
 		if err := json.Unmarshal(do(c, "GET", Path+"stretches", "").Body.Bytes(), &drawn); err != nil {
 			t.Fatal(err)
 		}
-		if len(drawn.Events) != more || drawn.Events[0].Kind != feed.EtcdFailing {
-			t.Errorf("the timeline has %d events, first %+v", len(drawn.Events), drawn.Events[0])
+		if drawn.First != start || len(drawn.Events) != 0 || len(drawn.Away) != more/2 || drawn.Away[0] != (away{start + 7000, start + 7000}) {
+			t.Errorf("the timeline begins at %d with %d events, and etcd is away %d times", drawn.First-start, len(drawn.Events), len(drawn.Away))
 		}
 		if w := do(c, "GET", Path+"past?span=2h", "", "Accept", "application/json"); w.Code != http.StatusBadRequest {
 			t.Errorf("a span of two hours: HTTP %d", w.Code)
 		}
 	})
+}
+
+// TestTimelineEtcdAway: the timeline shows each time in which etcd did not answer, also where the event that began it is not kept.
+func TestTimelineEtcdAway(t *testing.T) {
+	const minute, latest = 60_000, start + 3*3_600_000
+	for name, tc := range map[string]struct {
+		entries int     // that the feed keeps; 0: all
+		turns   []int64 // when calls to etcd begin to fail, and succeed again
+		want    []away
+	}{
+		"never":                    {0, nil, []away{}},
+		"within the hour":          {0, []int64{latest - 50*minute, latest - 40*minute, latest - 9*minute}, []away{{latest - 50*minute, latest - 40*minute}, {latest - 9*minute, 0}}},
+		"before it":                {0, []int64{latest - 70*minute, latest - 65*minute}, []away{}},
+		"it began before the hour": {0, []int64{latest - 70*minute, latest - 40*minute}, []away{{latest - 60*minute, latest - 40*minute}}},
+		"longer than the hour":     {0, []int64{latest - 70*minute}, []away{{latest - 70*minute, 0}}},
+		"the event was dropped":    {2, []int64{latest - 9*minute, latest - 8*minute, latest - 7*minute}, []away{{latest - 60*minute, latest - 8*minute}, {latest - 7*minute, 0}}},
+	} {
+		cluster := two()
+		c := fixture(&cluster, func(c *Config) { c.Feed = feed.New(feed.Config{Boot: "boot", Entries: tc.entries}) })
+		s := feed.State{Node: node.Stats{Name: "node-1", Instance: "a", Now: latest - 80*minute}}
+		c.cfg.Feed.Observe(0, s)
+		for i, at := range tc.turns {
+			s.Node.Now, s.EtcdFails = clock.Millis(at), i%2 == 0
+			c.cfg.Feed.Observe(clock.Mono(i+1), s)
+		}
+		for _, at := range []clock.Millis{latest - 80*minute, latest} {
+			c.past.history.Add(at, status.Cluster{Nodes: []status.Node{{Instance: "a", Name: "node-1"}}})
+		}
+		if got := c.timeline(); !slices.Equal(got.Away, tc.want) {
+			t.Errorf("%s: %+v, want %+v", name, got.Away, tc.want)
+		}
+	}
 }
 
 // TestFirstPage: the console begins with the nodes, those that do not serve first, and with

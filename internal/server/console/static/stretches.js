@@ -60,17 +60,6 @@ function rowsOf({ stretches, events, latest_unix_ms: latest }) {
   return [...byName.values()].sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
 }
 
-// away returns when etcd did not answer the node that serves this page.
-function away({ events, self }) {
-  const list = [];
-  for (const e of events) {
-    if (e.node !== self) continue;
-    if (e.kind === "etcd_failing") list.push([e.at_unix_ms, null]);
-    else if (e.kind === "etcd_answers" && list.length) list.at(-1)[1] ??= e.at_unix_ms;
-  }
-  return list;
-}
-
 function draw() {
   if (!known || !known.latest_unix_ms) return;
   if (known.bySID !== bySID) [known.rows, known.bySID] = [rowsOf(known), bySID];
@@ -93,7 +82,7 @@ async function follow() {
   const answer = document.hidden ? null : await json("stretches");
   if (answer && answer.stretches) {
     known = answer;
-    known.away = away(answer);
+    known.away = answer.etcd_away.map((a) => [a.from_unix_ms, a.until_unix_ms || null]);
     draw();
   }
   setTimeout(follow, 5000); // The node takes a sample as often.
