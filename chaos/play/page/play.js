@@ -741,7 +741,7 @@ let pinned = null; // the range that was chosen, while it does not follow
 const timeline = new Timeline($("#timeline"), (from, to) => {
   width = Math.max(100, Math.min(kept, to - from));
   pinned = { from, to: from + width };
-});
+}, (words) => text($("#tip"), words));
 
 // following is the range around now.
 function following() {
@@ -854,7 +854,6 @@ function connect() {
     const near = (p) => p && Math.hypot(p.x - e.offsetX, p.y - e.offsetY) < 46;
     for (let i = -1; i < view.nodes.length; i++) if (near(places[i])) return choose(i);
   };
-  $("#timeline").onpointermove = (e) => text($("#tip"), timeline.at(e.offsetX, e.offsetY));
   $("#act-keys").replaceChildren(...[...acts.node, ...acts.etcd].map(([, title, key]) => make("div", {}, make("dt", {}, make("kbd", { textContent: key })), make("dd", { textContent: title }))));
   addEventListener("keydown", (e) => {
     if (!view || e.ctrlKey || e.metaKey || e.altKey || !$("#keys-on").checked) return;

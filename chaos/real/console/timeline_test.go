@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/trend"
 )
 
@@ -139,4 +140,30 @@ func TestTimeline(t *testing.T) {
 	if span := eval[string](p, `new URLSearchParams(location.search).get("span")`); span != "60" {
 		t.Errorf("after another zoom %s s are shown", span)
 	}
+}
+
+// TestTimelineKeeps: an address of a time that the node does not keep says so, a row that refuses is marked in the table,
+// and a tap says what it hits.
+func TestTimelineKeeps(t *testing.T) {
+	t.Parallel()
+	cluster := size(3)
+	cluster.Nodes[1].Report.Refusing = node.ClockSkew
+	s := serve(t, cluster)
+	p := open(t, s.URL, "timeline?span=240&at="+time.Now().Add(-2*time.Hour).UTC().Format("2006-01-02T15:04:05.000Z"))
+	p.until(`!document.querySelector("#time").hidden && document.querySelectorAll("#stretches tr[data-key]").length === 0`)
+	if said := eval[string](p, `((e) => e.checkVisibility() ? e.textContent : "")(document.querySelector("#kept"))`); !strings.Contains(said, "this node keeps the time from "+time.Now().UTC().Format("2006-")) {
+		t.Errorf("two hours ago it says %q", said)
+	}
+	p.run(click("#latest"))
+	p.until(`!document.querySelector("#kept").checkVisibility()`)
+	for _, options := range [][]option{nil, {withoutScripts}} {
+		p := open(t, s.URL, "timeline", options...)
+		p.until(`document.querySelectorAll("#stretches tr[data-key]").length === 3`)
+		if states := eval[string](p, `[...document.querySelectorAll("#stretches tr[data-key]")].map((r) => r.cells[0].textContent + " " + r.dataset.state).sort().join()`); states != "node-0 serving,node-1 refusing,node-2 serving" {
+			t.Errorf("the rows are %s", states)
+		}
+	}
+	at := eval[struct{ X, Y float64 }](p, `((r) => ({ X: r.x + r.width * 0.95, Y: r.y + 22 }))(document.querySelector("#timeline").getBoundingClientRect())`)
+	p.call("Input.dispatchTouchEvent", map[string]any{"type": "touchStart", "touchPoints": []any{map[string]any{"x": at.X, "y": at.Y}}}, nil)
+	p.until(`document.querySelector("#moment").textContent.startsWith("node-0: ")`)
 }

@@ -13,7 +13,7 @@ let middle = Number.isNaN(askedAt) ? null : askedAt; // null: it follows
 let bySID = asked.get("by") === "sid"; // what a row is; else a node
 
 Timeline.time = (ms) => new Date(ms).toISOString().slice(11, 21);
-const timeline = new Timeline($("#timeline"), (from, to) => show((from + to) / 2, to - from));
+const timeline = new Timeline($("#timeline"), (from, to) => show((from + to) / 2, to - from), (words) => text($("#moment"), words));
 
 const range = () => {
   const from = middle === null ? known.latest_unix_ms - width * 0.9 : middle - width / 2;
@@ -68,6 +68,8 @@ function draw() {
   canvas.style.height = `${18 + 44 * Math.max(1, Math.min(all.length, shownRows))}px`;
   timeline.draw({ from, to, now: known.latest_unix_ms, rows: all.slice(0, shownRows), away: known.away });
   $("#latest").hidden = middle === null;
+  $("#kept").hidden = from <= known.latest_unix_ms && to >= known.first_unix_ms;
+  text($("#kept"), `Outside of what is kept: this node keeps the time from ${dateTime(known.first_unix_ms)} to ${dateTime(known.latest_unix_ms)} (UTC).`);
   $("#by").setAttribute("aria-pressed", String(bySID));
   $("#more").hidden = all.length <= shownRows;
   text($("#more"), `${shownRows} of ${all.length} rows are drawn.`);
@@ -102,5 +104,4 @@ $("#time").addEventListener("click", ({ target }) => {
     show(middle, width);
   }
 });
-$("#timeline").addEventListener("pointermove", (e) => text($("#moment"), timeline.at(e.offsetX, e.offsetY)));
 document.addEventListener("visibilitychange", () => { if (!document.hidden && known) draw(); });

@@ -1,11 +1,12 @@
 // Draws what happened in rows over time. It knows neither where the data comes from nor
 // who shows it: times are milliseconds since any moment, and colors are the page's own.
 
-// Timeline draws on a canvas. Wheel with Ctrl, and dragging, ask for another range by onrange(from, to).
+// Timeline draws on a canvas. Wheel with Ctrl, and dragging, ask for another range by onrange(from, to). A pointer over it,
+// or a tap, is answered by onpoint(words).
 class Timeline {
   static axis = 18; // px, of the scale at the bottom
 
-  constructor(canvas, onrange = () => {}) {
+  constructor(canvas, onrange, onpoint) {
     this.canvas = canvas;
     this.data = null;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colors = null; });
@@ -18,10 +19,12 @@ class Timeline {
     let grip = null;
     canvas.addEventListener("pointerdown", (e) => {
       if (!this.data) return;
+      onpoint(this.at(e.offsetX, e.offsetY));
       grip = { x: e.clientX, from: this.data.from, to: this.data.to };
       canvas.setPointerCapture(e.pointerId);
     });
     canvas.addEventListener("pointermove", (e) => {
+      onpoint(this.at(e.offsetX, e.offsetY));
       if (!grip || Math.abs(e.clientX - grip.x) < 4) return;
       const moved = (grip.x - e.clientX) * (grip.to - grip.from) / this.width();
       onrange(grip.from + moved, grip.to + moved);
