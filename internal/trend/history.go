@@ -48,7 +48,7 @@ type History struct {
 // sample is the cluster at one time.
 type sample struct {
 	at      clock.Millis
-	rate    int64
+	rate    int64 // -1: not known
 	refused [node.NumReasons]uint32
 	p50     uint32
 	p99     uint32
@@ -92,7 +92,10 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 	for _, reason := range node.Reasons {
 		s.refused[reason] = clamp(total.Work.Refused[reason.String()])
 	}
-	s.rate, s.write = total.Rate, clamp(total.Work.Write)
+	s.rate, s.write = max(0, total.Rate), clamp(total.Work.Write)
+	if len(c.Nodes) == 0 || slices.ContainsFunc(c.Nodes, unreported) {
+		s.rate = -1 // The sum of the others would look as if less had been issued.
+	}
 	s.p50, s.p99 = clamp(total.Work.P50), clamp(total.Work.P99)
 	h.ring[h.next] = s
 	h.next = (h.next + 1) % samples
@@ -104,6 +107,9 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 		}
 	}
 }
+
+// unreported reports whether a node answers, and what it issues is not known: its report was lost, or has not come yet.
+func unreported(n status.Node) bool { return n.Report == nil && n.Clock != nil && n.Clock.Fresh }
 
 // line returns the line of a node, with the state that it has now; nil if there is no room.
 func (h *History) line(at clock.Millis, n status.Node) *line {
@@ -144,7 +150,8 @@ func (h *History) Since(now clock.Millis, c status.Cluster) map[string]int64 {
 // Course is how the cluster was. Lists have a value for each of Times, the oldest first.
 type Course struct {
 	Times []int64 `json:"times_unix_ms"`
-	Rate  []int64 `json:"ids_per_second"`
+	// Rate is the sum of what nodes reported; nil: there was none, or it lacked a node that answered.
+	Rate []*int64 `json:"ids_per_second"`
 	// Refused has how many requests a second were refused, by each reason that there was.
 	Refused map[string][]float64 `json:"refused_per_second"`
 	// P50, P99 and Write are those of the node that had the longest; nil: there were none.
@@ -169,14 +176,17 @@ const each = 3
 // Course returns what is known of the last time up to span.
 func (h *History) Course(span time.Duration) Course {
 	c := Course{
-		Times: []int64{}, Rate: []int64{}, Refused: map[string][]float64{},
+		Times: []int64{}, Rate: []*int64{}, Refused: map[string][]float64{},
 		P50: []*uint32{}, P99: []*uint32{}, Write: []*uint32{}, Nodes: []Line{}, Dropped: h.dropped,
 	}
 	known := h.known()
 	known = known[max(0, len(known)-int(span/Every)):]
 	for i, at := range known {
 		s := &h.ring[at]
-		c.Times, c.Rate = append(c.Times, int64(s.at)), append(c.Rate, s.rate)
+		c.Times, c.Rate = append(c.Times, int64(s.at)), append(c.Rate, nil)
+		if rate := s.rate; rate >= 0 {
+			c.Rate[i] = &rate
+		}
 		c.P50, c.P99 = append(c.P50, some(s.p50)), append(c.P99, some(s.p99))
 		c.Write = append(c.Write, some(s.write))
 		for _, reason := range node.Reasons {

@@ -50,8 +50,8 @@ func TestCourse(t *testing.T) {
 	}})
 	h.Add(at(1), status.Cluster{Nodes: []status.Node{serving("a", 101, status.Work{})}})
 	c := h.Course(15 * time.Minute)
-	if !slices.Equal(c.Times, []int64{int64(at(0)), int64(at(1))}) || !slices.Equal(c.Rate, []int64{150, 101}) {
-		t.Errorf("%v: %v", c.Times, c.Rate)
+	if !slices.Equal(c.Times, []int64{int64(at(0)), int64(at(1))}) || !slices.Equal(values(c.Rate), []int64{150, 101}) {
+		t.Errorf("%v: %v", c.Times, values(c.Rate))
 	}
 	if len(c.Refused) != 1 || !slices.Equal(c.Refused["CLOCK_SKEW"], []float64{2, 0}) {
 		t.Errorf("refused in a second %v", c.Refused)
@@ -69,6 +69,22 @@ func TestCourse(t *testing.T) {
 	}
 }
 
+// TestRateOfAll: the cluster's rate is not known before a node is, nor while one that answers has not reported. One that is
+// silent issues nothing that anybody knows of.
+func TestRateOfAll(t *testing.T) {
+	var h History
+	answers := func(fresh bool) status.Node {
+		return status.Node{Instance: "i-b", Name: "b", Clock: &status.PeerClock{Fresh: fresh}}
+	}
+	a := serving("a", 100, status.Work{})
+	for i, nodes := range [][]status.Node{{}, {a, answers(true)}, {a, serving("b", 50, status.Work{})}, {a, answers(true)}, {a, answers(false)}, {a}} {
+		h.Add(at(i), status.Cluster{Nodes: nodes})
+	}
+	if got := values(h.Course(time.Hour).Rate); !slices.Equal(got, []int64{-1, -1, 150, -1, 100, 100}) {
+		t.Errorf("%v", got)
+	}
+}
+
 // TestHourIsKept: of any number of samples the last hour is kept, and of a node 15 minutes.
 func TestHourIsKept(t *testing.T) {
 	var h History
@@ -82,8 +98,8 @@ func TestHourIsKept(t *testing.T) {
 			t.Fatalf("%v has %d samples, want %d", span, len(c.Times), want)
 		}
 		for i := range c.Times {
-			if n := all - want + i; c.Times[i] != int64(at(n)) || c.Rate[i] != int64(n) {
-				t.Fatalf("%v, sample %d: %d at %d, want %d at %d", span, i, c.Rate[i], c.Times[i], n, at(n))
+			if n := all - want + i; c.Times[i] != int64(at(n)) || *c.Rate[i] != int64(n) {
+				t.Fatalf("%v, sample %d: %d at %d, want %d at %d", span, i, *c.Rate[i], c.Times[i], n, at(n))
 			}
 		}
 	}
@@ -159,8 +175,8 @@ func TestBounded(t *testing.T) {
 	if took > int64(MaxBytes) || len(h.nodes) != MaxNodes || len(h.stretches) != maxStretches {
 		t.Errorf("it takes %d bytes, want at most %d; %d lines, %d stretches", took, MaxBytes, len(h.nodes), len(h.stretches))
 	}
-	if c := h.Course(time.Hour); c.Dropped == 0 || c.Rate[0] != (MaxNodes+1)<<50 {
-		t.Errorf("%d nodes have no line; the rate of all is %d", c.Dropped, c.Rate[0])
+	if c := h.Course(time.Hour); c.Dropped == 0 || *c.Rate[0] != (MaxNodes+1)<<50 {
+		t.Errorf("%d nodes have no line; the rate of all is %d", c.Dropped, *c.Rate[0])
 	}
 	runtime.KeepAlive(nodes)
 	runtime.KeepAlive(h)
