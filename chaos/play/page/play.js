@@ -251,10 +251,13 @@ function act(kind) {
   shown = 0;
 }
 
-// replay plays the run again up to an event, and on to a time.
+// replay plays the run again up to an event, and on to a time. The samples before it are those of the same run, and the
+// next replay begins at one of them.
 function replay(events, goal = 0) {
   playing = finishing = false;
+  const samples = past.samples.filter((s) => s.event <= events);
   clear();
+  past.samples = samples;
   forgotten = 0;
   call("back", Math.max(0, events));
   pass(goal);
@@ -864,6 +867,7 @@ function connect() {
     const f = keys[e.key] ?? (kind && (() => act(kind)));
     if (!f) return;
     e.preventDefault();
+    if (e.repeat && (e.key === "," || e.key === "ArrowLeft")) return; // Each plays the run again.
     f();
   });
   $(".skip").onclick = (e) => { // The address is the run's.

@@ -312,6 +312,16 @@ func TestPlayBack(t *testing.T) {
 	if got := eval[float64](p.page, "view.now"); math.Abs(got-now) > 0.01 {
 		t.Errorf("a second each way leads from %v to %v ms", now, got)
 	}
+	// Each second back begins near its end, and a key that is held does not play the run again and again.
+	eval[int](p.page, "{ const f = sim.back; window.from = []; sim.back = (event) => { from.push(event); return f(event); }; 1 }")
+	p.run(click("#back-second"), click("#back-second"), click("#on-second"), click("#on-second"))
+	if from := eval[[]int](p.page, "from"); len(from) != 2 || from[1] == 0 || from[1] >= from[0] {
+		t.Errorf("two seconds back were played again up to the events %d, and on from there", from)
+	}
+	held := `for (const key of [",", "ArrowLeft"]) document.body.dispatchEvent(new KeyboardEvent("keydown", { key, repeat: true, bubbles: true }))`
+	if n := eval[int](p.page, held+"; from.length"); n != 2 {
+		t.Errorf("a key that is held plays the run again")
+	}
 	// A time from which a second back leads to one that no number of ns reaches, as floats are.
 	odd := int64(math.Round(eval[float64](p.page, "view.now") * 1e6))
 	for odd++; float64(odd-1e9)/1e6 >= float64(odd)/1e6-1000; odd++ {
