@@ -14,7 +14,7 @@ globalThis.allocatorPrograms = {};
 
 // ---- programs: the product and its mutants, each in a script of its own
 
-const compiled = new Map(); // name to WebAssembly.Module
+const compiled = new Map(); // name to WebAssembly.Module: of the product, and of the latest of the mutants
 
 function load(name) {
   if (allocatorPrograms[name]) return Promise.resolve();
@@ -33,7 +33,8 @@ async function program(name) {
     const bytes = Uint8Array.from(atob(allocatorPrograms[name]), (c) => c.charCodeAt(0));
     const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     compiled.set(name, await WebAssembly.compileStreaming(new Response(plain, { headers: { "Content-Type": "application/wasm" } })));
-    allocatorPrograms[name] = "loaded";
+    delete allocatorPrograms[name];
+    for (const other of compiled.keys()) if (other !== "sim" && other !== name) compiled.delete(other);
   }
   const go = new Go();
   const instance = await WebAssembly.instantiate(compiled.get(name), go.importObject);
@@ -66,21 +67,30 @@ function clear() {
   past = { rows: [], away: [], dots: [], lines: [], samples: [] };
 }
 
-// call asks the simulation, and takes in what it says.
-function call(name, ...args) {
-  let answer;
+// ask asks a program. Without an answer the page says why.
+function ask(of, name, ...args) {
   try {
-    answer = JSON.parse(sim[name](...args));
-  } catch (e) {
-    fail(`The simulation ended: ${e.message}. Reload the page.`);
-    playing = finishing = false;
-    return;
-  }
-  if (answer.error && (name === "begin" || answer.nodes.length === 0)) {
+    const answer = JSON.parse(of[name](...args));
+    if (!answer.error || name === "act") return answer;
     fail(`The run does not begin: ${answer.error}`);
-    playing = finishing = false;
-    return;
+  } catch (e) {
+    fail(`The simulation ended: ${e.message}. Begin another run.`);
+    of.program = ""; // It is started anew.
   }
+  playing = finishing = false;
+}
+
+// leave ends a program, if it has not ended by itself.
+function leave(of) {
+  try {
+    of?.exit();
+  } catch {} // It cannot be called any more.
+}
+
+// call asks the program that runs, and takes in what it says.
+function call(name, ...args) {
+  const answer = ask(sim, name, ...args);
+  if (!answer) return;
   view = answer;
   take(answer);
   if (name === "act") say(answer.error ? `Not done: ${answer.error}` : "");
@@ -167,14 +177,14 @@ function forget(before) {
   drop(past.away, (a) => a[1] ?? Infinity);
 }
 
-// begin starts a run. With a rule it runs the program that lacks it.
+// begin starts a run. With a rule it runs the program that lacks it. If it cannot be begun, the one that is shown goes on.
 let beginning = 0;
 async function begin(options, { withScene = null, without = "" } = {}) {
   const number = ++beginning;
   playing = finishing = false;
   const name = without ? `rule-${without}` : "sim";
+  let next = sim;
   if (!sim || sim.program !== name) {
-    let next;
     try {
       next = await program(name);
     } catch (e) {
@@ -182,20 +192,22 @@ async function begin(options, { withScene = null, without = "" } = {}) {
       return false;
     }
     if (number !== beginning) { // something else was begun meanwhile
-      next.exit();
+      leave(next);
       return false;
     }
-    sim?.exit();
-    sim = next;
-    sim.program = name;
-    catalog = JSON.parse(sim.catalog());
-    lists();
+    next.program = name;
   }
-  clear();
+  const first = ask(next, "begin", JSON.stringify({ acts: "", until: 0, nodes: 4, ...options, seed: String(options.seed) }));
+  if (next !== sim) leave(first ? sim : next);
+  if (!first) return false;
+  sim = next;
+  if (catalog.scenes.length === 0) lists(); // It is the same of all programs.
   told = false; // what another run broke
   $("#broken").hidden = true;
-  if (!call("begin", JSON.stringify({ acts: "", until: 0, nodes: 4, ...options, seed: String(options.seed) }))) return false;
   [rule, scene, stepAt, ended, forgotten] = [without, withScene, -1, false, 0];
+  clear();
+  view = first;
+  take(first);
   pinned = null;
   [sids, minutes] = [options.sids ?? 0, options.minutes ?? 0];
   $("#problem").hidden = true;
@@ -298,7 +310,9 @@ function share() {
   if (view.mode === "calm") list.set("nodes", view.nodes.length);
   if (sids) list.set("sids", sids);
   if (minutes) list.set("minutes", minutes);
+  const shows = catalog.rules.find((r) => r.scene === scene);
   if (rule) list.set("rule", rule);
+  else if (shows) list.set("with", shows.name);
   else if (scene) list.set("scene", scene.name);
   if (view.acts) list.set("acts", view.acts);
   address = `#${list.toString().replaceAll("%3A", ":").replaceAll("%3B", ";")}`;
@@ -309,10 +323,10 @@ async function fromAddress() {
   const asked = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B"));
   const without = asked.get("rule") ?? "";
   if (!sim && !(await begin({ seed: 1, mode: "calm" }))) return; // for the catalog
-  const left = catalog.rules.find((r) => r.name === without);
-  if (without && !left) return fail(`There is no rule ${without}.`);
+  const named = without || asked.get("with"), shows = catalog.rules.find((r) => r.name === named);
+  if (named && !shows) return fail(`There is no rule ${named}.`);
   const opening = asked.size ? asked.get("scene") : catalog.scenes[0].name;
-  const withScene = left?.scene ?? catalog.scenes.find((s) => s.name === opening) ?? null;
+  const withScene = shows?.scene ?? catalog.scenes.find((s) => s.name === opening) ?? null;
   const seed = asked.get("seed") ?? String(withScene?.seed ?? newSeed());
   if (!/^\d{1,20}$/.test(seed)) return fail(`${seed} is no seed: a seed is a number.`);
   const options = {
@@ -324,6 +338,9 @@ async function fromAddress() {
   else if (!calm.matches) start();
   else if (scene && !rule) on(limit()); // to its first text: nothing moves
 }
+
+// asMany is how many nodes another run is to have: a seed of the campaigns draws its own number.
+const asMany = () => (view.mode === "calm" ? view.nodes.length : 4);
 
 const newSeed = () => String(crypto.getRandomValues(new Uint32Array(1))[0]);
 
@@ -466,7 +483,7 @@ function alarm() {
 
 // withRule plays the run that is shown again, with all that was done in it, by the program that has the rule.
 async function withRule() {
-  const same = { seed: view.seed, mode: view.mode, nodes: view.nodes.length, sids, minutes, acts: view.acts };
+  const same = { seed: view.seed, mode: view.mode, nodes: asMany(), sids, minutes, acts: view.acts };
   if (await begin(same, { withScene: scene })) start();
 }
 
@@ -494,12 +511,12 @@ function guide() {
   }
   text($("#guide-title"), title);
   text($("#guide-text"), says);
-  for (const b of $("#scenes").children) b.setAttribute("aria-pressed", String(Boolean(scene) && !rule && b.value === scene.name));
+  for (const b of $("#scenes").children) b.setAttribute("aria-pressed", String(!rule && b.value === catalog.scenes[last - 1]?.name));
   for (const r of $("#rules").querySelectorAll("input")) r.checked = r.value === rule;
 }
 
 function goOn() {
-  if (view.over) return begin({ seed: newSeed(), mode: view.mode, nodes: view.nodes.length }).then((ok) => ok && start());
+  if (view.over) return begin({ seed: newSeed(), mode: view.mode, nodes: asMany() }).then((ok) => ok && start());
   if (ended) return playScene(catalog.scenes[catalog.scenes.indexOf(scene) + 1]);
   start();
 }
@@ -514,7 +531,7 @@ function free() {
 
 // lists shows what the catalog has.
 function lists() {
-  if ($("#scenes").children.length > 0) return;
+  catalog = JSON.parse(sim.catalog());
   $("#scenes").replaceChildren(...catalog.scenes.map((s, i) => make("button", { value: s.name, textContent: `${i + 1}. ${s.title}`, onclick: () => playScene(s) })));
   const radio = (value, title, note) => {
     const input = make("input", { type: "radio", name: "rule", value, checked: value === rule });
@@ -526,7 +543,7 @@ function lists() {
 
 function leaveOut(name) {
   const left = catalog.rules.find((r) => r.name === name);
-  if (!left) return begin({ seed: newSeed(), mode: "calm", nodes: view.nodes.length }).then((ok) => ok && start());
+  if (!left) return begin({ seed: newSeed(), mode: "calm", nodes: asMany() }).then((ok) => ok && start());
   return playScene(left.scene, name);
 }
 

@@ -210,6 +210,12 @@ func TestPlayRules(t *testing.T) {
 			t.Errorf("the address %s lacks %s", got, want)
 		}
 	}
+	last := player.Catalog().Rules[len(player.Catalog().Rules)-1].Name
+	if kept := eval[string](p.page, "[...compiled.keys()].join()"); kept != "sim,rule-"+last {
+		t.Errorf("the page keeps the programs %s", kept)
+	}
+	p.run(click(`#rules input[value=ceiling]`)) // It is loaded again.
+	p.until("rule === 'ceiling' && !document.querySelector('#broken').hidden")
 }
 
 // TestPlayRuleBack: a visitor who has seen a rule left out plays the same run with it.
@@ -229,6 +235,26 @@ func TestPlayRuleBack(t *testing.T) {
 	if p.field("duplicates") != "0" || p.field("seed") != seed || p.field("acts") != acts {
 		t.Errorf("with the rule: %s duplicates, seed %s, acts %s; it was seed %s, acts %s", p.field("duplicates"), p.field("seed"), p.field("acts"), seed, acts)
 	}
+	link, title, hash := eval[string](p.page, "location.hash"), eval[string](p.page, "scene.title"), eval[string](p.page, "view.hash")
+	again := openPlay(t, link)
+	again.faster("30")
+	again.until("rule === '' && ended && document.querySelector('#guide-text').textContent.includes('the rule held')")
+	if got, end := eval[string](again.page, "scene.title"), eval[string](again.page, "view.hash"); got != title || end != hash {
+		t.Errorf("the link %s plays %q to hash %s, and it was %q with hash %s", link, got, end, title, hash)
+	}
+}
+
+// TestPlayNewSeed: after a seed with more nodes than a visitor may ask for comes another one.
+func TestPlayNewSeed(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "#seed=93&mode=everything")
+	p.until("view.nodes.length > 32")
+	p.pause()
+	eval[int](p.page, "view.over = true, texts(performance.now() + 1e3), 1") // It would be 12 minutes later.
+	p.until("document.querySelector('#next').textContent === 'New seed'")
+	p.run(click("#next"))
+	p.until("view.seed !== '93'")
+	p.pause()
 }
 
 const flakeLen = 13
@@ -444,12 +470,22 @@ func TestPlayAddress(t *testing.T) {
 	if after := eval[string](p.page, "location.hash"); after != before || p.field("seed") != "9" || !eval[bool](p.page, "document.activeElement.id === 'main'") {
 		t.Errorf("the link to the simulation leads from %s to %s, seed %s", before, after, p.field("seed"))
 	}
-	for _, bad := range []string{"rule=ceiling&acts=bogus", "rule=nothing", "seed=x", "seed=1&mode=calm&nodes=99", "seed=1&mode=everything&minutes=-1"} {
+	const drawn = "past.rows.reduce((n, r) => n + r.windows.length, 0)"
+	p.until(drawn + " >= 3")
+	for _, bad := range []string{"rule=ceiling&acts=bogus", "acts=bogus", "rule=nothing", "with=nothing", "seed=x", "seed=1&mode=calm&nodes=99", "seed=1&mode=everything&minutes=-1"} {
 		eval[int](p.page, fmt.Sprintf("document.querySelector('#problem').hidden = true, location.hash = %q, 1", bad))
 		p.until("!document.querySelector('#problem').hidden")
-		p.run(click("#play"))
-		p.until("document.body.dataset.playing")
+		if windows := eval[int](p.page, drawn); windows < 3 || p.field("seed") != "9" {
+			t.Errorf("after %s the timeline has %d windows, of seed %s", bad, windows, p.field("seed"))
+		}
+		now := eval[float64](p.page, "play(true), view.now")
+		p.until(fmt.Sprintf("view.now > %f", now))
 	}
+	// A program that ended is started anew for the next run.
+	eval[int](p.page, "sim.advance = sim.exit = () => { throw new Error('Go program has already exited') }, play(true), 1")
+	p.until("document.querySelector('#problem').textContent.includes('already exited')")
+	p.run(click("#new-seed"))
+	p.until("document.querySelector('#problem').hidden && view.seed !== '9' && view.now > 500")
 	// The browser reports exceptions at the end of the test.
 	eval[int](p.page, "location.hash = 'seed=15&mode=everything&minutes=0.5', 1")
 	p.until("view.mode === 'everything' && view.over && document.body.dataset.over === 'true' && document.querySelector('#problem').hidden")
