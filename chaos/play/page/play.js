@@ -256,10 +256,14 @@ function arrive() {
   guide();
 }
 
+// act does something in the run. What the rest of a scene would say is not so any more: it is left.
 function act(kind) {
   const node = chosen < 0 ? "" : view.nodes[chosen].name;
-  call("act", kind.replace(":*", `:${node}`));
-  share();
+  const done = call("act", kind.replace(":*", `:${node}`));
+  if (done && !done.error && scene && !rule && !ended) {
+    leaveScene();
+    say("The scene is left: its texts are about the run without this.");
+  } else share();
   shown = 0;
 }
 
@@ -415,7 +419,7 @@ function texts(now) {
   shown = now;
   fields("#counter", {
     ids: count(view.ids), duplicates: count(view.duplicates), disorder: count(view.disorder), refused: count(view.refused), time: seconds(view.now),
-    speed: finishing ? "fastest" : !playing ? "paused" : reached < speed * 0.85 ? `${speed}× (${reached.toFixed(1)}×)` : `${speed}×`,
+    speed: finishing ? "fastest" : !playing ? "paused" : Math.abs(reached / speed - 1) > 0.15 ? `${speed}× (${reached.toFixed(1)}×)` : `${speed}×`,
   });
   $("#counter [data-field=duplicates]").parentElement.classList.toggle("bad", view.duplicates > 0);
   $("#counter [data-field=disorder]").parentElement.classList.toggle("bad", view.disorder > 0);
@@ -490,7 +494,7 @@ async function withRule() {
 // guide shows the text of the scene, or what can be done.
 function guide() {
   const next = $("#next"), leave = $("#leave"), last = catalog.scenes.indexOf(scene) + 1;
-  let title = "Free play", says = "Choose a node and do something to it: kill it, pause it, set its clock. Duplicates stay 0. Or begin with a scene.";
+  let title = "Free play", says = "Choose a node and do something to it: kill it, pause it, set its clock. Duplicates stay 0, unless a node starts on a restored etcd before a new era begins. Or begin with a scene.";
   next.hidden = leave.hidden = true;
   next.textContent = "Go on";
   if (view.over) {
@@ -521,11 +525,15 @@ function goOn() {
   start();
 }
 
-function free() {
+function leaveScene() {
   pinned = null;
   scene = null;
   share();
   guide();
+}
+
+function free() {
+  leaveScene();
   start();
 }
 

@@ -100,7 +100,8 @@ var Scenes = []Scene{
 				"that was ever confirmed."},
 			{85 * second, "Nodes wait until their clocks reach the floor of the era, and issue above it."},
 		},
-		Then: "Restore a backup, kill a node, and recover, in any order.",
+		Then: "Restore a backup and recover again. Recover before you start a killed node: a process that starts " +
+			"on the restored history does not know what was forgotten, and may issue it again.",
 	},
 }
 

@@ -244,6 +244,22 @@ func TestPlayRuleBack(t *testing.T) {
 	}
 }
 
+// TestPlaySceneLeft: the counter says how fast a scene is played, and whoever acts in one leaves it, since what it goes on
+// to say would not be so.
+func TestPlaySceneLeft(t *testing.T) {
+	t.Parallel()
+	p := openPlay(t, "#scene=restore")
+	p.until("stepAt === 0")
+	p.run(click("#next")) // 46 s pass until the next text, in 8.
+	p.until(`/^1× \(([2-9]|\d\d)\.\d×\)$/.test(document.querySelector("[data-field=speed]").textContent)`)
+	p.run(click("#acts button[value^=kill]"))
+	p.until(`scene === null && document.querySelector("#guide-title").textContent === "Free play"`)
+	if link, said := eval[string](p.page, "location.hash"), eval[string](p.page, `document.querySelector("#said").textContent`); strings.Contains(link, "scene=") || !strings.Contains(link, "kill:") || said == "" {
+		t.Errorf("after an act in a scene the link is %s, and the page says %q", link, said)
+	}
+	p.until(`document.querySelector("[data-field=speed]").textContent === "1×"`)
+}
+
 // TestPlayNewSeed: after a seed with more nodes than a visitor may ask for comes another one.
 func TestPlayNewSeed(t *testing.T) {
 	t.Parallel()
