@@ -152,6 +152,12 @@ func TestPlayOpening(t *testing.T) {
 		if bars := eval[int](p.page, "past.rows.filter((r) => r.windows.length > 0 && r.issues.length > 0).length"); bars != s.SIDs {
 			t.Errorf("%d rows have a window and IDs, want %d", bars, s.SIDs)
 		}
+		words := eval[[]string](p.page, "(() => { const c = network.getContext('2d'), said = []; c.fillText = (words) => said.push(words); drawNetwork(0); delete c.fillText; return said })()")
+		for _, want := range []string{"etcd", "era 1", "n1", "n4", "issuing", "refusing"} {
+			if !slices.Contains(words, want) {
+				t.Errorf("the picture of the network says %q, which lacks %q", words, want)
+			}
+		}
 		p.run(chromedp.EmulateViewport(1160, 900))
 		p.until("innerWidth === 1160")
 		if off := eval[[]string](p.page, "['#network', '#timeline', '#guide', '#play', '#next', '#scenes', '#acts'].filter((s) => document.querySelector(s).getBoundingClientRect().bottom > innerHeight)"); len(off) > 0 {
@@ -408,6 +414,12 @@ func TestPlayTimeline(t *testing.T) {
 				t.Errorf("row %d at %d ms says %q, which lacks %q", at.row, at.ms, got, want)
 			}
 		}
+	}
+	// A window and a pause are drawn, as is the time without etcd, and where nothing was is nothing.
+	drawn := eval[[]int](p.page, `[[9200, 1.5], [8500, 2.9], [6500, 1.97], [57000, 2.5]].map(([t, row]) =>
+		timeline.canvas.getContext("2d").getImageData(timeline.x(t) * devicePixelRatio, row * timeline.rowHeight * devicePixelRatio, 1, 1).data[3])`)
+	if slices.Contains(drawn[:3], 0) || drawn[3] != 0 {
+		t.Errorf("what is drawn at a window, a pause, without etcd, and of the future: %d", drawn)
 	}
 	p.run(click("#back-second")) // Moments are exact after it, too.
 	if got := eval[string](p.page, "timeline.at(timeline.x(4100), timeline.rowHeight * 2.5)"); !strings.Contains(got, "paused") {
