@@ -80,11 +80,11 @@ func TestActs(t *testing.T) {
 		got := l.Result()
 		o.Acts = l.Acts()
 		if again := sim.Run(seed, o); again.Hash != got.Hash {
-			t.Errorf("seed %d: hash %016x, and %016x when it is repeated with acts %v", seed, got.Hash, again.Hash, o.Acts)
+			t.Errorf("seed %d: hash %016x, and %016x when it is repeated\n%s", seed, got.Hash, again.Hash, link(seed, o))
 		}
 		restored := slices.ContainsFunc(o.Acts, func(a sim.Act) bool { return a.Kind == sim.Restore })
 		if v := l.View(); len(got.Violations) > 0 || !restored && v.Duplicates+v.Disorder > 0 {
-			t.Errorf("seed %d: %d duplicates, %d out of order, %v\nacts %v", seed, v.Duplicates, v.Disorder, got.Violations, o.Acts)
+			t.Errorf("seed %d: %d duplicates, %d out of order, %v\n%s", seed, v.Duplicates, v.Disorder, got.Violations, link(seed, o))
 		}
 		l.Close()
 	}

@@ -34,12 +34,26 @@ func options() sim.Options {
 // replay returns the command that plays a seed again, and the link that shows it in a browser.
 func replay(seed uint64, mode sim.Mode, minutes float64) string {
 	cmd := fmt.Sprintf("go test ./chaos/sim -run 'TestSim$' -v -seed %d -mode %s", seed, mode)
-	link := fmt.Sprintf("bin/play/index.html#seed=%d&mode=%s", seed, mode)
 	if minutes != 0 {
 		cmd += fmt.Sprintf(" -minutes %g", minutes)
-		link += fmt.Sprintf("&minutes=%g", minutes)
 	}
-	return "replay: " + cmd + "\nsee it: make play, and open " + link
+	virtual := time.Duration(minutes * float64(time.Minute))
+	return "replay: " + cmd + "\n" + link(seed, sim.Options{Mode: mode, Virtual: virtual})
+}
+
+// link returns the link that shows a run in a browser.
+func link(seed uint64, o sim.Options) string {
+	out := fmt.Sprintf("see it: make play, and open bin/play/index.html#seed=%d&mode=%s", seed, o.Mode)
+	if o.Mode == sim.Calm {
+		out += fmt.Sprintf("&nodes=%d&sids=%d", o.Nodes, o.SIDs)
+	}
+	if o.Virtual != 0 {
+		out += fmt.Sprintf("&minutes=%g", o.Virtual.Minutes())
+	}
+	for i, a := range o.Acts {
+		out += []string{"&acts=", ";"}[min(i, 1)] + a.String()
+	}
+	return out
 }
 
 // TestReplay: whoever is told of a seed that failed gets a command and a link that play it.
@@ -54,6 +68,13 @@ func TestReplay(t *testing.T) {
 		if got := replay(17, sim.Everything, tc.minutes); got != tc.want {
 			t.Errorf("%v minutes: got\n%s\nwant\n%s", tc.minutes, got, tc.want)
 		}
+	}
+	o := sim.Options{Mode: sim.Calm, Nodes: 4, SIDs: 3, Virtual: 8 * time.Minute, Acts: []sim.Act{
+		{At: 12 * time.Second, Kind: sim.Kill, Host: "n1", For: time.Second}, {At: 20 * time.Second, Kind: sim.Recover},
+	}}
+	const want = "see it: make play, and open bin/play/index.html#seed=17&mode=calm&nodes=4&sids=3&minutes=8&acts=kill:12s:n1:1s;recover:20s::"
+	if got := link(17, o); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 
