@@ -73,15 +73,14 @@ func TestRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := plain(string(design))
 	for _, r := range Rules {
 		t.Run(r.Name, func(t *testing.T) {
 			views := play(t, r.Scene)
 			if last := views[len(views)-1]; last.Duplicates+last.Disorder+len(last.Violations) > 0 {
 				t.Errorf("%d duplicates, %d out of order, %v", last.Duplicates, last.Disorder, last.Violations)
 			}
-			if !strings.Contains(text, plain(r.Sentence)) {
-				t.Errorf("DESIGN.md does not say: %s", r.Sentence)
+			if !strings.Contains(plain(section(string(design), r.Section)), plain(r.Sentence)) {
+				t.Errorf("DESIGN.md does not say in its section %s: %s", r.Section, r.Sentence)
 			}
 			bug, err := os.ReadFile(filepath.Join("../../planted/bugs", r.Bug+".txt"))
 			if err != nil || !strings.Contains(string(bug), "./chaos/play/player -run TestRules/"+r.Name+"\n") {
@@ -89,6 +88,24 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// section returns what a document says below the heading that a link names.
+func section(doc, link string) string {
+	var out strings.Builder
+	level := 0 // of the heading, within its section
+	for line := range strings.Lines(doc) {
+		title := strings.TrimLeft(line, "#")
+		switch l := len(line) - len(title); {
+		case l > 0 && strings.ReplaceAll(strings.ToLower(strings.TrimSpace(title)), " ", "-") == link:
+			level = l
+		case l > 0 && l <= level:
+			level = 0
+		case level > 0:
+			out.WriteString(line)
+		}
+	}
+	return out.String()
 }
 
 // plain returns a text without the marks of Markdown, in one line.
