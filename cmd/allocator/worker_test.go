@@ -598,20 +598,3 @@ func TestWorkersOutliveANode(t *testing.T) {
 		a.wait(t, 143)
 	}
 }
-
-// TestWorkerTokenInClear: a token is sent without TLS to this machine alone, unless asked.
-func TestWorkerTokenInClear(t *testing.T) {
-	for _, tc := range []struct {
-		addr    string
-		refused bool
-	}{
-		{"127.0.0.1:1", false}, {"localhost:1", false}, {"[::1]:1", false}, {"10.0.0.1:9000", true},
-		{"ids.example.com:9000", true}, {"127.0.0.1:1,10.0.0.1:9000", true},
-	} {
-		var errs strings.Builder
-		code := run(t.Context(), []string{"worker", "run", "--wait", "1ms", "--addr", tc.addr, "--", "true"}, strings.NewReader(""), io.Discard, &errs, []string{"ALLOCATOR_TOKEN=good", "PATH=" + os.Getenv("PATH")})
-		if refused := code == 2 && strings.Contains(errs.String(), "--plaintext-token"); refused != tc.refused {
-			t.Errorf("%s: exit code %d, %s", tc.addr, code, errs.String())
-		}
-	}
-}

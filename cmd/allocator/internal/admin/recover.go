@@ -44,6 +44,9 @@ that run and are not in the backup's registry with --addr.`,
 		if err != nil {
 			return err
 		}
+		if err := d.MayCall(deployment.NodeAddrs(nil, *addr)...); err != nil {
+			return err
+		}
 		s, err := c.open()
 		if err != nil {
 			return err

@@ -196,6 +196,9 @@ func (p plan) open() (clients []load.Client, err error) {
 			return nil, cli.UsageError("--addr: %q is not host:port", a)
 		}
 	}
+	if err := p.dialer.MayCall(p.addrs...); err != nil {
+		return nil, err
+	}
 	if p.via == load.SDK {
 		c, err := config.OpenSDK(client.Options{Targets: p.addrs, Timeout: timeout})
 		if err != nil {

@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -44,7 +45,7 @@ window each node has left.
 etcd.
 
 --regions only compares the spaces of regions, and needs no etcd. The file is YAML or JSON;
-ca, cert, key and token-file are as the flags, which stand in for them:
+ca, cert, key, token-file and plaintext-token are as the flags, which stand in for them:
 
   regions:
     - name: eu
@@ -68,7 +69,7 @@ ca, cert, key and token-file are as the flags, which stand in for them:
 	}
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
-	dialing := remote.DialFlags(a, cmd)
+	files := remote.FileFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *count < 0 || *count > draw.Max {
 			return cli.UsageError("--draw is %d: it has to be within 0 and %d", *count, draw.Max)
@@ -95,9 +96,9 @@ ca, cert, key and token-file are as the flags, which stand in for them:
 			return nil
 		}
 		if cmd.Flags().Changed("regions") {
-			return compare(cmd, a, *file, show)
+			return compare(cmd, a, *file, files(), show)
 		}
-		d, err := dialing()
+		d, err := files().Dialer(a, "--", slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}
@@ -110,6 +111,9 @@ ca, cert, key and token-file are as the flags, which stand in for them:
 		var checks report.Report
 		reached, maxSkew := true, c.Issue.MaxSkew
 		given := deployment.NodeAddrs(nil, strings.Join(*addrs, ","))
+		if err := d.MayCall(given...); err != nil {
+			return err
+		}
 		if *count == 0 || len(c.Etcd.Addresses()) > 0 || len(given) == 0 {
 			s, err := deployment.OpenSpace(a, "doctor", load)
 			if err != nil {
@@ -131,16 +135,13 @@ ca, cert, key and token-file are as the flags, which stand in for them:
 	return cmd
 }
 
-// compare checks the regions of a file.
-func compare(cmd *cobra.Command, a *cli.App, file string, show func(report.Report, bool) error) error {
+// compare checks the regions of a file. What that leaves out of how nodes are called is taken from def.
+func compare(
+	cmd *cobra.Command, a *cli.App, file string, def remote.Files, show func(report.Report, bool) error,
+) error {
 	list, err := regions.Read(file)
 	if err != nil {
 		return cli.UsageError("--regions: %w", err)
-	}
-	var def remote.Files
-	for name, to := range map[string]*string{"ca": &def.CA, "cert": &def.Cert, "key": &def.Key,
-		"token-file": &def.TokenFile} {
-		*to = cmd.Flag(name).Value.String()
 	}
 	progress := a.Progress()
 	progress.Set("asking the nodes of %d regions", len(list))

@@ -28,24 +28,26 @@ import (
 // Dialer is how a client command reaches nodes: with or without TLS, and with
 // which token.
 type Dialer struct {
-	TLS   *certs.Client // nil: no TLS
-	cert  bool          // and it shows a certificate
-	Token string        // "": none
-	Opts  []grpc.DialOption
+	TLS       *certs.Client // nil: no TLS
+	cert      bool          // and it shows a certificate
+	Token     string        // "": none
+	plaintext bool          // The token may go to other machines without TLS.
+	prefix    string        // Errors have it before the names of flags.
+	Opts      []grpc.DialOption
 }
 
 // systemRoots is the value of --ca that means no file.
 const systemRoots = "system"
 
-// DialFlags adds --ca, --cert, --key and --token-file to cmd, and returns what
-// reads them.
+// DialFlags adds the flags of Files to cmd, and returns what reads the files.
 func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
-	files := fileFlags(cmd)
+	files := FileFlags(cmd)
 	return func() (Dialer, error) { return files().Dialer(a, "--", slog.New(slog.DiscardHandler)) }
 }
 
-// fileFlags adds the flags of Files.
-func fileFlags(cmd *cobra.Command) func() Files {
+// FileFlags adds --ca, --cert, --key, --token-file and --plaintext-token to cmd, and returns
+// what gives their values.
+func FileFlags(cmd *cobra.Command) func() Files {
 	ca := cmd.Flags().String("ca", "", "use TLS: PEM `file` of the authorities that sign nodes' certificates, or "+
 		"system for this machine's")
 	cert := cmd.Flags().String("cert", "", "PEM `file` of the certificate to show to nodes; with --ca and --key")
@@ -55,7 +57,11 @@ func fileFlags(cmd *cobra.Command) func() Files {
 	for _, name := range []string{"ca", "cert", "key", "token-file"} {
 		_ = cmd.MarkFlagFilename(name)
 	}
-	return func() Files { return Files{CA: *ca, Cert: *cert, Key: *key, TokenFile: *tokenFile} }
+	plaintext := cmd.Flags().Bool("plaintext-token", false,
+		"send the token without TLS to other machines, for networks that encrypt")
+	return func() Files {
+		return Files{CA: *ca, Cert: *cert, Key: *key, TokenFile: *tokenFile, PlaintextToken: *plaintext}
+	}
 }
 
 // ClientFlags adds --addr and the flags of DialFlags to cmd, and returns what gives the
@@ -86,21 +92,17 @@ func SpaceClientsFlags(a *cli.App, cmd *cobra.Command) func(*slog.Logger) ([]cli
 
 // clientFlags adds the flags of DialFlags, and returns what gives the options of a client of nodes.
 func clientFlags(a *cli.App, cmd *cobra.Command) func(addrs []string, log *slog.Logger) (client.Options, error) {
-	files := fileFlags(cmd)
-	plaintext := cmd.Flags().Bool("plaintext-token", false,
-		"send the token without TLS to other machines, for networks that encrypt")
+	files := FileFlags(cmd)
 	return func(addrs []string, log *slog.Logger) (client.Options, error) {
 		f := files()
 		d, err := f.Dialer(a, "--", log) // checks all of them
 		if err != nil {
 			return client.Options{}, err
 		}
-		o := client.Options{Targets: addrs, PlaintextToken: true}
-		if d.Token != "" && d.TLS == nil && !*plaintext && slices.ContainsFunc(o.Targets, remote) {
-			return client.Options{}, cli.UsageError("the token would be sent unencrypted to %s: give --ca with the "+
-				"file of the nodes' authority, or --plaintext-token if the network encrypts",
-				strings.Join(o.Targets, ", "))
+		if err := d.MayCall(addrs...); err != nil {
+			return client.Options{}, err
 		}
+		o := client.Options{Targets: addrs, PlaintextToken: true} // MayCall has decided.
 		if d.TLS != nil {
 			o.DialOptions = append(o.DialOptions, grpc.WithTransportCredentials(d.TLS.Credentials()))
 			go func() { _ = d.TLS.Run(cmd.Context()) }() // until the command is told to end
@@ -115,6 +117,19 @@ func clientFlags(a *cli.App, cmd *cobra.Command) func(addrs []string, log *slog.
 	}
 }
 
+// MayCall returns an error if calls to one of the addresses would show the token to the network:
+// without TLS it goes to this machine alone, unless that was allowed.
+func (d Dialer) MayCall(addrs ...string) error {
+	if d.Token == "" || d.TLS != nil || d.plaintext {
+		return nil
+	}
+	if i := slices.IndexFunc(addrs, remote); i >= 0 {
+		return cli.UsageError("the token would be sent unencrypted to %[2]s: give %[1]sca with the file of the nodes' "+
+			"authority, or %[1]splaintext-token if the network encrypts", d.prefix, addrs[i])
+	}
+	return nil
+}
+
 // remote reports whether an address is, or may be, that of another machine.
 func remote(target string) bool {
 	if unixsocket.Is(target) {
@@ -127,17 +142,19 @@ func remote(target string) bool {
 	return host != "localhost" && !net.ParseIP(host).IsLoopback()
 }
 
-// Files say how nodes are called: the files of those flags.
+// Files say how nodes are called: the files of those flags, and whether the token needs no TLS.
 type Files struct {
-	CA        string `yaml:"ca"`
-	Cert      string `yaml:"cert"`
-	Key       string `yaml:"key"`
-	TokenFile string `yaml:"token-file"`
+	CA             string `yaml:"ca"`
+	Cert           string `yaml:"cert"`
+	Key            string `yaml:"key"`
+	TokenFile      string `yaml:"token-file"`
+	PlaintextToken bool   `yaml:"plaintext-token"`
 }
 
 // Or returns f with what it leaves out taken from def; the certificate only with its key.
 func (f Files) Or(def Files) Files {
 	f.CA, f.TokenFile = cmp.Or(f.CA, def.CA), cmp.Or(f.TokenFile, def.TokenFile)
+	f.PlaintextToken = f.PlaintextToken || def.PlaintextToken
 	if f.Cert == "" && f.Key == "" {
 		f.Cert, f.Key = def.Cert, def.Key
 	}
@@ -146,7 +163,11 @@ func (f Files) Or(def Files) Files {
 
 // Dialer reads the files. Errors name them with the prefix. The log is of those of TLS.
 func (f Files) Dialer(a *cli.App, prefix string, log *slog.Logger) (Dialer, error) {
-	d := Dialer{Opts: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+	d := Dialer{
+		plaintext: f.PlaintextToken,
+		prefix:    prefix,
+		Opts:      []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+	}
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
 		return d, cli.UsageError("only one of %[1]scert and %[1]skey is given: give both or neither", prefix)
@@ -207,7 +228,7 @@ func token(a *cli.App, file, prefix string) (string, error) {
 // bearer shows a token with every request.
 type bearer struct {
 	token string
-	plain bool // without TLS, as nodes on loopback or behind a mesh have it
+	plain bool // without TLS: see Dialer.MayCall
 }
 
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -216,7 +237,7 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 
 func (b bearer) RequireTransportSecurity() bool { return !b.plain }
 
-// Dial returns a connection that contacts nobody yet.
+// Dial returns a connection that contacts nobody yet, or the error of MayCall.
 //
 // A Unix socket is never encrypted: --ca does not count for one.
 func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
@@ -229,6 +250,9 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 	}
 	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
 		return nil, cli.UsageError("--addr: %q: there is no port %q: ports are 1 to 65535", addr, port)
+	}
+	if err := d.MayCall(addr); err != nil {
+		return nil, err
 	}
 	c, err := grpc.NewClient("passthrough:///"+addr, append(opts, d.Opts...)...)
 	if err != nil {

@@ -117,14 +117,18 @@ func Checks(ctx context.Context, a *cli.App, regions []Region, def remote.Files)
 		}
 	}()
 	for i, r := range regions {
+		addrs := deployment.NodeAddrs(nil, r.Addr)
 		d, err := r.Or(def).Dialer(a, "", slog.New(slog.DiscardHandler))
+		if err == nil {
+			err = d.MayCall(addrs...)
+		}
 		if err != nil {
 			return nil, false, fmt.Errorf("region %s: %w", cli.Show(r.Name), err)
 		}
 		all[i] = found{name: lease.Printable(r.Name), hint: d.Hint}
 		asking++
 		go func() {
-			all[i].nodes = deployment.AskNodes(ctx, d, deployment.NodeAddrs(nil, r.Addr))
+			all[i].nodes = deployment.AskNodes(ctx, d, addrs)
 			done <- struct{}{}
 		}()
 	}
