@@ -52,7 +52,7 @@ func DialConfig(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Cli
 		c.Options = []grpc.DialOption{grpc.WithTransportCredentials(t.Credentials())}
 	}
 	if cfg.PasswordFile != "" {
-		if c.Password, err = password(cfg.PasswordFile); err != nil {
+		if c.Password, err = password(cfg.PasswordFile, log); err != nil {
 			return c, nil, err
 		}
 	}
@@ -135,14 +135,14 @@ func (e *etcd) config() (etcdstore.Config, error) {
 	c := e.dial
 	var err error
 	if e.passwordFile != "" {
-		c.Password, err = password(e.passwordFile)
+		c.Password, err = password(e.passwordFile, slog.New(slog.DiscardHandler)) // DialConfig has logged its mode.
 	}
 	return c, err
 }
 
 // password returns the contents of a file without its line end.
-func password(file string) (string, error) {
-	b, err := reload.ReadFile(reload.File{Name: "etcd.password-file", Path: file})
+func password(file string, log *slog.Logger) (string, error) {
+	b, err := reload.ReadFile(reload.File{Name: "etcd.password-file", Path: file, Secret: true}, log)
 	if err != nil {
 		return "", err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"syscall"
 	"time"
@@ -35,44 +36,61 @@ var errChanging = errors.New("reload: the files change while they are read: wait
 type File struct {
 	Name string // The setting or flag with the path has this name, such as tls.cert.
 	Path string // "": no file, with nil as its contents
-	// Secret is set for a file that others on the machine must not read.
+	// Secret is set for a file that others on the machine must not read or write.
 	Secret bool
+	// Trusted is set for a file that others must not write.
+	Trusted bool
 }
 
-// exposed returns what is wrong with the mode of a secret file; "": nothing, or the file cannot
-// be looked at. Groups may read it, as in volumes of Kubernetes.
-func (f File) exposed() string {
-	info, err := os.Stat(f.Path)
+// exposed returns to whom a mode of the file gives too much; "": to nobody. Groups may read
+// secrets, as in volumes of Kubernetes.
+func (f File) exposed(mode fs.FileMode) string {
+	var others fs.FileMode
 	switch {
-	case !f.Secret || f.Path == "" || err != nil:
+	case f.Secret:
+		others = 0o006
+	case f.Trusted:
+		others = 0o002
+	default:
 		return ""
-	case info.Mode().Perm()&0o006 != 0:
+	}
+	switch {
+	case mode&others != 0:
 		return "others"
-	case info.Mode().Perm()&0o020 != 0:
+	case mode&0o020 != 0:
 		return "group"
 	}
 	return ""
 }
 
+// warn logs to whom the file gives too much.
+func (f File) warn(log *slog.Logger, who string) {
+	log.Warn("file is accessible to others: they could use or replace what is in it; remove their permissions "+
+		"(chmod o-rw,g-w)",
+		"setting", f.Name, "path", f.Path, "to", who)
+}
+
 // contents are what was in the files, with a hash of all of them. Only the hash is kept for
 // the next comparison, so that a private key is not in memory twice.
 type contents struct {
-	files [][]byte
-	sum   [sha256.Size]byte
-	err   error
+	files   [][]byte
+	exposed []string // by file: to whom its mode gives too much
+	sum     [sha256.Size]byte
+	err     error
 }
 
 func readAll(files []File) (c contents) {
 	h := sha256.New()
 	for _, f := range files {
 		var b []byte
+		var mode fs.FileMode
 		if f.Path != "" {
-			if b, c.err = readFile(f.Path); c.err != nil {
+			if b, mode, c.err = readFile(f.Path); c.err != nil {
 				c.err = fmt.Errorf("%s: %w", f.Name, c.err)
 				return c
 			}
 		}
-		c.files = append(c.files, b)
+		c.files, c.exposed = append(c.files, b), append(c.exposed, f.exposed(mode))
 		_ = binary.Write(h, binary.BigEndian, int64(len(b))) // never fails on a hash
 		h.Write(b)
 	}
@@ -80,20 +98,20 @@ func readAll(files []File) (c contents) {
 	return c
 }
 
-// readFile returns the contents of a regular file. It does not wait for a writer of a named
-// pipe; only the file system can block it.
-func readFile(path string) ([]byte, error) {
+// readFile returns the contents of a regular file, and its mode. It does not wait for a writer of a
+// named pipe; only the file system can block it.
+func readFile(path string) ([]byte, fs.FileMode, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{
+		return nil, 0, &fs.PathError{
 			Op:   "read",
 			Path: path,
 			Err:  errors.New("it is not a regular file: " + kindOf(info.Mode())),
@@ -103,7 +121,7 @@ func readFile(path string) ([]byte, error) {
 	if err == nil && len(b) > maxFile {
 		err = fmt.Errorf("%s has more than %d bytes: check that it is the right file", path, maxFile)
 	}
-	return b, err
+	return b, info.Mode(), err
 }
 
 func kindOf(m fs.FileMode) string {
@@ -169,12 +187,16 @@ func (r *reader) settled(ctx context.Context, known [sha256.Size]byte) contents 
 	return again
 }
 
-// ReadFile returns the contents of a regular file of at most 1 MiB, or ErrTimeout.
-func ReadFile(f File) ([]byte, error) {
+// ReadFile returns the contents of a regular file of at most 1 MiB, or ErrTimeout. It logs a mode
+// that gives others too much.
+func ReadFile(f File, log *slog.Logger) ([]byte, error) {
 	r := reader{files: []File{f}}
 	c := r.read(context.Background())
 	if c.err != nil {
 		return nil, c.err
+	}
+	if who := c.exposed[0]; who != "" {
+		f.warn(log, who)
 	}
 	return c.files[0], nil
 }

@@ -56,6 +56,7 @@ type Value[T any] struct {
 	usable  time.Time         // when the files were last usable
 	stale   bool              // Stale was called since
 	problem string            // last logged
+	exposed []string          // by file, as logged
 }
 
 // New reads the files and makes the first value. It returns the error of the first file
@@ -73,12 +74,7 @@ func New[T any](cfg Config[T]) (*Value[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range cfg.Files {
-		if who := f.exposed(); who != "" {
-			cfg.Logger.Warn("secret file is accessible to others: remove their permissions (chmod o-rw,g-w)",
-				"setting", f.Name, "path", f.Path, "to", who)
-		}
-	}
+	v.warn(c.exposed)
 	v.sum = c.sum
 	v.now.Store(&made)
 	v.report(v.problemOf(made), "files loaded, but parts of them are ignored; correct the files")
@@ -129,6 +125,9 @@ func (v *Value[T]) check(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if c.err == nil {
+		v.warn(c.exposed)
+	}
 	made, err := v.Get(), c.err
 	changed := err == nil && (c.sum != v.sum || v.stale)
 	if changed {
@@ -149,6 +148,16 @@ func (v *Value[T]) check(ctx context.Context) {
 		v.cfg.Logger.Info("files reloaded", "what", v.cfg.What)
 	}
 	v.report(v.problemOf(made), "files reloaded, but parts of them are ignored; correct the files")
+}
+
+// warn logs each file whose mode has come to give others too much.
+func (v *Value[T]) warn(exposed []string) {
+	for i, who := range exposed {
+		if who != "" && (v.exposed == nil || v.exposed[i] != who) {
+			v.cfg.Files[i].warn(v.cfg.Logger, who)
+		}
+	}
+	v.exposed = exposed
 }
 
 // unusable handles files without a valid value.

@@ -249,26 +249,66 @@ func TestRunLooksEveryFewSeconds(t *testing.T) {
 	})
 }
 
-// TestExposedSecrets: a key that others may read is used, and the log says so.
-func TestExposedSecrets(t *testing.T) {
-	for mode, warns := range map[os.FileMode]string{0o600: "", 0o440: "", 0o644: "to=others", 0o666: "to=others", 0o660: "to=group"} {
-		for _, secret := range []bool{true, false} {
-			path := filepath.Join(t.TempDir(), "key")
-			if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+// TestExposedFiles: a file that others may read or write, and should not, is used, and the log says
+// so: at the start, and once when it becomes so.
+func TestExposedFiles(t *testing.T) {
+	for _, tc := range []struct {
+		mode            os.FileMode
+		secret, trusted string // to whom, as logged
+	}{
+		{0o600, "", ""}, {0o440, "", ""}, {0o644, "others", ""}, {0o666, "others", "others"}, {0o660, "group", "group"}, {0o604, "others", ""},
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		for want, file := range map[*string]File{
+			&tc.secret: {Secret: true}, &tc.trusted: {Trusted: true}, new(string): {},
+		} {
+			file.Name, file.Path = "the.file", path
+			set := func(mode os.FileMode) {
+				t.Helper()
+				if err := errors.Join(os.WriteFile(path, []byte("x"), 0o600), os.Chmod(path, mode)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var log bytes.Buffer
+			logger := slog.New(slog.NewTextHandler(&log, nil))
+			logged := func(when string, times int) {
+				t.Helper()
+				if *want == "" {
+					times = 0
+				}
+				if n := strings.Count(log.String(), "setting=the.file"); n != times || n > 0 && !strings.Contains(log.String(), "to="+*want+"\n") {
+					t.Errorf("mode %o, %+v, %s: logged\n%s", tc.mode, file, when, &log)
+				}
+				log.Reset()
+			}
+			cfg := Config[string]{
+				Files:  []File{{}, file},
+				Parse:  func(c [][]byte) (string, error) { return string(c[1]), nil },
+				Logger: logger,
+			}
+			set(tc.mode)
+			if _, err := New(cfg); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Chmod(path, mode); err != nil {
+			logged("at the start", 1)
+			if _, err := ReadFile(file, logger); err != nil {
 				t.Fatal(err)
 			}
-			var log strings.Builder
-			_, err := New(Config[string]{
-				Files:  []File{{Name: "tls.key", Path: path, Secret: secret}},
-				Parse:  func(c [][]byte) (string, error) { return string(c[0]), nil },
-				Logger: slog.New(slog.NewTextHandler(&log, nil)),
-			})
-			if warned := strings.Contains(log.String(), "setting=tls.key"); err != nil || warned != (secret && warns != "") || warned && !strings.Contains(log.String(), warns) {
-				t.Errorf("mode %o, secret %t: %v %s", mode, secret, err, log.String())
+			logged("read once", 1)
+			set(0o600)
+			v, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
 			}
+			set(tc.mode)
+			v.Check()
+			v.Check()
+			logged("changed", 1)
+			set(0o600)
+			v.Check()
+			set(tc.mode)
+			v.Check()
+			logged("corrected and changed again", 1)
 		}
 	}
 }
