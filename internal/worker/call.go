@@ -186,19 +186,13 @@ func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
 	}
 	r := c.req.(Acquire)
 	c.sids = maps.Clone(v.SIDs)
-	held := 0
 	for _, sid := range slices.Sorted(maps.Keys(c.sids)) { // In order the same call finds the same sid.
-		s := c.sids[sid]
-		w := s.Window.Value
-		if r.Given && c.holds(w) {
+		if r.Given && c.holds(c.sids[sid].Window.Value) {
 			c.sid = sid
 			return Read{sid} // An earlier call acquired it.
 		}
-		if s.Holder.Value.Worker && s.Holder.Value.Owner == r.Owner {
-			held++
-		}
 	}
-	if held >= r.Quota {
+	if held := c.held(r.Owner); held >= r.Quota {
 		return c.refuse(&node.Refusal{
 			Reason: node.WorkerQuota,
 			Message: fmt.Sprintf("%s holds %d workers, and may hold %d: release some",
@@ -212,7 +206,7 @@ func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
 // another goes on with another sid: no write of this call can be applied to the one
 // before.
 func (c *Call) another(now clock.Reading, k Knowledge) Action {
-	sid, ok := c.choose(now, c.req.(Acquire).Name)
+	sid, ok := c.choose(now, c.req.(Acquire))
 	if !ok {
 		return c.refuse(&node.Refusal{
 			Reason:     node.NoWorker,

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -12,11 +13,22 @@ import (
 // that this name had last, else any at random, so that workers that start together ask
 // for different ones. Where none has passed, the one with the lowest ceiling: its
 // interval begins in the future.
-func (c *Call) choose(now clock.Reading, name string) (sid flake.SID, ok bool) {
+//
+// A sid that was released stays its owner's until its ceiling has passed. Once these and the workers
+// that the owner holds are as many as its quota, it gets one of these: acquiring and releasing in turn
+// keeps no more sids from others than holding them.
+func (c *Call) choose(now clock.Reading, a Acquire) (sid flake.SID, ok bool) {
 	past, later := lease.Free(c.sids, c.cfg.SIDs, now.Wall, func(sid flake.SID) bool {
 		return c.distrusted(now, sid)
 	})
-	own := lease.LastOf(name, true, past, c.sids)
+	kept := slices.DeleteFunc(slices.Clone(later), func(sid flake.SID) bool {
+		w := c.sids[sid].Window.Value
+		return !w.Worker || w.Owner != a.Owner
+	})
+	if len(kept) > 0 && c.held(a.Owner)+len(kept) >= a.Quota {
+		past, later = nil, kept
+	}
+	own := lease.LastOf(a.Name, true, past, c.sids)
 	switch {
 	case len(own) > 0:
 		return own[c.cfg.Random(len(own))], true
@@ -26,6 +38,16 @@ func (c *Call) choose(now clock.Reading, name string) (sid flake.SID, ok bool) {
 		return lease.Lowest(later, c.sids), true
 	}
 	return 0, false
+}
+
+// held returns how many workers an owner holds.
+func (c *Call) held(owner string) (n int) {
+	for _, s := range c.sids {
+		if s.Holder.Value.Worker && s.Holder.Value.Owner == owner {
+			n++
+		}
+	}
+	return n
 }
 
 // distrusted reports whether nobody acquires a sid.

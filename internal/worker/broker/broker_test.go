@@ -91,11 +91,17 @@ func reason(err error) node.Reason {
 	if err == nil {
 		return 0
 	}
-	r, ok := errors.AsType[*node.Refusal](err)
-	if !ok {
+	r := refusal(err)
+	if r == nil {
 		return -1
 	}
 	return r.Reason
+}
+
+// refusal returns the refusal in an error; nil: it is another one.
+func refusal(err error) *node.Refusal {
+	r, _ := errors.AsType[*node.Refusal](err)
+	return r
 }
 
 // TestAnyNode: what one node acquired another extends and a third releases; the number is
@@ -146,6 +152,50 @@ func TestAnyNode(t *testing.T) {
 			if log := c.log.String(); strings.Contains(log, secret) || !strings.Contains(log, "import-1") {
 				t.Errorf("the log has a secret, or no name:\n%s", log)
 			}
+		}
+	})
+}
+
+// TestInTurn: a client that acquires and releases in turn, as often as it may and without a word on
+// what it used, delays no other.
+func TestInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t)
+		sids := lease.SIDRange{From: 512, To: 520}
+		one, _ := c.node(sids)
+		two, _ := c.node(sids)
+		inTurn, other := broker.Client{Owner: "in turn", Quota: 4}, broker.Client{Owner: "other", Quota: 4}
+		patiently := func(call func() error) {
+			t.Helper()
+			err := call()
+			for ; reason(err) == node.RateLimited; err = call() {
+				c.pass(refusal(err).RetryAfter)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		cycle := func(b *broker.Broker, client broker.Client, used func() clock.Millis) (w worker.Worker) {
+			t.Helper()
+			patiently(func() (err error) {
+				w, err = b.Acquire(t.Context(), client, worker.Acquire{Name: client.Owner})
+				return err
+			})
+			patiently(func() error {
+				_, err := b.Release(t.Context(), client, w.Handle, used())
+				return err
+			})
+			return w
+		}
+		for range 100 {
+			cycle(one, inTurn, func() clock.Millis { return 0 })
+			now := c.Now().Wall
+			if w := cycle(two, other, func() clock.Millis { return c.Now().Wall }); w.NotBefore > now {
+				t.Fatalf("after %v the other client waits for %v", time.Since(c.began), (w.NotBefore - now).Duration())
+			}
+		}
+		if time.Since(c.began) < window {
+			t.Errorf("the calls took %v: no ceiling has passed", time.Since(c.began))
 		}
 	})
 }
