@@ -26,7 +26,7 @@ type nodes struct {
 	delay    time.Duration // on the way of each acquisition
 	clock    time.Duration // The nodes' clock is ahead of the caller's by this.
 	lose     bool          // calls are served, and their answers are lost
-	aged     bool          // An acquisition that is repeated is refused: its worker was extended since.
+	aged     bool          // An acquisition that is repeated is refused: its worker was extended since. A client may have one.
 	acquired int
 	extended int
 	floor    int64             // nodes answer with it, if it is above what they were told
@@ -59,6 +59,9 @@ func (n *nodes) AcquireWorker(_ context.Context, req *pb.AcquireWorkerRequest, _
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = append(n.calls, req)
+	if n.aged && n.worker != nil && n.worker.NotAfterUnixMs <= now() {
+		n.worker = nil // Nobody extends it.
+	}
 	off := req.ClockUnixMs - now() - n.clock.Milliseconds()
 	switch {
 	case req.ClockUnixMs != 0 && max(off, -off) > 250:
@@ -66,8 +69,9 @@ func (n *nodes) AcquireWorker(_ context.Context, req *pb.AcquireWorkerRequest, _
 	case n.refuse != nil:
 		return nil, n.refuse
 	case n.worker != nil && n.secret == req.Secret && n.aged:
-		n.worker = nil // Its interval passes, once nobody extends it.
 		return nil, &client.Refusal{Reason: client.InvalidFormat, Message: "the secret is that of a worker which was extended since"}
+	case n.worker != nil && n.secret != req.Secret && n.aged:
+		return nil, &client.Refusal{Reason: client.WorkerQuota, Message: "the client holds 1 workers, and may hold 1"}
 	case n.worker != nil && n.secret != req.Secret:
 		return nil, &client.Refusal{Reason: client.NoWorker, Message: "17 by another"}
 	case n.worker == nil:

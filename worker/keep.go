@@ -144,10 +144,16 @@ func over(err error) bool {
 	return is(err, client.UnknownWorker, client.HistoryRewound)
 }
 
-// hopeless reports whether an acquisition that failed so would fail again.
-func hopeless(err error) bool {
-	return is(err, client.WorkersOff, client.WorkerQuota, client.CallerClock, client.Unauthenticated,
-		client.PermissionDenied, client.InvalidFormat)
+// hopeless reports whether an acquisition that failed so would fail again. The quota also counts what
+// is soon over: calls whose outcome a node does not know yet, after which it says when to retry, and
+// a worker that was abandoned before.
+func hopeless(err error, abandoned bool) bool {
+	var r *client.Refusal
+	if errors.As(err, &r) && r.Reason == client.WorkerQuota {
+		return r.RetryAfter == 0 && !abandoned
+	}
+	return is(err, client.WorkersOff, client.CallerClock, client.Unauthenticated, client.PermissionDenied,
+		client.InvalidFormat)
 }
 
 // wasSlow reports whether a clock was refused that may be right: the call took so long

@@ -58,7 +58,8 @@ const releaseTimeout = 5 * time.Second
 //   - a *client.Refusal, at once, with a reason that waiting does not help against, such
 //     as WORKERS_OFF, WORKER_QUOTA, PERMISSION_DENIED, or CALLER_CLOCK if the round trip does not explain it;
 //   - a *client.Refusal, such as NO_WORKER, or client.ErrUnavailable, with the error of ctx
-//     or context.DeadlineExceeded, where no number was to be had in time.
+//     or context.DeadlineExceeded, where no number was to be had in time. After lost answers this may be
+//     WORKER_QUOTA: a number that this call acquired counts until its interval has passed.
 //
 // After an error nothing is left running. A number that was acquired without an answer in
 // time is reserved until its interval has passed.
@@ -106,7 +107,7 @@ func Open(ctx context.Context, cfg Config) (*Worker, error) {
 // by the time of the round trip, is judged here and not told again.
 func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 	secret, asked := rand.Text(), 0
-	judged := false
+	judged, abandoned := false, false
 	for fails := 0; ; fails++ {
 		sent := time.Now()
 		asked++
@@ -129,12 +130,12 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 		}
 		err = typed(err)
 		if asked > 1 && is(err, client.InvalidFormat) {
-			secret, asked = rand.Text(), 0
+			secret, asked, abandoned = rand.Text(), 0, true
 			continue
 		}
 		if !judged && wasSlow(err, time.Since(sent)) {
 			judged = true
-		} else if hopeless(err) {
+		} else if hopeless(err, abandoned) {
 			return nil, fmt.Errorf("worker: acquire: %w", err)
 		}
 		select {

@@ -185,7 +185,8 @@ func TestAcquireAgain(t *testing.T) {
 }
 
 // Once the acquisition whose answer was lost was extended by a repetition, whose answer was lost
-// too, its secret is of no use any more. Open draws another one.
+// too, its secret is of no use any more. Open draws another one, and waits where the quota is used
+// up by its own first worker.
 func TestOpenAfterLostAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &nodes{lose: true}
@@ -193,10 +194,14 @@ func TestOpenAfterLostAnswers(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			n.set(func(n *nodes) { n.lose, n.aged = false, true })
 		}()
+		began := time.Now()
 		w := open(t, n, worker.Config{})
 		last := n.calls[len(n.calls)-1]
 		if n.acquired != 2 || w.ID() != "17-2" || last.Secret == n.calls[0].Secret {
 			t.Errorf("acquired %d workers by %d calls: %s", n.acquired, len(n.calls), w.ID())
+		}
+		if took := time.Since(began); took < window || took > window+2*time.Second {
+			t.Errorf("the number of the first worker is free after %v, and was acquired after %v", window, took)
 		}
 		closed(t, w)
 
@@ -242,6 +247,14 @@ func TestOpenFails(t *testing.T) {
 		_, err := worker.Open(t.Context(), worker.Config{Service: &nodes{refuse: &client.Refusal{Reason: client.NoWorker, Message: "17 by another"}}, OpenTimeout: 10 * time.Second})
 		if !errors.Is(err, &client.Refusal{Reason: client.NoWorker}) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 10*time.Second || !strings.Contains(err.Error(), "17 by another") {
 			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		began = time.Now()
+		_, err = worker.Open(t.Context(), worker.Config{
+			Service:     &nodes{refuse: &client.Refusal{Reason: client.WorkerQuota, RetryAfter: time.Second}},
+			OpenTimeout: 10 * time.Second,
+		})
+		if !errors.Is(err, &client.Refusal{Reason: client.WorkerQuota}) || time.Since(began) != 10*time.Second {
+			t.Errorf("a quota that is soon free again: %v after %v", err, time.Since(began))
 		}
 	})
 }
