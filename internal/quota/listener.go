@@ -28,6 +28,7 @@ type Listener struct {
 	cfg   ListenerConfig
 
 	open    int // guarded by Quota.mu
+	many    int // connections of sources beyond their first few; guarded by Quota.mu
 	refused atomic.Int64
 	slowed  atomic.Int64
 	closed  [numCauses]atomic.Int64
@@ -104,6 +105,20 @@ func (l *Listener) Accept() (net.Conn, error) {
 // calls: one of reserved.
 const reserved = 8
 
+// few connections of a source at a listener are let in as long as there is room at all. What sources
+// have beyond their first few fills no more than three quarters of the places, and of the memory,
+// however much each of these may hold without being shed: so few addresses, which may have many
+// connections each, keep nobody else from connecting.
+const few = 16
+
+// crowded reports whether one more connection beyond the first few of its source is too much for
+// the places of l, and for the memory; q.mu is held.
+func (l *Listener) crowded() (places, memory bool) {
+	const most = connBytes + unfinished
+	return l.cfg.Connections > 0 && l.many >= l.cfg.Connections/4*3,
+		l.quota.cfg.Memory > 0 && int64(l.quota.many+1)*most > l.quota.cfg.Memory/4*3
+}
+
 // admit returns the connection, or nil if there is no place for it.
 func (l *Listener) admit(nc net.Conn) *Conn {
 	q, now := l.quota, l.quota.cfg.Now()
@@ -113,15 +128,19 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	if !s.proven.Load() && !(l.cfg.Prompt && s.local) {
 		places, memory = places-places/reserved, memory-memory/reserved
 	}
+	fullPlaces, fullMemory := false, false
+	if s.conns[l] >= few {
+		fullPlaces, fullMemory = l.crowded()
+	}
 	var victim *Conn
 	crowded := true
 	switch {
 	case l.cfg.Prompt && !s.open(now) && !s.local:
-	case l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource:
+	case l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource, fullPlaces && !l.cfg.Prompt:
 		victim = q.spare(l, s, s, now)
 	case l.cfg.Connections > 0 && l.open >= places:
 		victim = q.spare(l, nil, s, now)
-	case q.cfg.Memory > 0 && s.held.Load()+connBytes > q.share() && !l.cfg.Prompt:
+	case q.cfg.Memory > 0 && (s.held.Load()+connBytes > q.share() || fullMemory) && !l.cfg.Prompt:
 		victim = q.spare(nil, s, s, now)
 	case q.cfg.Memory > 0 && q.held.Load()+connBytes > memory && !l.cfg.Prompt:
 		victim = q.spare(nil, nil, s, now)
@@ -145,6 +164,10 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 		c.tokens.Store(firstTokens)
 	} else {
 		c.tokens.Store(-1) // until it is paid
+	}
+	if s.conns[l] >= few {
+		l.many++
+		q.many++
 	}
 	s.conns[l]++
 	l.open++

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -112,6 +113,54 @@ func TestKeptPlaces(t *testing.T) {
 		}
 		if !tc.cfg.Prompt && n != tc.want || l.Stats().Open != int64(tc.want) { // Probes make room.
 			t.Errorf("%s: %d connections had a place, %d have one; want %d", tc.name, n, l.Stats().Open, tc.want)
+		}
+	}
+}
+
+// TestFewSourcesLeaveRoom: four sources with as many connections as they may have, each with unfinished
+// calls and a valid one a minute, keep no new callers from the node.
+func TestFewSourcesLeaveRoom(t *testing.T) {
+	for name, scarce := range map[string]struct {
+		memory int64
+		places int
+	}{"memory": {64 << 20, 0}, "places": {0, 1024}} {
+		r := newRig(Config{Memory: scarce.memory, PerSource: 300})
+		l := r.Listen(nil, ListenerConfig{Connections: scarce.places, Grace: 2 * time.Second})
+		flood := func(each int) {
+			for i := range 4 * each {
+				if c := dial(l, fmt.Sprintf("10.0.0.%d", i%4)); c != nil {
+					c.Valid()
+					c.OpenStream(16)
+					c.Hold(unfinished - 1)
+				}
+			}
+		}
+		flood(300)
+		for i := range 2 * streamSweeps {
+			if i%(streamSweeps-5) == 0 {
+				for _, c := range r.conns {
+					c.Valid()
+				}
+			}
+			r.now += clock.Mono(sweepEvery)
+			r.sweep()
+		}
+		flood(16)
+		for i := range 60 {
+			c := dial(l, fmt.Sprintf("10.0.1.%d", i%20))
+			if c == nil {
+				t.Fatalf("%s: caller %d got no place beside %d connections", name, i, l.Stats().Open)
+			}
+			c.Valid()
+			if dial(l, "10.0.0.1") != nil {
+				t.Fatalf("%s: who has many connections got one of the places that are kept", name)
+			}
+		}
+		for _, c := range slices.Clone(r.conns) {
+			_ = c.Close()
+		}
+		if l.many != 0 || r.many != 0 {
+			t.Errorf("%s: %d and %d connections are counted, and none is open", name, l.many, r.many)
 		}
 	}
 }

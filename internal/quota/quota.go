@@ -100,6 +100,7 @@ type Quota struct {
 	sources map[origin]*source
 	conns   []*Conn // in the order in which they were opened
 	gone    int     // This many of conns are closed already.
+	many    int     // connections of sources beyond their first few, at all listeners
 	leaving []*Conn // They were asked to leave since the last sweep.
 	asked   []*Conn // They were asked before that.
 
@@ -356,6 +357,10 @@ func (q *Quota) leave(c *Conn) {
 		return
 	}
 	c.left = true
+	if c.source.conns[c.listener] > few {
+		c.listener.many--
+		q.many--
+	}
 	if c.source.conns[c.listener]--; c.source.conns[c.listener] == 0 {
 		delete(c.source.conns, c.listener)
 	}
