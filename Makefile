@@ -247,7 +247,7 @@ chaos-workers: ## real programs with worker numbers through faults, until they h
 chaos-soak: ## all faults in turn for SOAK
 	$(GO) -C chaos/real build -o $(CHAOS) . && $(CHAOS) soak --for $(SOAK) --etcd $(CHAOS_ETCD)
 
-abuse-test: ## attack a node in 256 MiB while honest callers use it, and write bin/abuse.md: 8 minutes; ABUSE='--only resets-8'
+abuse-test: ## attack a node in 256 MiB while honest callers use it, and write bin/abuse.md: 8 minutes; ABUSE='--memory 512 --only resets-8'
 	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse $(if $(ABUSE),$(ABUSE),--write $(BIN)/abuse.md)
 
 .PHONY: console-test
@@ -396,6 +396,7 @@ nightly-agent:
 
 nightly-abuse:
 	$(MAKE) --no-print-directory abuse-test ABUSE='--for 8s'
+	$(MAKE) --no-print-directory abuse-test ABUSE='--for 8s --memory 512'
 
 nightly-bugs:
 	$(GO) run ./chaos/planted

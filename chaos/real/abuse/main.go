@@ -48,6 +48,7 @@ func run(ctx context.Context, args []string) (int, error) {
 		"only the attacks that were worst once, and the median of latency instead of p99")
 	only := flags.String("only", "", "only these attacks, comma-separated")
 	length := flags.Duration("for", 8*time.Second, "how long each attack lasts; 5s is the least that shows slow ones")
+	memory := flags.Int64("memory", 256, "MiB that the node may use")
 	write := flags.String("write", "", "write a table of the results to this file")
 	allocator := flags.String("allocator", "", "the program under test; else it is built")
 	dir := flags.String("dir", "", "where logs go; else a temporary directory, which is removed if all passed")
@@ -65,7 +66,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	} else if err := os.MkdirAll(*dir, 0o755); err != nil {
 		return exitUnknown, err
 	}
-	s := &suite{length: *length, quantile: 99, dir: *dir, out: os.Stdout}
+	s := &suite{length: *length, memory: *memory << 20, quantile: 99, dir: *dir, out: os.Stdout}
 	if *short {
 		s.quantile = 50
 	}
@@ -122,12 +123,13 @@ func (s *suite) prepare(ctx context.Context, allocator string) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.node, err = newNode(ctx, s.dir, allocator, etcd); err != nil {
+	if s.node, err = newNode(s.dir, allocator, etcd, s.memory); err != nil {
 		return err
 	}
-	s.limit = fmt.Sprintf("in a control group of %d MiB", memory>>20)
-	if s.node.group, err = newGroup(fmt.Sprintf("abuse-%d", os.Getpid()), memory); err != nil {
-		s.limit = fmt.Sprintf("without a control group (%v), its resident memory compared with %d MiB", err, memory>>20)
+	s.limit = fmt.Sprintf("in a control group of %d MiB", s.memory>>20)
+	if s.node.group, err = newGroup(fmt.Sprintf("abuse-%d", os.Getpid()), s.memory); err != nil {
+		s.limit = fmt.Sprintf("without a control group (%v), its resident memory compared with %d MiB", err,
+			s.memory>>20)
 	}
 	if err := s.node.start(ctx); err != nil {
 		s.node.stop()

@@ -24,10 +24,7 @@ import (
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
-const (
-	memory = 256 << 20 // limit of the control group, in bytes
-	space  = "abuse"
-)
+const space = "abuse"
 
 // target is what an attack reaches of a node.
 type target struct {
@@ -51,8 +48,8 @@ type node struct {
 	args     []string // for the present run, besides those for every run
 }
 
-// newNode starts etcd, and makes all that a node needs.
-func newNode(ctx context.Context, dir, allocator, etcd string) (_ *node, err error) {
+// newNode makes all that a node needs, for a process that may have memory bytes.
+func newNode(dir, allocator, etcd string, memory int64) (*node, error) {
 	n := &node{dir: dir, ca: x509.NewCertPool()}
 	n.Label = "allocator/" + space
 	n.Socket = filepath.Join(dir, "resp.sock")
@@ -79,7 +76,7 @@ func newNode(ctx context.Context, dir, allocator, etcd string) (_ *node, err err
 		Path:  allocator,
 		Place: rig.Loopback{},
 		Dir:   dir,
-		Env:   []string{fmt.Sprintf("GOMEMLIMIT=%d", int64(memory)*9/10)},
+		Env:   []string{fmt.Sprintf("GOMEMLIMIT=%d", memory/10*9)},
 		Args: []string{"serve", "--node.name", "node", "--space", space, "--etcd.endpoints", client,
 			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.resp", n.RESP, "--listen.admin", n.Admin,
 			"--listen.gossip", n.Gossip,

@@ -32,6 +32,7 @@ const busy = "busy"
 type suite struct {
 	dir    string
 	length time.Duration
+	memory int64 // bytes that the node may use
 	// quantile of the latency that is judged, in percent: on a machine with other work
 	// the median shows what the node does, and the 99th what the machine does.
 	quantile float64
@@ -140,7 +141,7 @@ func (s *suite) attack(ctx context.Context, a attack) (result, error) {
 			break
 		}
 	}
-	r.judge(s.quantile, max(s.quiet.at(s.quantile), s.busy.at(s.quantile)))
+	r.judge(s.quantile, max(s.quiet.at(s.quantile), s.busy.at(s.quantile)), s.memory)
 	return r, nil
 }
 
@@ -166,7 +167,7 @@ func (r *result) slow() bool {
 }
 
 // judge finds the budgets that were broken.
-func (r *result) judge(quantile float64, busy time.Duration) {
+func (r *result) judge(quantile float64, busy time.Duration, memory int64) {
 	add := func(format string, args ...any) { r.broken = append(r.broken, fmt.Sprintf(format, args...)) }
 	if r.exit != "" {
 		add("the node ended: %s", r.exit)
