@@ -4,6 +4,7 @@ package workers
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -21,9 +22,10 @@ const (
 	many   = 4200          // more IDs than a millisecond has
 )
 
-// TestClockSetBack: a program whose clock goes back waits or ends. One that went on counting
-// in the same millisecond would run over its 4,096 IDs, into those of the next worker.
-func TestClockSetBack(t *testing.T) {
+// TestClocks: a program whose clock goes back waits or ends, and so does one whose clock does not advance.
+// One that went on counting in the same millisecond would run over its 4,096 IDs, into those of the
+// next worker.
+func TestClocks(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now().UnixMilli()
 	// The file of a worker, as docs/reference/worker-file.md has it.
@@ -32,62 +34,106 @@ func TestClockSetBack(t *testing.T) {
 		file = binary.LittleEndian.AppendUint64(file, uint64(field))
 	}
 	write(t, filepath.Join(dir, "worker"), string(file), 0o600)
-	// A clock that is right twice, and 30 s behind from then on.
-	write(t, filepath.Join(dir, "date"), fmt.Sprintf(`#!/bin/sh
-echo >>%[1]s/reads
-[ "$(wc -l <%[1]s/reads)" -le 2 ] && echo %[2]d || echo %[3]d
-`, dir, now, now-30_000), 0o700)
-	write(t, filepath.Join(dir, "stepped.py"), fmt.Sprintf(`import runpy, sys, time
+	node := httptest.NewServer(answer(func() int64 { return now }))
+	t.Cleanup(node.Close)
+
+	for _, clock := range []struct {
+		name   string
+		date   string // a script
+		step   int64  // ms
+		bounds int    // IDs of a program that ends
+	}{
+		// It is right three times, and 30 s behind from then on. Python reads it 9,000 times before it is right again.
+		{"set back", `echo >>READS; [ "$(wc -l <READS)" -le 3 ] && echo RIGHT || echo WRONG`, -30_000, 3},
+		{"not advancing", "echo RIGHT", 0, 4096},
+	} {
+		reads := filepath.Join(dir, "reads")
+		write(t, filepath.Join(dir, "date"), "#!/bin/sh\n"+strings.NewReplacer("READS", reads,
+			"RIGHT", fmt.Sprint(now), "WRONG", fmt.Sprint(now+clock.step)).Replace(clock.date)+"\n", 0o700)
+		write(t, filepath.Join(dir, "stepped.py"), fmt.Sprintf(`import runpy, sys, time
 calls = 0
 def time_ns():
     global calls
     calls += 1
-    return (%[1]d - 30_000 * (1 < calls < 9_000) + calls // 9_000) * 1_000_000
+    return (%[1]d + %[2]d * (1 < calls < 9_000) + calls // 9_000) * 1_000_000
 time.time_ns = time_ns
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
-`, now), 0o600)
-	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"id":"w","handle":"h","worker":%d,"not_before_unix_ms":%d,"not_after_unix_ms":%d,"extend_at_unix_ms":%[3]d}`,
-			number, now-60_000, now+60_000)
-	}))
-	t.Cleanup(node.Close)
-
-	for name, command := range map[string][]string{
-		"shell":  {"sh", "shell/ids.sh", strconv.Itoa(many)},
-		"http":   {"sh", "http/ids.sh", strconv.Itoa(many), node.URL},
-		"python": {"python3", filepath.Join(dir, "stepped.py"), "python/ids.py", strconv.Itoa(many)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, tool := range []string{command[0], "od", "curl"} {
-				if _, err := exec.LookPath(tool); err != nil {
-					t.Skip(err)
+`, now, clock.step), 0o600)
+		for name, command := range map[string][]string{
+			"shell":  {"sh", "shell/ids.sh", strconv.Itoa(many)},
+			"http":   {"sh", "http/ids.sh", strconv.Itoa(many), node.URL},
+			"python": {"python3", filepath.Join(dir, "stepped.py"), "python/ids.py", strconv.Itoa(many)},
+		} {
+			t.Run(clock.name+"/"+name, func(t *testing.T) {
+				os.Remove(reads)
+				ids, problems, err := run(t, command, "PATH="+dir+":"+os.Getenv("PATH"), "ALLOCATOR_WORKER=6",
+					"ALLOCATOR_WORKER_FILE="+filepath.Join(dir, "worker"))
+				seen := map[string]bool{}
+				for _, id := range ids {
+					n, parseErr := strconv.ParseInt(id, 10, 64)
+					if ms := n>>22 + epoch; parseErr != nil || seen[id] || n>>12&1023 != number || ms < now-60_000 || ms >= now+60_000 {
+						t.Fatalf("ID %d is %q: worker %d at %d, seen before: %v", len(seen), id, n>>12&1023, ms, seen[id])
+					}
+					seen[id] = true
 				}
-			}
-			os.Remove(filepath.Join(dir, "reads"))
-			cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
-			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "ALLOCATOR_WORKER=6",
-				"ALLOCATOR_WORKER_FILE="+filepath.Join(dir, "worker"))
-			var problems strings.Builder
-			cmd.Stderr = &problems
-			out, err := cmd.Output()
-			ids := strings.Fields(string(out))
-			seen := map[string]bool{}
-			for _, id := range ids {
-				n, parseErr := strconv.ParseInt(id, 10, 64)
-				if ms := n>>22 + epoch; parseErr != nil || seen[id] || n>>12&1023 != number || ms < now-60_000 || ms >= now+60_000 {
-					t.Fatalf("ID %d is %q: worker %d at %d, seen before: %v", len(seen), id, n>>12&1023, ms, seen[id])
+				switch ended := err != nil && strings.Contains(problems, "the clock "); {
+				case err == nil && len(ids) == many: // it waited
+				case ended && len(ids) <= clock.bounds:
+				default:
+					t.Errorf("%d IDs, %v: %s", len(ids), err, problems)
 				}
-				seen[id] = true
-			}
-			switch refused := err != nil && strings.Contains(problems.String(), "the clock went back"); {
-			case err == nil && len(ids) == many: // it waited
-			case refused && len(ids) <= 2:
-			default:
-				t.Errorf("%d IDs, %v: %s", len(ids), err, problems.String())
-			}
-		})
+			})
+		}
 	}
+}
+
+// TestClockOfTheNode: a program takes the way of its request for no error of its clock, and notices
+// one.
+func TestClockOfTheNode(t *testing.T) {
+	for _, tc := range []struct {
+		way, off time.Duration
+		right    bool
+	}{{400 * time.Millisecond, 0, true}, {0, 2 * time.Second, false}, {0, -2 * time.Second, false}} {
+		node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(tc.way)
+			answer(func() int64 { return time.Now().Add(tc.off).UnixMilli() })(w, r)
+			time.Sleep(tc.way)
+		}))
+		ids, problems, err := run(t, []string{"sh", "http/ids.sh", "3", node.URL})
+		if right := err == nil && len(ids) == 3; right != tc.right || !right && !strings.Contains(problems, "the clock is wrong") {
+			t.Errorf("%+v: %d IDs, %v: %s", tc, len(ids), err, problems)
+		}
+		node.Close()
+	}
+}
+
+// answer is a node that gives one worker, and takes nothing that it should not be asked.
+func answer(now func() int64) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if body, err := io.ReadAll(r.Body); err != nil || strings.Contains(string(body), "clock_unix_ms") {
+			http.Error(w, "CALLER_CLOCK", http.StatusConflict)
+			return
+		}
+		fmt.Fprintf(w, `{"id":"w","handle":"h","worker":%d,"not_before_unix_ms":%d,"not_after_unix_ms":%d,"extend_at_unix_ms":%[3]d,"now_unix_ms":%[4]d}`,
+			number, now()-60_000, now()+60_000, now())
+	}
+}
+
+// run returns the IDs that a command prints, and what it says about problems.
+func run(t *testing.T, command []string, env ...string) (ids []string, problems string, err error) {
+	t.Helper()
+	for _, tool := range []string{command[0], "od", "curl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	return strings.Fields(string(out)), errs.String(), err
 }
 
 func write(t *testing.T, path, text string, mode os.FileMode) {

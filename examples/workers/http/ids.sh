@@ -12,8 +12,10 @@ text() { printf %s "$answer" | sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"; }
 
 # A secret of our own: if the answer is lost, the same call finds the same worker.
 secret=$(od -An -N 16 -t x1 /dev/urandom | tr -d ' \n')
+sent=$(date +%s%3N)
 answer=$(call -X POST "$node/v1/workers" -H 'Content-Type: application/json' \
-	-d "{\"name\":\"example-http\",\"secret\":\"$secret\",\"clock_unix_ms\":$(date +%s%3N)}")
+	-d "{\"name\":\"example-http\",\"secret\":\"$secret\"}")
+last=$(date +%s%3N)
 id=$(text id)
 handle=$(text handle)
 worker=$(number worker)
@@ -25,7 +27,14 @@ used_until=$not_before
 release() { call -X DELETE "$node/v1/workers/$id?used_until_unix_ms=$used_until" -H "Worker-Handle: $handle" >&2; }
 trap release EXIT
 
-last=0
+# The node's clock was read between these two. With clock_unix_ms the node would compare ours with
+# its own, and take the time on the way for an error of our clock.
+now=$(number now_unix_ms)
+if [ "$now" -lt $((sent - 250)) ] || [ "$now" -gt $((last + 250)) ]; then
+	echo "the clock is wrong: it read $sent and $last before and after the node's read $now" >&2
+	exit 1
+fi
+
 sequence=0
 while [ "$count" -gt 0 ]; do
 	ms=$(date +%s%3N)
@@ -49,7 +58,10 @@ while [ "$count" -gt 0 ]; do
 		exit 1
 	elif [ "$ms" -eq "$last" ]; then
 		sequence=$((sequence + 1))
-		[ "$sequence" -lt 4096 ] || exit 1 # the next ID would be another worker's
+		if [ "$sequence" -ge 4096 ]; then
+			echo "the clock does not advance: the next ID of this millisecond would be another worker's" >&2
+			exit 1
+		fi
 	else
 		sequence=0
 	fi

@@ -17,7 +17,10 @@ while [ "$count" -gt 0 ]; do
 		exit 1
 	elif [ "$ms" -eq "$last" ]; then
 		sequence=$((sequence + 1))
-		[ "$sequence" -lt 4096 ] || exit 1 # the next ID would be another worker's
+		if [ "$sequence" -ge 4096 ]; then
+			echo "the clock does not advance: the next ID of this millisecond would be another worker's" >&2
+			exit 1
+		fi
 	else
 		sequence=0
 	fi
