@@ -103,6 +103,26 @@ func TestWorkersGuide(t *testing.T) {
 			}
 		})
 	}
+	t.Run("node, with a clock that is set back", func(t *testing.T) {
+		if _, err := os.Stat(filepath.Join(dir, "examples/workers/node/node_modules/flake-idgen")); err != nil {
+			t.Skipf("not run: the library is not installed: %v", err)
+		}
+		stepped := "const right = Date.now; let reads = 0; Date.now = () => right() - (++reads > 500 ? 30_000 : 0)\n"
+		if err := os.WriteFile(filepath.Join(dir, "stepped.mjs"), []byte(stepped), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, code := sh.Must("allocator worker run --name stepped -- node --import ./stepped.mjs examples/workers/node/ids.mjs 5000")
+		made := map[string]bool{}
+		for _, id := range regexp.MustCompile(`(?m)^\d{15,}$`).FindAllString(out, -1) {
+			if v, err := strconv.ParseInt(id, 10, 64); err != nil || made[id] || seen[flake.ID(v)] != "" {
+				t.Errorf("%s was made before: %v", id, err)
+			}
+			made[id] = true
+		}
+		if code == 0 || len(made) == 0 || len(made) > 500 || !strings.Contains(out, "Clock moved backwards") {
+			t.Errorf("exit code %d after %d IDs:\n%s", code, len(made), out)
+		}
+	})
 	t.Logf("%d IDs of workers %v", len(seen), used)
 	if out, code := run("status"); code != 0 || !strings.Contains(out, "node-1") {
 		t.Errorf("exit code %d:\n%s", code, out)
