@@ -528,6 +528,9 @@ func (e *etcdPods) snapshots() {
 	}
 	defer r.Body.Close()
 	page, err := io.ReadAll(r.Body)
+	if r.Header.Get("X-Content-Type-Options") != "nosniff" {
+		e.Errorf("a browser may guess what the metrics are: %v", r.Header)
+	}
 	if err != nil || !regexp.MustCompile(`allocator_etcd_snapshot_timestamp_seconds 1\.`).Match(page) || strings.Contains(offered.String(), "fails") {
 		e.Errorf("the keeper of snapshots says\n%s\n%s %v", offered, page, err)
 	}

@@ -164,7 +164,7 @@ func (k *snapshotKeeper) run(ctx context.Context, listen, dir string) error {
 	}()
 	metrics := &http.Server{
 		Addr:              net.JoinHostPort(listen, metricsPort),
-		Handler:           promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		Handler:           cli.NoSniff(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})),
 		ReadHeaderTimeout: 5 * time.Second,
 	}
 	go func() { cancel(metrics.ListenAndServe()) }()

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/fence"
 )
 
@@ -108,7 +109,7 @@ func serveMetrics(ctx context.Context, address string, m *fence.Movers, log *slo
 		}
 	})
 	server := &http.Server{
-		Handler:        mux,
+		Handler:        cli.NoSniff(mux),
 		ReadTimeout:    5 * time.Second,
 		WriteTimeout:   10 * time.Second,
 		MaxHeaderBytes: 8 << 10,

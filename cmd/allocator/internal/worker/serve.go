@@ -151,12 +151,11 @@ func handler(w *worker.Worker, h held) http.Handler {
 		if err := w.Err(); now.NotAfter == 0 || errors.Is(err, worker.ErrLost) {
 			code = http.StatusServiceUnavailable
 		}
-		out.Header().Set("X-Content-Type-Options", "nosniff")
 		out.Header().Set("Content-Type", "application/json")
 		out.WriteHeader(code)
 		_ = json.NewEncoder(out).Encode(now) // the client has left
 	})
-	return mux
+	return cli.NoSniff(mux)
 }
 
 // showCommand returns "allocator worker show".
