@@ -100,7 +100,7 @@ func TestWhatOperatorsSee(t *testing.T) {
 	tier.Check(t, "waits until leases lapse")
 	t.Parallel()
 	d := deploy(t)
-	one, two := d.serve("one"), d.serve("two")
+	one, two := d.serve("one", "--listen.admin", "127.0.0.1:0"), d.serve("two") // The pages of one keep its past.
 	status := []string{"status", "--addr", one.grpc}
 	d.eventually(cli.ExitOK, status, `^two +serving +\d+ +1 +\d+\.\ds +[01]\.\ds ago +open +[+-]\d`, `^one: ready; sid \d+, window left \d+\.\ds; `)
 	d.eventually(cli.ExitOK, []string{"doctor", "--expect-nodes", "2"}, `^ok +name +every node has a name of its own`, `^ok +node-count +2 nodes, as expected`, `^ok +node +two .* ready, with sid \d+ and \d+\.\ds of its window left`)
@@ -117,7 +117,10 @@ func TestWhatOperatorsSee(t *testing.T) {
 	if err := two.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	d.eventually(cli.ExitOK, status, `^two +\S+ +\d+ +1 +-?\d+\.\ds +[2-9]\.\ds ago `)
+	d.eventually(cli.ExitOK, status, `^two +\S+ +\d+ +1 +-?\d+\.\ds +[2-9]\.\ds ago `, `^No reply from two \(since \d\d:\d\d:\d\d UTC\)`)
+	if _, out, _ := allocator(status...); strings.Contains(out, "All is well") {
+		t.Errorf("all is well beside a node that is paused:\n%s", out)
+	}
 	d.eventually(cli.ExitOK, []string{"watermark", "--addr", one.grpc}, `^  (silent|vanished), since \d\d:\d\d:\d\d: node two \(sid \d+\) `)
 	d.eventually(cli.ExitOK, status, `^watermark \S+Z, \d+\.\ds behind: node two \(sid \d+\) `)
 	d.eventually(cli.ExitOK, status, `^1 node; `, `^\d+ +\S+ +1 +two +\d+s ago +(now|in \d+\.\ds) +not released$`)
@@ -126,6 +129,18 @@ func TestWhatOperatorsSee(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^ok +unreleased `, `^ok +node +two `)
+
+	// A state has since when it lasts, once a sample of each 10 s has seen it.
+	drain := func(what string) {
+		t.Helper()
+		if code, out, errs := allocator("admin", what, "--addr", two.grpc); code != cli.ExitOK {
+			t.Fatalf("%s: exit code %d\n%s%s", what, code, out, errs)
+		}
+	}
+	drain("drain")
+	d.eventually(cli.ExitOK, status, `^two: drained or stopping, so it refuses \(since \d\d:\d\d:\d\d UTC\)\. 1 of 2 nodes serve`)
+	drain("undrain")
+	d.eventually(cli.ExitOK, status, `^All is well: 2 nodes serve`)
 
 	// Without etcd the nodes are still found, with what is left of their windows.
 	d.eventually(cli.ExitOK, status, `^2 nodes; `)

@@ -363,6 +363,7 @@ func (d *Daemon) build() error {
 		Settings:  d.settings(),
 		Window:    l.Window,
 		Expected:  d.cfg.Cluster.Expect,
+		Began:     func(c status.Cluster) map[string]int64 { return d.console.Began(c) },
 	})
 	if err != nil {
 		return err

@@ -132,7 +132,7 @@ func (r *Reader) picture(from reading, problem string) Cluster {
 		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
 	}
 	r.fillLive(&c, clocks, r.reports(true), reportFresh)
-	c.Judge()
+	c.judge(r.cfg.Began)
 	return c
 }
 

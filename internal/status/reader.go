@@ -51,7 +51,10 @@ type Config struct {
 	Members func(context.Context) Etcd
 	// Work, if set, returns how requests of this node went lately. It must be safe for concurrent
 	// use.
-	Work  func() Work
+	Work func() Work
+	// Began, if set, returns since when nodes are in the states that they have in a cluster, by
+	// instance, of those that were seen to begin. It must be safe for concurrent use.
+	Began func(Cluster) map[string]int64
 	Feed  *feed.Feed        // has the rate and the latest event; nil: none
 	Marks *watermark.Reader // It reads the watermark; nil: nobody does.
 	// Window is the length of the node's windows, and Expected how many nodes there should be.

@@ -104,10 +104,17 @@ func (s SID) End(holder *Node) int64 {
 
 // Judge fills in what follows from the rest of c: the states of nodes, the problems, and the
 // sentence about all. Lists that are nil become empty ones.
-func (c *Cluster) Judge() {
+func (c *Cluster) Judge() { c.judge(nil) }
+
+// judge is Judge with Config.Began.
+func (c *Cluster) judge(began func(Cluster) map[string]int64) {
 	c.SIDs = append([]SID{}, c.SIDs...)
 	c.judgeNodes()
-	c.Problems = Problems(*c)
+	var since map[string]int64
+	if began != nil {
+		since = began(*c)
+	}
+	c.Problems = Problems(*c, since)
 	c.Summary = Summarize(*c)
 }
 

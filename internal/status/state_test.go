@@ -297,6 +297,35 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// TestSinceWhen: a problem of nodes has since when they are in their state, where that is known of all
+// that have it.
+func TestSinceWhen(t *testing.T) {
+	drained := func(n *Node) { n.Report.Refusing, n.SID = node.Draining, -1 }
+	for name, tc := range map[string]struct {
+		change func(*Cluster)
+		began  map[string]int64
+		want   string
+	}{
+		"drained":         {func(c *Cluster) { drained(&c.Nodes[1]) }, map[string]int64{"i2": now - 40_000}, "n2: drained or stopping, so it refuses (since 11:06:00 UTC)."},
+		"two":             {func(c *Cluster) { drained(&c.Nodes[1]); drained(&c.Nodes[2]) }, map[string]int64{"i2": now - 1, "i3": now - 40_000}, "n2 and n3: drained or stopping, so they refuse (since 11:06:00 UTC)."},
+		"known of one":    {func(c *Cluster) { drained(&c.Nodes[1]); drained(&c.Nodes[2]) }, map[string]int64{"i3": now - 40_000}, "n2 and n3: drained or stopping, so they refuse."},
+		"another clock":   {func(c *Cluster) { c.Nodes[1].Clock.Verdict = "skewed" }, map[string]int64{"i2": now - 40_000}, "n2: the clock is wrong, so it refuses (since 11:06:00 UTC)."},
+		"without its own": {func(c *Cluster) { c.Nodes[1].Clock.Falseticker = true }, map[string]int64{"i2": now - 40_000}, "n2: a majority disagrees with the clock."},
+	} {
+		c := three()
+		tc.change(&c)
+		c.judge(func(judged Cluster) map[string]int64 {
+			if judged.Nodes[0].State != Serving {
+				t.Errorf("%s: asked before it is judged: %+v", name, judged.Nodes[0])
+			}
+			return tc.began
+		})
+		if got := c.Problems[0].Text; got != tc.want {
+			t.Errorf("%s: %s\nwant %s", name, got, tc.want)
+		}
+	}
+}
+
 // anchors returns the anchors of the headings of a page, one a line.
 func anchors(page string) string {
 	out := "\n"

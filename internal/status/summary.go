@@ -193,9 +193,10 @@ func (c Cluster) Stale() bool {
 const vanishedFor = time.Hour
 
 // Problems returns what is wrong in a cluster whose nodes were judged, the worst first. It
-// is never nil.
-func Problems(c Cluster) []Problem {
-	p := problems{c: c, list: []Problem{}}
+// is never nil. began has since when nodes are in their states, by instance; those absent are not
+// known.
+func Problems(c Cluster, began map[string]int64) []Problem {
+	p := problems{c: c, states: began, list: []Problem{}}
 	p.etcd()
 	p.nodes()
 	p.names()
@@ -208,8 +209,17 @@ func Problems(c Cluster) []Problem {
 
 // problems collects those of c.
 type problems struct {
-	c    Cluster
-	list []Problem
+	c      Cluster
+	states map[string]int64 // since when nodes are in their states, by instance
+	list   []Problem
+}
+
+// began returns when a problem of a node began; 0: it is not known.
+func (p *problems) began(kind string, n Node) int64 {
+	if at := p.c.began(kind, n); at != 0 || kind == ClockFalse { // A false clock is no state.
+		return at
+	}
+	return p.states[n.Instance]
 }
 
 func (p *problems) add(kind string, level Level, page, format string, args ...any) {
@@ -241,8 +251,8 @@ func (p *problems) nodes() {
 	names, since := map[string][]string{}, map[string]int64{}
 	for _, n := range p.c.Nodes {
 		kind, name := problemOf(p.c, n), n.Label()
-		if at := p.c.began(kind, n); at > 0 && (since[kind] == 0 || at < since[kind]) {
-			since[kind] = at
+		if at := p.began(kind, n); len(names[kind]) == 0 || at < since[kind] {
+			since[kind] = at // 0: of one it is not known, and may be earlier than of the others.
 		}
 		if kind == NodesRefuse {
 			name += " with " + n.Refusing.String()

@@ -61,6 +61,7 @@ type line struct {
 	now   *Stretch // the latest one
 	state string
 	since clock.Millis
+	began bool                // the state was seen to begin, at since
 	last  clock.Millis        // when it was last in a sample
 	rates [lineSamples]uint32 // each by one more than it is; 0: not known
 }
@@ -125,6 +126,7 @@ func (h *History) line(at clock.Millis, n status.Node) *line {
 	}
 	l.last = at
 	if what := n.What(); what != l.state {
+		l.began = l.state != ""
 		l.state, l.since = what, at
 	}
 	return l
@@ -142,6 +144,18 @@ func (h *History) Since(now clock.Millis, c status.Cluster) map[string]int64 {
 			out[n.Instance] = int64(l.since)
 		} else {
 			out[n.Instance] = int64(now)
+		}
+	}
+	return out
+}
+
+// Began returns since when nodes are in the states that they have in c, by instance, of those
+// that samples saw to begin.
+func (h *History) Began(c status.Cluster) map[string]int64 {
+	out := map[string]int64{}
+	for _, n := range c.Nodes {
+		if l := h.nodes[n.Instance]; l != nil && l.began && l.state == n.What() {
+			out[n.Instance] = int64(l.since)
 		}
 	}
 	return out

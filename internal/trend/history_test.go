@@ -138,6 +138,26 @@ func TestSince(t *testing.T) {
 	}
 }
 
+// TestBegan: since when a node is in its state is known if a sample saw it in another one before.
+func TestBegan(t *testing.T) {
+	var h History
+	a, b := serving("a", 1, status.Work{}), serving("b", 1, status.Work{})
+	h.Add(at(0), status.Cluster{Nodes: []status.Node{a, b}})
+	b.State, b.Refusing = status.Refusing, node.Draining
+	for i := 1; i < 4; i++ {
+		h.Add(at(i), status.Cluster{Nodes: []status.Node{a, b}})
+	}
+	joined := serving("c", 1, status.Work{})
+	h.Add(at(4), status.Cluster{Nodes: []status.Node{a, b, joined}})
+	if got, want := h.Began(status.Cluster{Nodes: []status.Node{a, b, joined}}), map[string]int64{"i-b": int64(at(1))}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	b.Refusing = node.ClockSkew // since the last sample
+	if got := h.Began(status.Cluster{Nodes: []status.Node{b, serving("d", 1, status.Work{})}}); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
 // TestBounded: whatever nodes report and however they are called, a history takes no more than
 // MaxBytes, which is less than 4 MB.
 func TestBounded(t *testing.T) {

@@ -49,6 +49,14 @@ func (p *past) since(c status.Cluster) map[string]int64 {
 	return p.history.Since(clock.Millis(c.Self.Now), c)
 }
 
+// Began returns since when nodes are in the states that they have in a cluster, by instance, of
+// those that were seen to begin. It is safe for concurrent use.
+func (c *Console) Began(of status.Cluster) map[string]int64 {
+	c.past.mu.Lock()
+	defer c.past.mu.Unlock()
+	return c.past.history.Began(of)
+}
+
 // pastView is what the charts of the page show.
 type pastView struct {
 	trend.Course
