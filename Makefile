@@ -14,7 +14,7 @@ SEEDS   ?= 60# random lease schedules with -race, every night
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree# agreement tests run with -race too
 UNRACED ?= TestMoreScripts|TestFiveMinutes|TestCallIt|TestBreakIt|TestGuide|TestRole|TestEtcd# tests of processes that are built without -race, or of hundreds of short ones
 E2E_IDS ?= 10000000# of the end-to-end run by itself
-MUTATED ?= gen lease lease/repair lease/keeper clock agreement node worker worker/broker quota feed adopt operate server/resp server/respserver agent unixsocket wire client embed# packages of `make mutation` without PKG
+MUTATED ?= gen lease lease/repair lease/keeper lease/catalog lease/protocol clock agreement node worker worker/broker quota feed adopt operate daemon server/resp server/respserver server/console agent unixsocket wire ./client ./embed ./worker# packages of `make mutation` without PKG, in internal unless they begin with ./
 AT_ONCE ?= 2# steps of `make check` beside each other
 FENCE_TIER ?= check# of `make fence-test`: check or nightly
 AGENT_TIER ?= check# of `make agent-test`: check or nightly
@@ -293,7 +293,7 @@ docs-test: docs ## links, search and looks of the site, in Chromium: some minute
 
 mutation: ## change one operator or statement at a time and run the package's tests: PKG=./internal/gen LIMIT=50; all takes hours
 	@$(GO) build -o $(BIN)/planted ./chaos/planted; failed=0; \
-	for p in $(if $(filter ./...,$(PKG)),$(foreach p,$(MUTATED),$(if $(filter client embed,$(p)),./$(p),./internal/$(p))),$(PKG)); do \
+	for p in $(if $(filter ./...,$(PKG)),$(foreach p,$(MUTATED),$(if $(filter ./%,$(p)),$(p),./internal/$(p))),$(PKG)); do \
 		$(BIN)/planted -mutate $$p -limit $(LIMIT) -seed $(MUTATION_SEED) || failed=1; \
 	done; exit $$failed
 

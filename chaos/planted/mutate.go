@@ -125,7 +125,9 @@ var testsOf = map[string][]string{
 			"TestMaxConnectionAge|TestRandomFaults|TestManyTargets|TestFailedLookups"},
 	"internal/daemon": {"./internal/daemon",
 		"-skip=TestSecured|TestFilesAreReplaced|TestHostileClients|TestOutage|TestEtcdAppears|TestStandby"},
-	"internal/lease/keeper":   {"./internal/lease/keeper", "-skip=OnEtcd"},
+	"internal/lease/keeper": {"./internal/lease/keeper", "-skip=OnEtcd"},
+	"internal/lease/catalog": {"./internal/lease/catalog", "./internal/lease/protocol",
+		"-skip=TestEveryCallFails|TestRandomSchedules"},
 	"internal/lease/protocol": {"./internal/lease/protocol", "-seeds=30", "-skip=TestEveryCallFails"},
 	// Its replies are checked where they are used.
 	"internal/server/resp": {"./internal/server/resp", "./internal/server/respserver"},
