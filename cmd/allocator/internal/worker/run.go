@@ -54,6 +54,7 @@ but not ALLOCATOR_TOKEN.
 If the number cannot be extended, all processes of the command get SIGTERM, and SIGKILL
 after --grace, --margin before the number could be somebody else's. The command is killed
 as well when this process is killed, but not what it started: let scripts exec programs.
+A process that becomes another user, by setuid or sudo, cannot be stopped.
 If the command does not compare its IDs with the file, they are unique only as long as it is
 stopped in time, and this machine's clock is right.
 
