@@ -10,6 +10,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/trend"
 )
@@ -143,12 +145,13 @@ func TestTimeline(t *testing.T) {
 }
 
 // TestTimelineKeeps: an address of a time that the node does not keep says so, a row that refuses is marked in the table,
-// and a tap says what it hits.
+// an outage of etcd that began before the first sample is drawn, and a tap says what it hits.
 func TestTimelineKeeps(t *testing.T) {
 	t.Parallel()
 	cluster := size(3)
 	cluster.Nodes[1].Report.Refusing = node.ClockSkew
 	s := serve(t, cluster)
+	s.feed.Observe(1, feed.State{EtcdFails: true, Node: node.Stats{Name: "node-0", Instance: "i-0", Now: clock.Millis(time.Now().Add(-2 * time.Minute).UnixMilli())}})
 	p := open(t, s.URL, "timeline?span=240&at="+time.Now().Add(-2*time.Hour).UTC().Format("2006-01-02T15:04:05.000Z"))
 	p.until(`!document.querySelector("#time").hidden && document.querySelectorAll("#stretches tr[data-key]").length === 0`)
 	if said := eval[string](p, `((e) => e.checkVisibility() ? e.textContent : "")(document.querySelector("#kept"))`); !strings.Contains(said, "this node keeps the time from "+time.Now().UTC().Format("2006-")) {
@@ -162,6 +165,9 @@ func TestTimelineKeeps(t *testing.T) {
 		if states := eval[string](p, `[...document.querySelectorAll("#stretches tr[data-key]")].map((r) => r.cells[0].textContent + " " + r.dataset.state).sort().join()`); states != "node-0 serving,node-1 refusing,node-2 serving" {
 			t.Errorf("the rows are %s", states)
 		}
+	}
+	if said := eval[[]string](p, bars); !slices.Contains(said, "node-0: etcd is away") {
+		t.Errorf("without etcd the timeline says %q", said)
 	}
 	at := eval[struct{ X, Y float64 }](p, `((r) => ({ X: r.x + r.width * 0.95, Y: r.y + 22 }))(document.querySelector("#timeline").getBoundingClientRect())`)
 	p.call("Input.dispatchTouchEvent", map[string]any{"type": "touchStart", "touchPoints": []any{map[string]any{"x": at.X, "y": at.Y}}}, nil)
