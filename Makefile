@@ -12,6 +12,7 @@ SOAK    ?= 8h# of `make chaos-soak`
 WORKER_IDS ?= 10000000# of `make chaos-workers`
 SEEDS   ?= 60# random lease schedules with -race, every night
 RACED   ?= TestRealNodes|TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree# agreement tests run with -race too
+RACED_MODULE ?= none# another module whose tests run with -race, as chaos/real does every night: what it calls does in the root module
 UNRACED ?= TestMoreScripts|TestFiveMinutes|TestCallIt|TestBreakIt|TestGuide|TestRole|TestEtcd# tests of processes that are built without -race, or of hundreds of short ones
 E2E_IDS ?= 10000000# of the end-to-end run by itself
 MUTATED ?= gen lease lease/repair lease/keeper lease/catalog lease/protocol clock agreement node worker worker/broker quota feed adopt operate daemon server/resp server/respserver server/console agent unixsocket wire ./client ./embed ./worker# packages of `make mutation` without PKG, in internal unless they begin with ./
@@ -376,7 +377,7 @@ nightly-test: $(GOTEST)
 	$(call within,test AGAIN=,60s,3m)
 
 nightly-check: $(GOTEST)
-	$(call within,check AGAIN=,10m,30m)
+	$(call within,check AGAIN= RACED_MODULE=chaos/real,10m,30m)
 
 nightly-tests: $(GOTEST)
 	$(call tests-of,nightly) -count 1 -timeout 3h ./...
@@ -486,7 +487,7 @@ vulnerabilities: tools ## known vulnerabilities in code that is reached, in each
 MODULES = $(filter-out . tools tools/contracts,$(patsubst %/,%,$(dir $(shell git ls-files '*go.mod'))))
 check-modules: $(GOTEST)
 	@failed=0; for m in $(MODULES); do \
-		echo "== $$m"; case $$m in chaos/real) race=-race cgo=1;; *) race= cgo=$$CGO_ENABLED;; esac; \
+		echo "== $$m"; case $$m in $(RACED_MODULE)) race=-race cgo=1;; *) race= cgo=$$CGO_ENABLED;; esac; \
 		(cd $$m && $(GO) vet ./... && CGO_ENABLED=$$cgo $(call tests-of,$$(echo $$m | tr / -)) $$race -count 1 -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v '/deploy/site$$')) || failed=1; \
 	done; exit $$failed
 
