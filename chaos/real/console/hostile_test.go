@@ -255,7 +255,7 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("without a token it shows %s", at)
 	}
 	p.run(sendKeys("#token", "Wrong7Token"+hostile), click(".login button"))
-	p.until(`document.querySelector(".summary.bad")`)
+	p.until(`document.readyState === "complete" && document.querySelector(".summary.bad")`)
 	if html := eval[string](p, "document.documentElement.outerHTML"); strings.Contains(html, "Wrong7Token") {
 		t.Errorf("the page repeats the token:\n%s", html)
 	}
