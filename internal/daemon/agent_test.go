@@ -184,20 +184,8 @@ func overHTTP(t *testing.T, dir, method, path string) string {
 // overRESP sends a command to the socket r, and returns the first line of the answer.
 func overRESP(t *testing.T, dir, command string) string {
 	t.Helper()
-	conn, err := net.Dial("unix", filepath.Join(dir, "r"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return line
+	line, _, _ := strings.Cut(wholeRESP(t, dir, command), "\n")
+	return line + "\n"
 }
 
 // wholeRESP sends a command to the socket r, and returns the answer to it and to QUIT.

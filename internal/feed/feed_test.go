@@ -274,6 +274,21 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// TestEtcdFails: the time is that of the first of the observations that fail, until one does not.
+func TestEtcdFails(t *testing.T) {
+	f := New(Config{Boot: "b"})
+	for i, tc := range []struct {
+		fails bool
+		now   clock.Millis
+		since int64
+	}{{false, 1000, 0}, {true, 2000, 2000}, {true, 3000, 2000}, {false, 4000, 0}, {true, 5000, 5000}} {
+		f.Observe(clock.Mono(i), State{EtcdFails: tc.fails, Node: node.Stats{Now: tc.now}})
+		if got := f.EtcdFails(); got != tc.since {
+			t.Errorf("at %d: since %d, want %d", tc.now, got, tc.since)
+		}
+	}
+}
+
 // TestObserve: whoever waits is woken by what happened, by a snapshot and by the end, and by
 // nothing else.
 func TestObserve(t *testing.T) {

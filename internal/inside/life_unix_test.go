@@ -45,7 +45,7 @@ func newMachines(t *testing.T) machines {
 			}
 			l, err := net.Listen("tcp", "127.0.0.3:"+text)
 			if err != nil && try == 0 {
-				t.Skipf("this machine has one address of loopback: %v", err)
+				t.Skipf("not run: this machine has one address of loopback: %v", err)
 			}
 			if err == nil {
 				_ = l.Close()

@@ -65,7 +65,7 @@ func (g *Group) List(ctx context.Context) (cluster uint64, list []member.Member,
 }
 
 // Add adds a member that has not started, without a vote. One that was added already is no error: a node
-// whose member waits adds it by itself.
+// whose member waits adds it by itself, and may have given it its vote since.
 //
 // It returns ErrBusy while another one is being added.
 func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
@@ -75,9 +75,7 @@ func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
 		return 0, fmt.Errorf("%w: %w", ErrBusy, err)
 	case errors.Is(err, rpctypes.ErrPeerURLExist):
 		_, list, listed := g.List(ctx)
-		added := slices.IndexFunc(list, func(m member.Member) bool {
-			return m.Learner && slices.Contains(m.Peers, peer)
-		})
+		added := slices.IndexFunc(list, func(m member.Member) bool { return slices.Contains(m.Peers, peer) })
 		if added < 0 {
 			return 0, fmt.Errorf("add member %s: %w", peer, cmp.Or(listed, err))
 		}
