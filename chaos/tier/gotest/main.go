@@ -1,6 +1,6 @@
 // Command gotest runs the tests of packages, and says what was not run:
 //
-//	gotest [-o FILE] [-again] ARGUMENTS runs go test with these arguments
+//	gotest [-o FILE] ARGUMENTS          runs go test with these arguments
 //	gotest -report [LIMITS] FILE…       reads what it wrote to the files
 //
 // It prints a line for each package that passes, and for one that fails what its failed
@@ -9,9 +9,7 @@
 // how long it took. With them it also lists the ten slowest tests, and it fails if one is
 // exceeded. Results out of Go's test cache took no time.
 //
-// With -again, up to three tests that failed are run once more, alone, and the report names
-// those that passed then. What no load excuses is not run again: a data race, a panic, a
-// duplicate, a claim that does not hold, a test that did not end.
+// Nothing is run again: a test that failed once failed.
 //
 // Exit codes: that of go test, 1 if a limit is exceeded, 2 wrong usage.
 package main
@@ -68,46 +66,34 @@ func run(args []string, out, errs io.Writer) int {
 		defer func() { _ = f.Close() }()
 		file, args = f, args[2:]
 	}
-	repeat := len(args) > 0 && args[0] == "-again"
-	if repeat {
-		args = args[1:]
-	}
-	records := json.NewEncoder(file)
-	code, failed, err := test(args, out, errs, records)
-	if err == nil && code != 0 && repeat {
-		var passed bool
-		if passed, err = again(failed, args, out, errs, records); passed {
-			code = 0
-		}
-	}
+	code, err := test(args, out, errs, json.NewEncoder(file))
 	if err != nil {
 		return fail(2, err)
 	}
 	return code
 }
 
-// test runs go test, prints its results to out, records them in file, and returns the packages
-// that failed.
-func test(args []string, out, errs io.Writer, file *json.Encoder) (code int, failed []failure, err error) {
+// test runs go test, prints its results to out, and records them in file.
+func test(args []string, out, errs io.Writer, file *json.Encoder) (code int, err error) {
 	// An interrupt from the terminal reaches go test too, which then ends.
 	signal.Ignore(syscall.SIGINT)
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = errs
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return 0, nil, err
+		return 0, err
 	}
 	if err := cmd.Start(); err != nil {
-		return 0, nil, err
+		return 0, err
 	}
-	failed, err = results(stdout, out, func(r record) error { return file.Encode(r) })
+	err = results(stdout, out, func(r record) error { return file.Encode(r) })
 	var exit *exec.ExitError
 	if ended := cmd.Wait(); errors.As(ended, &exit) {
-		return max(exit.ExitCode(), 1), failed, err // -1: a signal ended it
+		return max(exit.ExitCode(), 1), err // -1: a signal ended it
 	} else if ended != nil {
 		err = errors.Join(err, ended)
 	}
-	return 0, failed, err
+	return 0, err
 }
 
 // read reads what was recorded in files.

@@ -19,13 +19,11 @@ type limits struct{ each, all, took time.Duration }
 // report prints what was not run. It returns an error if a limit is exceeded.
 func report(out io.Writer, records []record, l limits) error {
 	left := map[string][]record{} // by tier
-	var less, skipped, twice, packages, tests []record
+	var less, skipped, packages, tests []record
 	for _, r := range records {
 		switch {
 		case r.Test == "":
 			packages = append(packages, r)
-		case r.Result == "again":
-			twice = append(twice, r)
 		case r.Result == "skip" && r.Tier != "":
 			left[r.Tier] = append(left[r.Tier], r)
 		case r.Result == "skip":
@@ -44,7 +42,6 @@ func report(out io.Writer, records []record, l limits) error {
 	}
 	list(out, less, "did less than it can")
 	list(out, skipped, "not run here")
-	list(out, twice, "failed, and passed when run again, alone")
 	if l.each == 0 && l.all == 0 {
 		return nil
 	}

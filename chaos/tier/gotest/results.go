@@ -40,12 +40,11 @@ type pack struct {
 	said   map[string]string // the last line that each test logged
 	tiered map[string]string // what it logged about its tier
 	open   map[string]bool   // tests without a result, or failed
-	failed []string          // tests, and none of their parts
 }
 
-// results reads the output of go test -json, prints it to out as lines, passes each result to
-// keep, and returns the packages that failed.
-func results(in io.Reader, out io.Writer, keep func(record) error) (failed []failure, err error) {
+// results reads the output of go test -json, prints it to out as lines, and passes each result to
+// keep.
+func results(in io.Reader, out io.Writer, keep func(record) error) error {
 	packs := map[string]*pack{}
 	var errs []error
 	for lines := bufio.NewReader(in); ; {
@@ -56,7 +55,7 @@ func results(in io.Reader, out io.Writer, keep func(record) error) (failed []fai
 			if err != io.EOF {
 				errs = append(errs, fmt.Errorf("read the output of go test: %w", err))
 			}
-			return failed, errors.Join(errs...)
+			return errors.Join(errs...)
 		case json.Unmarshal(line, &e) != nil:
 			_, _ = out.Write(line)
 			continue
@@ -74,9 +73,6 @@ func results(in io.Reader, out io.Writer, keep func(record) error) (failed []fai
 			if e.Test == "" {
 				p.print(out, r)
 				delete(packs, e.Package)
-				if r.Result == "fail" {
-					failed = append(failed, failure{e.Package, p.failed, p.late()})
-				}
 			}
 		}
 	}
@@ -100,9 +96,6 @@ func (p *pack) add(e event) (r record, ok bool) {
 	case "pass", "skip":
 		delete(p.open, e.Test)
 	case "fail":
-		if e.Test != "" && !strings.Contains(e.Test, "/") {
-			p.failed = append(p.failed, e.Test)
-		}
 	default:
 		return record{}, false
 	}
