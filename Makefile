@@ -253,7 +253,6 @@ abuse-test: ## attack a node in 256 MiB while honest callers use it, and write b
 .PHONY: console-test
 fence-test: ## readers of fenced tables beside readers that lose rows, on real nodes and PostgreSQL: 3 minutes; FENCE_TIER=nightly for 20
 	TIER=$(FENCE_TIER) $(GO) -C chaos/real test -count=1 -v ./fence
-	TIER=$(FENCE_TIER) $(GO) -C chaos/fence/collector test -count=1 -v .
 
 agent-test: ## PHP-FPM, gunicorn and redis-cli at an agent that is killed, with nodes that fail: 1 minute; AGENT_TIER=nightly for 5
 	TIER=$(AGENT_TIER) $(GO) -C chaos/real test -count=1 -timeout 30m -v ./agent
@@ -419,7 +418,7 @@ check-vet:
 	$(GO) vet ./...
 
 # Modules of few lines with much to link, which staticcheck reads for minutes: that is for the night.
-FEW_LINES = chaos/kube deploy $(filter chaos/fence/%,$(MODULES))
+FEW_LINES = chaos/kube deploy
 check-static: tools
 	@echo "== actionlint"
 	$(TOOLS)/actionlint .github/workflows/*.yml

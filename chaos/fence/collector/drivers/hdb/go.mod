@@ -1,3 +1,0 @@
-module github.com/SAP/go-hdb
-
-go 1.26.0

@@ -1,3 +1,0 @@
-module github.com/microsoft/go-mssqldb
-
-go 1.26.0

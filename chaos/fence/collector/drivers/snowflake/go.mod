@@ -1,3 +1,0 @@
-module github.com/snowflakedb/gosnowflake
-
-go 1.26.0
