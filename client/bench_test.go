@@ -14,7 +14,7 @@ import (
 )
 
 // These run against real nodes in this process, over loopback: client and server
-// share the machine, as in docs/BENCHMARKS.md.
+// share the machine, as in docs/RESULTS.md.
 
 func dial(t testing.TB, o client.Options) *client.Client {
 	t.Helper()

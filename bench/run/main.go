@@ -1,5 +1,5 @@
 // Command run measures everything and writes the results as Markdown. See packages bench
-// and services for what is measured, and how; docs/BENCHMARKS.md has a summary.
+// and services for what is measured, and how; docs/RESULTS.md has a summary.
 package main
 
 import (

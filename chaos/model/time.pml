@@ -1,6 +1,6 @@
 /*
  * The limit of how far a clock is followed, and its acceptance by an operator
- * (docs/decisions/0051-limit-of-steps.md), checked for one claim: no ceiling is written
+ * (docs/decisions/clocks.md), checked for one claim: no ceiling is written
  * from a time that the evidence does not allow and that nobody accepted in this era.
  *
  * Time is abstracted to three levels: 0 is within the step limit of true time, 1 is beyond

@@ -24,7 +24,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, "play:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("the page is %s\n", filepath.Join(*dir, "index.html"))
 }
 
 // maxSize is how many bytes a browser loads at first, compressed as files of a site are.
@@ -39,6 +38,7 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
+	fmt.Println("compiling the simulation for the browser; the first time it takes some minutes")
 	n, err := program(dir, "sim", "")
 	if err != nil {
 		return err
@@ -46,7 +46,11 @@ func build(dir string) error {
 	if size += n; size > maxSize {
 		return fmt.Errorf("the page has %d bytes, compressed, and may have %d", size, maxSize)
 	}
-	for _, r := range player.Catalog().Rules {
+	rules := player.Catalog().Rules
+	fmt.Printf("the page is %s: open it now; a rule can be left out as soon as its program is compiled\n",
+		filepath.Join(dir, "index.html"))
+	for i, r := range rules {
+		fmt.Printf("compiling without a rule, %d of %d: %s\n", i+1, len(rules), r.Name)
 		if _, err := program(dir, "rule-"+r.Name, r.Bug); err != nil {
 			return err
 		}

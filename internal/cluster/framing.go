@@ -13,7 +13,7 @@ import (
 
 // This file is all that the package knows of memberlist's wire format, beside the
 // label, which the library itself writes. TestFraming compares it with the bytes that
-// the library sends, and docs/decisions/0056-gossip-streams.md says why it is needed.
+// the library sends, and docs/decisions/callers.md says why it is needed.
 
 // The kinds of memberlist's messages with which a stream of a node begins.
 const (
