@@ -65,6 +65,7 @@ type Sample struct {
 	candidates []*candidate
 	finder     *audit.Finder
 	last       flake.ID
+	rounded    roundings
 	report     Report
 }
 
@@ -211,6 +212,7 @@ func (s *Sample) add(id flake.ID, line uint64) error {
 		s.report.Disorder++
 	}
 	s.last = id
+	s.rounded.add(id)
 	for _, c := range s.candidates {
 		c.add(id)
 	}
@@ -336,6 +338,9 @@ func (s *Sample) Finish() (*Report, error) {
 	}
 	best := all[0]
 	stale := s.cfg.Now.Time().Sub(best.format.Time(best.to)) > staleAfter
+	if r.Rounded = s.rounded.why(!best.format.Layout.SIDFirst(), !s.cfg.SIDs.All()); r.Rounded != "" {
+		return r, nil
+	}
 	if best.verdict.Fits && (fit == 1 || !stale || best.format == s.cfg.Format) {
 		r.Plan = best.plan()
 		r.Plan.Stale = stale

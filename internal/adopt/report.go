@@ -10,7 +10,8 @@ type Report struct {
 	Duplicates uint64    `json:"duplicates"` // surplus: an ID that is there three times counts two
 	Disorder   int64     `json:"disorder"`   // IDs below the one of the line before
 	Layouts    []Verdict `json:"layouts"`    // the named one, then those that fit, that with the youngest IDs first
-	Plan       *Plan     `json:"plan"`       // nil: no layout fits, or several do and none has IDs of today
+	Rounded    string    `json:"rounded"`    // why the IDs are not those that generators made; "": no sign of it
+	Plan       *Plan     `json:"plan"`       // nil: rounded, no layout fits, or several do and none has IDs of today
 
 	ShownInvalid    []audit.InvalidLine `json:"invalid_shown"` // the first ten
 	ShownDuplicates []audit.DuplicateID `json:"duplicates_shown"`

@@ -33,7 +33,8 @@ gzipped. Take recent rows of each generator, with the greatest ID.
 A layout is out if a tenth of the IDs would have times in the future, bits that it does not
 have, or sids outside --sids. Of the others the one with the youngest IDs comes first:
 compare its times with those of rows that you know. If several fit and no ID is of today,
-adopt asks for --layout.
+adopt asks for --layout. IDs that a spreadsheet or JavaScript has rounded have other sids:
+adopt says so and prints no command.
 
 It exits with 0 if a layout fits and nothing is odd, and else with 1.`,
 		Example: `  allocator adopt --sample ids.txt
@@ -130,7 +131,9 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 	fmt.Fprintln(w)
 	p := r.Plan
 	if p == nil {
-		if fits > 0 && r.Layouts[0].Fits {
+		if r.Rounded != "" {
+			line("verdict", "%s. Export the IDs as text, such as with psql -At, and read that file", r.Rounded)
+		} else if fits > 0 && r.Layouts[0].Fits {
 			line("verdict", "several layouts are possible, and in none of them are the newest IDs of today: give "+
 				"--layout with the one whose times are right")
 		} else if fits > 0 {
