@@ -64,7 +64,12 @@ public sealed class Ids(string[] nodes, string? tokenFile = null)
                 (await File.ReadAllTextAsync(tokenFile, cancel)).Trim());
         using var answer = await http.SendAsync(request, cancel);
         if (answer.IsSuccessStatusCode)
-            return Array.ConvertAll((await answer.Content.ReadFromJsonAsync<Issued>(cancel))!.Ids, long.Parse);
+        {
+            var ids = Array.ConvertAll((await answer.Content.ReadFromJsonAsync<Issued>(cancel))!.Ids, long.Parse);
+            if (ids.Length != count)
+                throw new HttpRequestException($"{ids.Length} IDs came where {count} were asked for");
+            return ids;
+        }
         Problem? problem = null;
         if (answer.Content.Headers.ContentType?.MediaType == "application/problem+json") // else a proxy's
             problem = await answer.Content.ReadFromJsonAsync<Problem>(cancel);

@@ -114,7 +114,11 @@ public final class Ids {
     if (answer.statusCode() != 200) {
       throw new Refused(answer);
     }
-    return answer.body().lines().mapToLong(Long::parseLong).toArray();
+    long[] ids = answer.body().lines().mapToLong(Long::parseLong).toArray();
+    if (ids.length != count) {
+      throw new IOException(node + ": " + ids.length + " IDs came where " + count + " were asked for");
+    }
+    return ids;
   }
 
   public static void main(String[] args) throws Exception {

@@ -51,7 +51,11 @@ export class Allocator {
     const left = Math.ceil(Math.min(this.attemptTimeout, deadline - performance.now()))
     const answer = await fetch(`${node}/v1/ids?as=int&count=${count}&after=${this.#last}`,
       { method: 'POST', headers, signal: AbortSignal.timeout(Math.max(left, 1)) })
-    if (answer.ok) return (await answer.json()).ids
+    if (answer.ok) {
+      const { ids } = await answer.json()
+      if (ids.length !== count) throw new Error(`${ids.length} IDs came where ${count} were asked for`)
+      return ids
+    }
     const problem = await answer.json().catch(() => ({})) // a proxy's answer has no reason
     const refused = new Refused(problem.reason ?? `HTTP ${answer.status}`, problem.detail ?? answer.statusText,
       Number(answer.headers.get('retry-after')) || undefined)

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import ssl
 import time
 from urllib.parse import urlsplit
@@ -16,12 +17,12 @@ class Refused(Exception):
 
 
 class Allocator:
-    """One for each thread: it keeps a connection to each node open."""
+    """One for each thread: it keeps a connection to each node open. A forked child opens its own."""
 
     def __init__(self, nodes, token_file=None, ca_file=None, timeout=10.0, attempt_timeout=2.0):
         self.token_file, self.timeout, self.last = token_file, timeout, 0
         tls = ssl.create_default_context(cafile=ca_file)
-        self.connections = []
+        self.process, self.connections = os.getpid(), []
         for node in map(urlsplit, nodes):
             if node.scheme == "https":
                 c = http.client.HTTPSConnection(node.netloc, timeout=attempt_timeout, context=tls)
@@ -31,6 +32,10 @@ class Allocator:
 
     def draw(self, count=1):
         """Returns 1 to 10,000 IDs in rising order, all greater than those it returned before."""
+        if self.process != os.getpid():  # else parent and child read each other's answers
+            self.process = os.getpid()
+            for c in self.connections:
+                c.close()  # the parent's connection stays open
         deadline = time.monotonic() + self.timeout
         while True:
             wait = float("inf")
@@ -62,7 +67,10 @@ class Allocator:
         answer = c.getresponse()
         body = answer.read()
         if answer.status == 200:
-            return [int(text) for text in json.loads(body)["ids"]]
+            ids = [int(text) for text in json.loads(body)["ids"]]
+            if len(ids) != count:
+                raise http.client.HTTPException(f"{len(ids)} IDs came where {count} were asked for")
+            return ids
         try:
             problem = json.loads(body)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Takes jobs from a table and writes a row with an ID for each: python3 worker.py shop.db"""
+"""Takes jobs from a table and writes a row with an ID for each: python3 worker.py shop.db (Python 3.10 or later)"""
 
 import os
 import sqlite3
@@ -27,5 +27,5 @@ while True:
         time.sleep(getattr(e, "retry_after", None) or 1)
         continue
     with db:  # one transaction: if it fails, these IDs are never used, which does no harm
-        db.executemany("INSERT INTO orders VALUES (?, ?)", [(i, item) for i, (_, item) in zip(ids, jobs)])
+        db.executemany("INSERT INTO orders VALUES (?, ?)", [(i, item) for i, (_, item) in zip(ids, jobs, strict=True)])
         db.executemany("DELETE FROM jobs WHERE rowid = ?", [(row,) for row, _ in jobs])

@@ -4,7 +4,7 @@ require "json"
 require "net/http"
 require "openssl"
 
-# One for each thread: it keeps a connection to each node open.
+# One for each thread: it keeps a connection to each node open. A forked child opens its own.
 class Allocator
   # No ID was issued: reason says why, retry_after (seconds) when the same request can succeed.
   class Refused < StandardError
@@ -20,19 +20,13 @@ class Allocator
 
   def initialize(nodes, token_file: nil, ca_file: nil, timeout: 10, attempt_timeout: 2)
     @token_file, @timeout, @last = token_file, timeout, 0
-    @nodes = nodes.map do |url|
-      uri = URI(url)
-      http = Net::HTTP.new(uri.host, uri.port)
-      http.use_ssl = uri.scheme == "https"
-      http.ca_file = ca_file if ca_file
-      http.open_timeout = http.read_timeout = http.write_timeout = attempt_timeout
-      http.keep_alive_timeout = 60
-      http
-    end
+    @urls, @ca_file, @attempt_timeout = nodes.map { |url| URI(url) }, ca_file, attempt_timeout
+    connect
   end
 
   # Returns 1 to 10,000 IDs in rising order, all greater than those it returned before.
   def draw(count = 1)
+    connect if @process != Process.pid # else parent and child read each other's answers
     deadline = now + @timeout
     loop do
       wait = Float::INFINITY
@@ -58,13 +52,30 @@ class Allocator
 
   private
 
+  # It leaves what is open as it is: to finish a TLS connection would end the parent's.
+  def connect
+    @process = Process.pid
+    @nodes = @urls.map do |uri|
+      http = Net::HTTP.new(uri.host, uri.port)
+      http.use_ssl = uri.scheme == "https"
+      http.ca_file = @ca_file if @ca_file
+      http.open_timeout = http.read_timeout = http.write_timeout = @attempt_timeout
+      http.keep_alive_timeout = 60
+      http
+    end
+  end
+
   def ask(node, count)
     node.start unless node.started?
     request = Net::HTTP::Post.new("/v1/ids?as=int&count=#{count}&after=#{@last}")
     request["Authorization"] = "Bearer #{File.read(@token_file).strip}" if @token_file
     answer = node.request(request)
-    return JSON.parse(answer.body)["ids"].map { |text| Integer(text, 10) } if answer.is_a?(Net::HTTPOK)
+    if answer.is_a?(Net::HTTPOK)
+      ids = JSON.parse(answer.body)["ids"].map { |text| Integer(text, 10) }
+      raise IOError, "#{ids.size} IDs came where #{count} were asked for" if ids.size != count
 
+      return ids
+    end
     problem = JSON.parse(answer.body) rescue {} # a proxy's answer has no reason
     code = answer.code.to_i
     # Another node or a later time helps against 409 (AFTER_TOO_FAR), 429 and 5xx.

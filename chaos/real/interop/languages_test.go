@@ -32,22 +32,44 @@ var languages = []struct {
 	print []string // prints as many IDs as the argument after it says, 1,000 at a time
 	ca    string   // the variable that names the authority's file
 	grpc  bool     // nodes are named by their gRPC addresses
+	fork  []string // draws an ID, forks 8 times, and prints what all draw in as many requests as the argument says
 }{
 	{"node", []string{"node", "curl"}, []string{"node", "--input-type=module", "--eval", `
 		import { Allocator } from './examples/node/ids.mjs'
 		const a = new Allocator({ nodes: process.env.NODES.split(','), tokenFile: process.env.TOKEN_FILE })
 		for (let i = 0; i < Number(process.argv[1]); i += 1000) for (const id of await a.draw(1000)) console.log(id)`},
-		"NODE_EXTRA_CA_CERTS", false},
+		"NODE_EXTRA_CA_CERTS", false, nil},
 	{"python", []string{"python3", "sqlite3"}, []string{"python3", "-c", `if True:
 		import os, sys
 		sys.path.insert(0, "examples/python")
 		from ids import Allocator
 		a = Allocator(os.environ["NODES"].split(","), os.environ.get("TOKEN_FILE"), os.environ.get("CA_FILE"))
 		for _ in range(0, int(sys.argv[1]), 1000): print(*a.draw(1000), sep="\n")`},
-		"CA_FILE", false},
-	{"ruby", []string{"ruby"}, []string{"ruby", "examples/ruby/ids.rb"}, "CA_FILE", false},
-	{"java", []string{"java", "javac"}, []string{"java", "-cp", "CLASSES", "Ids"}, "", false},
-	{"go", []string{"go"}, []string{"go", "-C", "examples", "run", "./ids"}, "CA_FILE", true},
+		"CA_FILE", false, []string{"python3", "-c", `if True:
+		import os, sys
+		sys.path.insert(0, "examples/python")
+		from ids import Allocator
+		a = Allocator(os.environ["NODES"].split(","), os.environ.get("TOKEN_FILE"), os.environ.get("CA_FILE"))
+		a.draw()
+		children = []
+		for _ in range(8):
+			child = os.fork()
+			children = [*children, child] if child else []
+			if not child: break
+		for i in range(int(sys.argv[1])):
+			ids = a.draw(5 * (i % 35) + 10)
+			os.write(1, ("\n".join(map(str, ids)) + "\n").encode())
+		if any(os.waitpid(child, 0)[1] for child in children): sys.exit("a child failed")`}},
+	{"ruby", []string{"ruby"}, []string{"ruby", "examples/ruby/ids.rb"}, "CA_FILE", false, []string{"ruby", "-I", "examples/ruby", "-e", `
+		require "ids"
+		a = Allocator.new(ENV["NODES"].split(","), token_file: ENV["TOKEN_FILE"], ca_file: ENV["CA_FILE"])
+		a.draw
+		draw = -> { ARGV[0].to_i.times { |i| $stdout.syswrite(a.draw(5 * (i % 35) + 10).join("\n") + "\n") } }
+		children = 8.times.map { fork(&draw) }
+		draw.call
+		exit children.all? { |child| Process.wait2(child)[1].success? }`}},
+	{"java", []string{"java", "javac"}, []string{"java", "-cp", "CLASSES", "Ids"}, "", false, nil},
+	{"go", []string{"go"}, []string{"go", "-C", "examples", "run", "./ids"}, "CA_FILE", true, nil},
 }
 
 // TestCallFrom runs the program of each page where the first nodes do not serve, where
@@ -74,7 +96,7 @@ func TestCallFrom(t *testing.T) {
 					t.Fatalf("%v\n%s", err, out)
 				}
 			}
-			draw := func(t *testing.T, count int, env ...string) (ids []flake.ID, out string, took time.Duration, err error) {
+			runs := func(t *testing.T, command []string, count int, env ...string) (ids []flake.ID, out string, took time.Duration, err error) {
 				t.Helper()
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
@@ -92,6 +114,10 @@ func TestCallFrom(t *testing.T) {
 					ids = append(ids, id)
 				}
 				return ids, problems.String(), time.Since(began), err
+			}
+			draw := func(t *testing.T, count int, env ...string) ([]flake.ID, string, time.Duration, error) {
+				t.Helper()
+				return runs(t, command, count, env...)
 			}
 			address := func(n devNode) string {
 				if l.grpc {
@@ -126,6 +152,35 @@ func TestCallFrom(t *testing.T) {
 					t.Errorf("%v IDs of the sids over %d connections", sids, service.connections.Load())
 				}
 			})
+
+			if l.fork != nil {
+				t.Run("forked", func(t *testing.T) {
+					t.Parallel()
+					const requests = 100
+					want := 0
+					for i := range requests {
+						want += 9 * (5*(i%35) + 10)
+					}
+					ids, out, _, err := runs(t, l.fork, requests, "NODES="+address(nodes[1]))
+					slices.Sort(ids)
+					if distinct := len(slices.Compact(slices.Clone(ids))); err != nil || len(ids) != want || distinct != want {
+						t.Errorf("%d IDs, %d of them distinct, want %d: %v\n%s", len(ids), distinct, want, err, out)
+					}
+				})
+			}
+
+			if !l.grpc {
+				t.Run("fewer than asked", func(t *testing.T) {
+					t.Parallel()
+					short := fewer(t, nodes[1])
+					if ids, out, _, err := draw(t, 1000, "NODES="+short); err == nil || len(ids) != 0 || !strings.Contains(out, "999 IDs came where 1000 were asked for") {
+						t.Errorf("alone: %d IDs, %v:\n%s", len(ids), err, out)
+					}
+					if ids, out, _, err := draw(t, 1000, "NODES="+short+","+address(nodes[1])); err != nil || len(ids) != 1000 {
+						t.Errorf("beside another: %d IDs, %v:\n%s", len(ids), err, out)
+					}
+				})
+			}
 
 			if !l.grpc { // else it is package client, which tests that
 				t.Run("TLS and tokens", func(t *testing.T) {
@@ -238,6 +293,20 @@ func balance(t *testing.T, nodes ...devNode) *balancer {
 	t.Cleanup(s.Close)
 	b.url = s.URL
 	return b
+}
+
+// fewer returns the URL of a proxy that answers with one ID fewer than a request asks for.
+func fewer(t *testing.T, node devNode) string {
+	s := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(&url.URL{Scheme: "http", Host: node.HTTP})
+		q := r.In.URL.Query()
+		if n, err := strconv.Atoi(q.Get("count")); err == nil {
+			q.Set("count", strconv.Itoa(n-1))
+		}
+		r.Out.URL.RawQuery = q.Encode()
+	}})
+	t.Cleanup(s.Close)
+	return s.URL
 }
 
 // TestCallFromPages runs the commands of docs/how-to/call-from-….md, and compares the
