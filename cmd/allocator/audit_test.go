@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/audit"
@@ -165,7 +166,7 @@ func TestAuditOfAlmostNothing(t *testing.T) {
 				if code != cli.ExitInvalid || !strings.Contains(out.String(), verdict) {
 					t.Errorf("exit code %d, %s%s", code, out.String(), stderr.String())
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(wait.Most):
 				t.Fatal("still running")
 			}
 		})

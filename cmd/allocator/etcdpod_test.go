@@ -30,6 +30,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/certs"
 )
@@ -100,7 +101,13 @@ func newEtcdPods(t *testing.T, n int) *etcdPods {
 	e := &etcdPods{T: t, dir: t.TempDir(), etcd: etcd, net: claimNet(t)}
 	for i := range n {
 		p := &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: e.net + strconv.Itoa(i+1)}
-		t.Cleanup(p.kill)
+		t.Cleanup(func() {
+			p.kill()
+			if t.Failed() && p.log != nil {
+				text := p.log.String()
+				t.Logf("%s:\n%s", p.name, text[max(0, len(text)-3000):])
+			}
+		})
 		e.pods = append(e.pods, p)
 	}
 	e.secrets()
@@ -176,7 +183,7 @@ func TestEtcdPods(t *testing.T) {
 	// One that somebody removed comes back as another.
 	root := e.client("root", 1) // The one that is removed ends, perhaps before it has answered.
 	e.until(func() error {      // etcd refuses until the new member has been connected for some seconds.
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		_, err := root.MemberRemove(ctx, ids["ids-etcd-0"])
 		if errors.Is(err, rpctypes.ErrMemberNotFound) { // The answer of an attempt before was lost.
@@ -326,25 +333,13 @@ func (e *etcdPods) logged(i int, text string) {
 
 func (e *etcdPods) until(f func() error) {
 	e.Helper()
-	var err error
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if err = f(); err == nil {
-			return
-		}
-	}
-	for _, p := range e.pods {
-		if p.log != nil {
-			text := p.log.String()
-			e.Logf("%s:\n%s", p.name, text[max(0, len(text)-3000):])
-		}
-	}
-	e.Fatal(err)
+	wait.NoError(e, "pods", f)
 }
 
 // ready waits as the kubelet does, which has no certificate.
 func (e *etcdPods) ready(pods ...int) {
 	e.Helper()
-	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 3 * time.Second}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 20 * time.Second}
 	defer c.CloseIdleConnections()
 	get := func(i int, path string) (int, string, error) {
 		r, err := c.Get("https://" + e.pods[i].address + ":2382" + path)
@@ -413,7 +408,7 @@ func (e *etcdPods) access() {
 	if err != nil {
 		e.Fatal(err)
 	}
-	peer := &http.Client{Transport: &http.Transport{TLSClientConfig: c.Config()}, Timeout: 3 * time.Second}
+	peer := &http.Client{Transport: &http.Transport{TLSClientConfig: c.Config()}, Timeout: 20 * time.Second}
 	defer peer.CloseIdleConnections()
 	if r, err := peer.Get("https://" + e.pods[0].address + ":2380/members"); err == nil {
 		_ = r.Body.Close()

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -96,11 +96,7 @@ func TestEventsGoOn(t *testing.T) {
 	}()
 	until := func(what string) {
 		t.Helper()
-		for began := time.Now(); !strings.Contains(out.String(), what); time.Sleep(10 * time.Millisecond) {
-			if time.Since(began) > 20*time.Second {
-				t.Fatalf("not printed: %s\n%s\n%s", what, out.String(), errs.String())
-			}
-		}
+		wait.Until(t, "it prints "+what, func() bool { return strings.Contains(out.String(), what) })
 	}
 	until("serving")
 	stop()

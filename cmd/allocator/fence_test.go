@@ -17,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 // The page about fences, with a server of its own.
@@ -103,7 +104,7 @@ func TestFenceRun(t *testing.T) {
 	}
 	says := func(m mover, text string) {
 		t.Helper()
-		awaitOK(t, text, func() error {
+		wait.NoError(t, text, func() error {
 			if !strings.Contains(m.log.String(), text) {
 				return errors.New(m.log.String())
 			}
@@ -113,7 +114,7 @@ func TestFenceRun(t *testing.T) {
 	isMoved := func(by string) {
 		t.Helper()
 		before := ""
-		awaitOK(t, "moved by "+by, func() error {
+		wait.NoError(t, "moved by "+by, func() error {
 			_, out, errs := fence(append(tables, "status")...)
 			now := regexp.MustCompile(`(?m)^lsn .*$`).FindString(out)
 			if before == "" {

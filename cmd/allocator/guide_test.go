@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 )
@@ -245,7 +246,7 @@ func TestGuideInside(t *testing.T) {
 	machines[2].awaitReadyz(t, http.StatusOK, "")
 	confirmed := strings.Replace(page.Text(t, "run: replace"), "etcd replace", "etcd replace --yes", 1)
 	t.Logf("%s", machines[0].script(t, work, confirmed))
-	awaitOK(t, "the new member", func() error {
+	wait.NoError(t, "the new member", func() error {
 		said := machines[0].script(t, work, "allocator etcd status --config /etc/allocator/allocator.yaml || true")
 		if !strings.Contains(said, "3 of 3 voting members answer") || strings.Contains(said, "learner") {
 			return fmt.Errorf("%s", said)
@@ -286,7 +287,7 @@ func (m *machine) startEtcd(t *testing.T, work, settings string) {
 // awaitEtcd waits until a member answers; the password is empty before etcd has users.
 func awaitEtcd(t *testing.T, work, rootPassword string) {
 	t.Helper()
-	awaitOK(t, "etcd", func() error {
+	wait.NoError(t, "etcd", func() error {
 		args := []string{"--endpoints", "https://10.0.0.3:2379", "--cacert", filepath.Join(work, "pki/ca.pem")}
 		if rootPassword != "" {
 			args = append(args, "--user", "root:"+rootPassword)
@@ -309,7 +310,7 @@ func (m *machine) startNode(t *testing.T) {
 // awaitReadyz waits until the node's readiness has this code and contains a text.
 func (m *machine) awaitReadyz(t *testing.T, code int, want string) {
 	t.Helper()
-	awaitOK(t, m.ip, func() error {
+	wait.NoError(t, m.ip, func() error {
 		r, err := http.Get("http://" + m.ip + ":7947/readyz?verbose")
 		if err != nil {
 			return err
@@ -377,7 +378,7 @@ func draw(t *testing.T, work string) *drawing {
 func (d *drawing) await(t *testing.T, more int64) {
 	t.Helper()
 	before := d.ids.Load()
-	awaitOK(t, "more IDs", func() error {
+	wait.NoError(t, "more IDs", func() error {
 		if n := d.ids.Load() - before; n < more {
 			return fmt.Errorf("%d", n)
 		}
@@ -497,18 +498,4 @@ func lose(t *testing.T, work string, machines []*machine, c *drawing, guide page
 		m.awaitReadyz(t, http.StatusOK, "")
 	}
 	c.await(t, 1000)
-}
-
-// awaitOK waits until f returns nil.
-func awaitOK(t *testing.T, what string, f func() error) {
-	t.Helper()
-	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Since(began) > 2*time.Minute {
-			t.Fatalf("not within two minutes: %s: %v", what, err)
-		}
-	}
 }

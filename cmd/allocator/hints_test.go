@@ -12,24 +12,25 @@ import (
 // An error names its own cause, and what to do about that.
 func TestErrorsNameTheirCause(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
-	defer web.Close()
+	t.Cleanup(web.Close)
 	addr := web.Listener.Addr().String()
 	for name, c := range map[string]struct {
 		args      string
 		code      int
 		want, not string
 	}{
-		"an HTTP port":            {"get --timeout 5s --addr " + addr, cli.ExitUnavailable, "Give the gRPC port of the node", "TLS"},
+		"an HTTP port":            {"get --timeout 20s --addr " + addr, cli.ExitUnavailable, "Give the gRPC port of the node", "TLS"},
 		"a port that is none":     {"get --addr 127.0.0.1:99999", cli.ExitUsage, "there is no port \"99999\"", "No node answers"},
 		"an epoch to come":        {"init --epoch 2200-01-01T00:00:00Z --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "the epoch 2200-01-01T00:00:00Z is in the future", "does not answer"},
 		"a layout that has ended": {"init --layout baidu --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "set a later epoch for a new space", "does not answer"},
 		"above the clock":         {"init --layout twitter --above 9000000000000000000 --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "ahead of the clock, and at most 10m0s is waited for", "does not answer"},
 		"above other bits":        {"init --layout js53 --above 1541815603606036480 --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "more than the 53 bits of layout js53", "does not answer"},
 		"above no ID":             {"init --above 01KATESTX --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "write it in decimal", "does not answer"},
-		"no etcd":                 {"init --timeout 1s --etcd.endpoints http://127.0.0.1:1", cli.ExitUnavailable, "connection refused", "firewall"},
-		"an etcd that is none":    {"init --timeout 1s --etcd.endpoints " + web.URL, cli.ExitUnavailable, "an HTTP/1.1 server answers", "firewall"},
+		"no etcd":                 {"init --timeout 5s --etcd.endpoints http://127.0.0.1:1", cli.ExitUnavailable, "connection refused", "firewall"},
+		"an etcd that is none":    {"init --timeout 5s --etcd.endpoints " + web.URL, cli.ExitUnavailable, "an HTTP/1.1 server answers", "firewall"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			code, _, stderr := allocator(strings.Fields(c.args)...)
 			if code != c.code || !strings.Contains(stderr, c.want) || strings.Contains(stderr, c.not) {
 				t.Errorf("exit code %d: %s", code, stderr)

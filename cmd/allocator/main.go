@@ -26,14 +26,8 @@ func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		<-signals
-		cancel()
-		interrupted := time.Now()
-		for s := range signals {
-			if s == os.Interrupt && time.Since(interrupted) > echo {
-				os.Exit(cli.ExitInterrupted) // at once: the lease runs out by itself
-			}
-		}
+		untilForced(signals, cancel)
+		os.Exit(cli.ExitInterrupted) // at once: the lease runs out by itself
 	}()
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())
 	os.Exit(code)
@@ -42,6 +36,18 @@ func main() {
 // echo is for how long a second signal counts as the first: supervisors such as
 // timeout(1) send it to the process and to its group.
 const echo = 200 * time.Millisecond
+
+// untilForced calls stop at the first signal, and returns at an interrupt after that.
+func untilForced(signals <-chan os.Signal, stop func()) {
+	<-signals
+	first := time.Now()
+	stop()
+	for s := range signals {
+		if s == os.Interrupt && time.Since(first) > echo {
+			return
+		}
+	}
+}
 
 // version is set by release builds: -ldflags "-X main.version=v1.2.3".
 var version string

@@ -21,9 +21,10 @@ func allocator(args ...string) (code int, stdout, stderr string) {
 // A node that is there and says nothing costs its share of the time, once: the
 // blocks after it are asked of whoever answered.
 func TestSilentNodeIsPassedOver(t *testing.T) {
+	t.Parallel()
 	silent, silentAddr := nodestub.Start(t, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 	good, goodAddr := nodestub.Start(t, nodestub.Answering)
-	code, out, errs := allocator("get", "25000", "--timeout", "4s", "--addr", silentAddr+","+goodAddr)
+	code, out, errs := allocator("get", "25000", "--timeout", "20s", "--addr", silentAddr+","+goodAddr)
 	if code != cli.ExitOK || strings.Count(out, "\n") != 25_000 || errs != "" {
 		t.Fatalf("exit code %d, %d lines, stderr %q", code, strings.Count(out, "\n"), errs)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
@@ -27,7 +29,8 @@ func (d *testCluster) serve(name string, settings ...string) process {
 	d.Helper()
 	cmd := exec.Command("allocator", append([]string{"serve", "--etcd.endpoints", d.etcd.Endpoint(), "--node.name", name,
 		"--listen.grpc", "127.0.0.1:0", "--listen.http", "", "--listen.admin", "", "--listen.gossip", "127.0.0.1:0",
-		"--lease.window", "20s", "--lease.extend-every", "1s", "--lease.call-timeout", "500ms", "--lease.ttl", "6s", "--lease.keepalive", "1s", "--lease.reload-every", "1s",
+		"--lease.window", testWindow.String(), "--lease.extend-every", extendEvery.String(), "--lease.call-timeout", callTimeout.String(),
+		"--lease.ttl", "6s", "--lease.keepalive", "1s", "--lease.reload-every", "1s",
 		"--log.format", "json"}, settings...)...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -75,23 +78,20 @@ func (d *testCluster) serve(name string, settings ...string) process {
 func (d *testCluster) eventually(code int, args []string, patterns ...string) {
 	d.Helper()
 	if args[0] == "doctor" {
-		args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", "20s", "--lease.extend-every", "1s")
+		args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", testWindow.String(), "--lease.extend-every", extendEvery.String())
 	}
-	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+	wait.NoError(d, "allocator "+strings.Join(args, " "), func() error {
 		got, out, stderr := allocator(args...)
-		missing := ""
 		for _, p := range patterns {
 			if !regexp.MustCompile("(?m)" + p).MatchString(out) {
-				missing = p
+				return fmt.Errorf("exit code %d; no %q in\n%s%s", got, p, out, stderr)
 			}
 		}
-		switch {
-		case missing == "" && got == code:
-			return
-		case time.Since(began) > patience/4:
-			d.Fatalf("allocator %s: exit code %d, want %d; no %q in\n%s%s", strings.Join(args, " "), got, code, missing, out, stderr)
+		if got != code {
+			return fmt.Errorf("exit code %d, want %d:\n%s%s", got, code, out, stderr)
 		}
-	}
+		return nil
+	})
 }
 
 // What operators look at shows two nodes of one name, a node that is paused, and an outage

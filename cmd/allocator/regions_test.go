@@ -12,6 +12,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -47,7 +48,7 @@ func nodeOf(t *testing.T, args ...string) string {
 		}
 	})
 	addr := ""
-	awaitOK(t, "ready", func() error {
+	wait.NoError(t, "ready", func() error {
 		select {
 		case code := <-ended:
 			ended <- code
@@ -171,7 +172,7 @@ func TestHighSIDs(t *testing.T) {
 	}
 	a := nodeOf(t, append([]string{"serve", "--node.name", "a"}, space...)...)
 	nodeOf(t, append([]string{"serve", "--node.name", "b"}, space...)...)
-	awaitOK(t, "each has heard of the other's sid", func() error {
+	wait.NoError(t, "each has heard of the other's sid", func() error {
 		_, out, errs := allocator("status", "--addr", a, "--format", "json")
 		if strings.Contains(out, `"pool_size":2,"pool_sids":"4194302-4194303",`) &&
 			strings.Contains(out, `"clock":{"verdict":"open","sid":4194302,"fresh":true`) && strings.Contains(out, `"clock":{"verdict":"open","sid":4194303,"fresh":true`) {

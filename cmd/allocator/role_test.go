@@ -16,6 +16,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/devetcd"
 )
@@ -126,7 +127,7 @@ func (d *testCluster) works() {
 	}
 	// Watches bring the new era to the nodes: they give their sids back and go on in it.
 	for _, m := range []*member{a, b} {
-		d.await(m.name+" goes on in the new era", func() bool {
+		wait.Until(d, m.name+" goes on in the new era", func() bool {
 			var out strings.Builder
 			return run(d.Context(), []string{"status", "--addr", m.Addresses().GRPC}, strings.NewReader(""), &out, &out, nil) == 0 && strings.Contains(out.String(), ", era 2\n")
 		})
