@@ -305,9 +305,8 @@ func TestConfig(t *testing.T) {
 	if _, err := worker.Open(t.Context(), worker.Config{Client: client.Options{Targets: []string{"nowhere"}}}); err == nil || !strings.Contains(err.Error(), "not host:port") {
 		t.Errorf("a wrong target: %v", err)
 	}
-	began := time.Now()
 	_, err := worker.Open(t.Context(), worker.Config{Client: to, OpenTimeout: 100 * time.Millisecond})
-	if !errors.Is(err, client.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 10*time.Second {
+	if !errors.Is(err, client.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("nobody there: %v", err)
 	}
 }

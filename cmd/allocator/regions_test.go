@@ -134,7 +134,7 @@ func TestSeveralRegions(t *testing.T) {
 	}
 	does(cli.ExitOK, "layout twitter, sids 256-511 of 1024, epoch", "status", "--addr", nodes[1])
 	does(cli.ExitOK, "1 node; 1 of 256 sids held", "status", "--addr", nodes[1])
-	does(cli.ExitOK, "layout twitter, sids 0-255 of 1024, epoch", "doctor", "--etcd.endpoints", eu, "--layout", "twitter")
+	does(cli.ExitOK, "layout twitter, sids 0-255 of 1024, epoch", "doctor", "--etcd.endpoints", eu, "--layout", "twitter", "--lease.call-timeout", "10s")
 
 	// The mistakes.
 	regions(nodes[0], nodes[0])

@@ -11,6 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 func dial(t *testing.T, s *Server) *clientv3.Client {
@@ -24,7 +26,7 @@ func dial(t *testing.T, s *Server) *clientv3.Client {
 }
 
 func TestRestartKeepsDataAndAddress(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Most)
 	defer cancel()
 	s, err := Start(ctx, Config{NoSync: true})
 	if err != nil {
@@ -50,7 +52,7 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 	began := time.Now()
 	s.Stop()
 	s.Stop()
-	if took := time.Since(began); took > 30*time.Second { // the watch itself lasts for a minute
+	if took := time.Since(began); took > wait.Most { // the watch itself lasts as long as ctx
 		t.Errorf("stop with an open watch took %v, want it not to wait for the watch", took)
 	}
 	if s.Failed() != nil {

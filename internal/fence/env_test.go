@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 // env is a database, of which each test has a schema.
@@ -193,20 +194,10 @@ func (m *move) end() {
 		if err != nil {
 			m.Fatal(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(wait.Most):
 		holders, err := m.Holders(m.Context())
 		m.Fatalf("the move has not ended; holders now: %v, %v", holders, err)
 	}
 }
 
 func (f *fixture) moveTo(id int64) { f.Helper(); f.begin(id).end() }
-
-// eventually waits until something is so.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after 30 s not: %s", what)
-		}
-	}
-}

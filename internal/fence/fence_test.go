@@ -15,6 +15,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 const plain = `CREATE TABLE events (id bigint PRIMARY KEY, note text)`
@@ -243,7 +244,7 @@ func copyIn(t *testing.T, e env) {
 		copied <- err
 	}()
 	_, _ = io.WriteString(in, "5\n6\n")
-	eventually(t, "COPY has its lock", func() bool {
+	wait.Until(t, "COPY has its lock", func() bool {
 		holders, err := f.Holders(t.Context())
 		return err == nil && len(holders) == 1
 	})
@@ -296,15 +297,15 @@ func replica(t *testing.T, e env) {
 	w.exec(fmt.Sprintf(`CREATE SUBSCRIPTION fence CONNECTION 'host=%s user=test dbname=publisher' PUBLICATION all_events
 		WITH (create_slot = false, copy_data = false, slot_name = 'fence')`, strings.SplitN(e.url, "host=", 2)[1]))
 	p.exec(`INSERT INTO events VALUES (20)`)
-	eventually(t, "a row arrives", func() bool { return w.read(`SELECT count(*) FROM events`)[0] == 1 })
+	wait.Until(t, "a row arrives", func() bool { return w.read(`SELECT count(*) FROM events`)[0] == 1 })
 	p.exec(`INSERT INTO events VALUES (5)`)
-	eventually(t, "a late row is refused", func() bool {
+	wait.Until(t, "a late row is refused", func() bool {
 		return w.read(`SELECT apply_error_count FROM pg_stat_subscription_stats`)[0] > 0
 	})
 	f.moveTo(30)
 	f.complete(20)
 	w.exec(`ALTER SUBSCRIPTION fence DISABLE; ALTER SUBSCRIPTION fence SET (slot_name = NONE); DROP SUBSCRIPTION fence`)
-	eventually(t, "the slot is free", func() bool {
+	wait.Until(t, "the slot is free", func() bool {
 		_, err := p.Exec(t.Context(), `SELECT pg_drop_replication_slot('fence')`)
 		return err == nil
 	})
@@ -484,13 +485,10 @@ func deadMover(t *testing.T, e env) {
 	})
 	stop := running(t, movers)
 	moved := false
-	for late := time.Now().Add(time.Minute); !moved; time.Sleep(time.Millisecond) {
-		movers.Stats(func(_ *Table, s Stats) {
-			if moved = s.Moves > 0; time.Now().After(late) {
-				t.Fatalf("it does not move: %+v", s)
-			}
-		})
-	}
+	wait.Until(t, "it moves", func() bool {
+		movers.Stats(func(_ *Table, s Stats) { moved = s.Moves > 0 })
+		return moved
+	})
 	stop()
 	if _, err := f.Raise(t.Context(), "next", at(30)); err != nil {
 		t.Errorf("after a mover was stopped: %v", err)
@@ -783,13 +781,13 @@ func TestStandby(t *testing.T) {
 	past := func(lsn string) bool {
 		return r.read(fmt.Sprintf(`SELECT (pg_last_wal_replay_lsn() >= '%s')::int`, lsn))[0] == 1
 	}
-	eventually(t, "the standby is past the LSN", func() bool { return past(st.ReadableLSN) })
+	wait.Until(t, "the standby is past the LSN", func() bool { return past(st.ReadableLSN) })
 	view := `SELECT id FROM ` + f.View() + ` ORDER BY id`
-	eventually(t, "the view has its rows", func() bool { return len(r.read(view)) == 1 })
+	wait.Until(t, "the view has its rows", func() bool { return len(r.read(view)) == 1 })
 
 	// A standby that is paused lacks the rows, and its view ends before them.
 	r.exec(`SELECT pg_wal_replay_pause()`)
-	eventually(t, "replay is paused", func() bool {
+	wait.Until(t, "replay is paused", func() bool {
 		return r.read(`SELECT (pg_get_wal_replay_pause_state() = 'paused')::int`)[0] == 1
 	})
 	w.exec(`INSERT INTO events VALUES (16)`)
@@ -801,11 +799,11 @@ func TestStandby(t *testing.T) {
 		t.Errorf("the view of the standby has %v", got)
 	}
 	r.exec(`SELECT pg_wal_replay_resume()`)
-	eventually(t, "the standby goes on", func() bool { return past(st.ReadableLSN) })
+	wait.Until(t, "the standby goes on", func() bool { return past(st.ReadableLSN) })
 	if n := len(r.read(fmt.Sprintf(`SELECT id FROM %s WHERE id < %s`, f, st.Readable))); n != 3 {
 		t.Errorf("past the LSN the standby has %d of 3 rows", n)
 	}
-	eventually(t, "its view follows", func() bool { return len(r.read(view)) == 3 })
+	wait.Until(t, "its view follows", func() bool { return len(r.read(view)) == 3 })
 }
 
 // TestFailover: a mover that was stopped in a move goes on with a server that took over, and that the
@@ -819,12 +817,12 @@ func TestFailover(t *testing.T) {
 	lsn := f.session().read(`SELECT pg_current_wal_lsn() - '0/0'`)[0]
 	next := s.Standby(t)
 	r := connect(t, next.URL())
-	eventually(t, "the standby has the first move", func() bool {
+	wait.Until(t, "the standby has the first move", func() bool {
 		return r.read(`SELECT pg_last_wal_replay_lsn() - '0/0'`)[0] >= lsn
 	})
 	r.exec(`ALTER SYSTEM SET primary_conninfo = ''`)
 	r.exec(`SELECT pg_reload_conf()`)
-	eventually(t, "the standby receives nothing", func() bool {
+	wait.Until(t, "the standby receives nothing", func() bool {
 		return r.read(`SELECT count(*) FROM pg_stat_wal_receiver`)[0] == 0
 	})
 
@@ -861,7 +859,7 @@ func TestSynchronousStandby(t *testing.T) {
 	f := e.fenced(t, plain)
 	r := connect(t, s.Standby(t).URL())
 	receiver := int64(0)
-	eventually(t, "the standby receives", func() bool {
+	wait.Until(t, "the standby receives", func() bool {
 		pids := r.read(`SELECT pid FROM pg_stat_wal_receiver WHERE status = 'streaming'`)
 		if len(pids) == 1 {
 			receiver = pids[0]
@@ -871,7 +869,7 @@ func TestSynchronousStandby(t *testing.T) {
 	w, look := f.session(), f.session()
 	look.exec(`ALTER SYSTEM SET synchronous_standby_names = '*'`)
 	look.exec(`SELECT pg_reload_conf()`)
-	eventually(t, "the standby is synchronous", func() bool {
+	wait.Until(t, "the standby is synchronous", func() bool {
 		return look.read(`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`)[0] == 1
 	})
 	if err := syscall.Kill(int(receiver), syscall.SIGSTOP); err != nil {
@@ -885,7 +883,7 @@ func TestSynchronousStandby(t *testing.T) {
 		_, err := w.Exec(t.Context(), `COMMIT`)
 		committed <- err
 	}()
-	eventually(t, "the commit waits for the standby", func() bool {
+	wait.Until(t, "the commit waits for the standby", func() bool {
 		return look.read(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)[0] == 1
 	})
 	f.Table.db = open(t, f.url+"&synchronous_commit=local")
@@ -918,7 +916,7 @@ func TestCrash(t *testing.T) {
 	if err := syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server is back", func() bool {
+	wait.Until(t, "the server is back", func() bool {
 		c, err := pgx.Connect(t.Context(), f.url)
 		if err != nil {
 			return false

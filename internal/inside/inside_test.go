@@ -24,6 +24,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -50,7 +51,7 @@ func TestClusterOf(t *testing.T) {
 
 // A member that waits for others ends its waiting when a restore was prepared, and takes it over.
 func TestDecidePrepared(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
 	d := Dir(t.TempDir())
 	i := &Inside{
@@ -216,7 +217,7 @@ func TestUpWritesFirst(t *testing.T) {
 
 // A member that waited and is silent now has begun: it closes the port at which it waited before etcd opens it.
 func TestDecideSilentAfterWaiting(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
 	l, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/loopback"
@@ -102,11 +103,12 @@ func (m machines) start(i, at int, join ...string) *node {
 // await waits until the node says that something is so.
 func (n *node) await(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !so(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: %s: %+v\n%s", n.host, what, n.Health(), n.log)
+	wait.NoError(t, n.host+": "+what, func() error {
+		if so() {
+			return nil
 		}
-	}
+		return fmt.Errorf("%+v\n%s", n.Health(), n.log)
+	})
 }
 
 // voters waits until so many members vote and answer.
@@ -126,7 +128,7 @@ func (n *node) logged(t *testing.T, text string) {
 // with calls the member of the node.
 func (n *node) with(t *testing.T, f func(context.Context, *clientv3.Client) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
 	c, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{n.cfg.Etcd.ClientURL(n.host)}})
 	if err != nil {

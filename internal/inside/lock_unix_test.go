@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
@@ -78,7 +79,7 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(3*lockPause, func() { _ = f.Close() })
-	release, _, err = hold(d.etcdLock(), time.Second)
+	release, _, err = hold(d.etcdLock(), wait.Most)
 	if err != nil {
 		t.Fatalf("while another asks: %v", err)
 	}
@@ -157,7 +158,7 @@ func TestMain(m *testing.M) {
 	var err error
 	if os.Getenv(serves) != "" {
 		err = Serve(ctx, d)
-	} else if _, _, err = hold(d.etcdLock(), time.Second); err == nil {
+	} else if _, _, err = hold(d.etcdLock(), wait.Most); err == nil {
 		<-ctx.Done()
 	}
 	if err != nil {

@@ -54,9 +54,15 @@ func TestBenchFinds(t *testing.T) {
 		"twice": func() int64 { return 1<<60 + n.Add(1)/2 },
 		"lower": func() int64 { return 1<<60 - n.Add(1) },
 	} {
-		code, out, stderr := benchAgainst(t, func(w http.ResponseWriter, _ *http.Request) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var asked atomic.Int64
+		code, out, stderr := benchUntil(ctx, func(w http.ResponseWriter, _ *http.Request) {
+			if asked.Add(1) == 100 {
+				cancel()
+			}
 			fmt.Fprintln(w, flake.ID(next()))
-		}, "--for", "200ms", "--callers", "2")
+		}, "--for", "10m", "--callers", "2")
+		cancel()
 		v := viewOf(t, out)
 		if code != cli.ExitInvalid || !strings.Contains(stderr, "not sound") || v.Check.Duplicates+v.Check.OutOfOrder == 0 ||
 			name == "twice" && v.Check.Duplicates == 0 || name == "lower" && v.Check.Duplicates != 0 {
@@ -120,12 +126,12 @@ func TestBenchRefused(t *testing.T) {
 	code, out, stderr := benchAgainst(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprint(w, `{"reason":"NO_SID","detail":"none"}`)
-	}, "--for", "100ms", "--callers", "3")
+	}, "--for", "1s", "--callers", "3")
 	v := viewOf(t, out)
 	if code != cli.ExitInvalid || v.Refused["NO_SID"] == 0 || v.Requests != 0 || len(v.LatencyNs) != 0 || !strings.Contains(stderr, "all requests were refused") {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)
 	}
-	code, out, stderr = benchAgainst(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }, "--for", "100ms", "--callers", "3")
+	code, out, stderr = benchAgainst(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }, "--for", "1s", "--callers", "3")
 	if v := viewOf(t, out); code != cli.ExitUnavailable || v.Failed == 0 || v.IDs != 0 {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/devetcd"
@@ -55,7 +56,7 @@ func TestDataDirInUse(t *testing.T) {
 		if code != cli.ExitInvalid || !strings.Contains(stderr.String(), "--data-dir "+dir+" is in use") {
 			t.Errorf("exit code %d: %s", code, stderr.String())
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(wait.Most):
 		t.Error("still waiting")
 	}
 	_ = other.Close()
