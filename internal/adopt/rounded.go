@@ -17,9 +17,9 @@ import (
 // rounding counts the IDs of a sample that look rounded in one way, beside what chance gives.
 type rounding struct {
 	could    int64   // IDs long enough to be rounded
-	rounded  int64   // those that look so
-	expected float64 // how many of them would look so by chance
-	unlikely float64 // how improbable they are together, as a power of two
+	rounded  int64   // IDs that look rounded
+	expected float64 // IDs that would look rounded by chance
+	unlikely float64 // the chance that all of rounded do, as 2^-unlikely
 }
 
 // add takes an ID. By chance one in 2^unlikely looks rounded.
@@ -66,16 +66,18 @@ func (r *roundings) add(id flake.ID) {
 // where the sid is low, and nobody has said which sids there are.
 func (r *roundings) why(low, said bool) string {
 	text := func(way rounding, look, who string) string {
-		return fmt.Sprintf("%d of %d IDs %s: they passed through %s, which changes sids", way.rounded, way.could, look, who)
+		return fmt.Sprintf("%d of %d IDs %s: they passed through %s, which changes sids",
+			way.rounded, way.could, look, who)
 	}
 	switch sheet := r.sheet.sure(); {
 	case sheet && r.sheet.rounded*2 > r.script.rounded: // What a spreadsheet wrote needs few digits too.
 		return text(r.sheet, "have no more than 15 significant digits", "a spreadsheet")
 	case sheet, r.script.sure():
-		return text(r.script, "have no more digits than JavaScript and jq keep", "a program that keeps numbers as doubles")
+		return text(r.script, "have no more digits than JavaScript and jq keep",
+			"a program that keeps numbers as doubles")
 	case low && !said && r.double.sure():
-		return text(r.double, "are values of floating-point numbers", "a program or column that keeps numbers as doubles") +
-			" (if the sids are right, name them with --sids)"
+		return text(r.double, "are values of floating-point numbers",
+			"a program or column that keeps numbers as doubles (if the sids are right, name them with --sids)")
 	}
 	return ""
 }
