@@ -324,7 +324,7 @@ chart-test: chart-files-current ## the Helm chart through Helm 3 and 4, helm-uni
 	@$(MAKE) --no-print-directory monitoring-test
 
 .PHONY: kube-test
-kube-test: ## the chart in a real Kubernetes, built here: 10 minutes, the first time 20; KUBE_ARGS='--only simulated'
+kube-test: ## the chart in a real Kubernetes, built here: 10 minutes, the first time 20; KUBE_ARGS='--only objects'
 	@mkdir -p $(BIN)/kube
 	cd chaos/kube && CGO_ENABLED=0 nice -n 10 $(GO) build -trimpath -p 2 -o ../../$(BIN)/kube/kubetest .
 	$(BIN)/kube/kubetest --root . $(KUBE_ARGS)

@@ -21,7 +21,8 @@ var helms = []struct{ name, path, version string }{
 }
 
 // The programs of Kubernetes, tools of this module.
-var kubePrograms = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"}
+var kubePrograms = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet",
+	"kubectl"}
 
 // buildAll builds the programs that are not built yet. Those of Kubernetes and Helm
 // are kept with their versions, so that a second run builds only our own.

@@ -9,15 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -38,17 +34,14 @@ type cluster struct {
 	ca     *authority
 	server string // URL of the API server
 
-	kube     kubernetes.Interface
-	objects  dynamic.Interface
-	mapper   *restmapper.DeferredDiscoveryRESTMapper
-	warnings *warnings
+	kube kubernetes.Interface
 }
 
 // startCluster starts etcd, the API server, the controllers and the scheduler, and
 // waits until they answer. The caller has to stop the cluster, also after an error.
 func startCluster(ctx context.Context, s settings, r *report) (*cluster, error) {
 	r.part("control plane")
-	c := &cluster{s: s, ps: &processes{dir: s.dir}, warnings: &warnings{}}
+	c := &cluster{s: s, ps: &processes{dir: s.dir}}
 	ok := r.run(ctx, "etcd, kube-apiserver, kube-controller-manager and kube-scheduler start and are healthy",
 		3*time.Minute, c.start)
 	if !ok {
@@ -120,14 +113,10 @@ func (c *cluster) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst, config.Timeout, config.WarningHandler = 200, 400, 30*time.Second, c.warnings
+	config.QPS, config.Burst, config.Timeout = 200, 400, 30*time.Second
 	if c.kube, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	if c.objects, err = dynamic.NewForConfig(config); err != nil {
-		return err
-	}
-	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.kube.Discovery()))
 	if err := until(ctx, 2*time.Minute, func(ctx context.Context) error {
 		if err := c.ps.ended(); err != nil {
 			return err
@@ -208,27 +197,6 @@ func freePorts(n int) ([]string, error) {
 		list = append(list, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 	}
 	return list, nil
-}
-
-// warnings keeps the warnings of the API server.
-type warnings struct {
-	mu   sync.Mutex // guards list
-	list []string
-}
-
-func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.list = append(w.list, text)
-}
-
-// take returns the warnings since the last call.
-func (w *warnings) take() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	list := w.list
-	w.list = nil
-	return list
 }
 
 // write writes a file into the directory of the run and returns its path.

@@ -1,24 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -71,113 +63,80 @@ func (r release) upgrade(ctx context.Context, args ...string) (string, error) {
 	return r.run(ctx, append([]string{"upgrade", r.name, r.c.chart(), "--wait", "--timeout=4m"}, args...)...)
 }
 
-// render returns the objects of the chart as helm would send them.
-func (r release) render(ctx context.Context, args ...string) ([]*unstructured.Unstructured, error) {
-	v, err := r.c.kube.Discovery().ServerVersion()
-	if err != nil {
-		return nil, err
-	}
-	out, err := r.run(ctx,
-		append([]string{"template", r.name, r.c.chart(), "--kube-version=" + v.GitVersion}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	return decode(out)
-}
-
-// decode reads objects in YAML.
-func decode(text string) ([]*unstructured.Unstructured, error) {
-	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(text)), 4096)
-	var list []*unstructured.Unstructured
-	for {
-		o := &unstructured.Unstructured{}
-		err := d.Decode(&o.Object)
-		if errors.Is(err, io.EOF) {
-			return list, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(o.Object) > 0 {
-			list = append(list, o)
-		}
-	}
-}
-
-// of is the client for objects like o.
-func (c *cluster) of(o *unstructured.Unstructured, namespace string) (dynamic.ResourceInterface, error) {
-	gvk := o.GroupVersionKind()
-	m, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	if err != nil {
-		// The kind may be served soon: the next call has to ask the server again.
-		c.mapper.Reset()
-		return nil, err
-	}
-	if m.Scope.Name() == "root" {
-		return c.objects.Resource(m.Resource), nil
-	}
-	if o.GetNamespace() != "" {
-		namespace = o.GetNamespace()
-	}
-	return c.objects.Resource(m.Resource).Namespace(namespace), nil
-}
-
-// accept has the API server check an object in a dry run: created, as Helm 3 does,
-// and applied, as Helm 4 does. Unknown and repeated fields are errors, and so are
-// warnings.
-func (c *cluster) accept(ctx context.Context, o *unstructured.Unstructured, namespace string) error {
-	name := o.GetKind() + " " + o.GetName()
-	client, err := c.of(o, namespace)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	c.warnings.take()
-	dry := []string{metav1.DryRunAll}
-	_, err = client.Create(ctx, o, metav1.CreateOptions{DryRun: dry, FieldValidation: metav1.FieldValidationStrict})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create %s: %w", name, err)
-	}
-	b, err := o.MarshalJSON()
+// accepted has the API server check the objects of every values file of the chart, by each major of
+// Helm, in a dry run. An unknown or repeated field is an error, and so is a warning.
+func (c *cluster) accepted(ctx context.Context) error {
+	files, err := filepath.Glob(filepath.Join(c.chart(), "ci", "*-values.yaml"))
 	if err != nil {
 		return err
 	}
-	force := true
-	if _, err := client.Patch(ctx, o.GetName(), types.ApplyPatchType, b,
-		metav1.PatchOptions{
-			DryRun:          dry,
-			FieldValidation: metav1.FieldValidationStrict,
-			FieldManager:    "kubetest",
-			Force:           &force,
-		}); err != nil {
-		return fmt.Errorf("apply %s: %w", name, err)
+	const namespace = "accepted"
+	// One of the files names another namespace.
+	if err := errors.Join(c.namespace(ctx, namespace), c.namespace(ctx, "elsewhere")); err != nil {
+		return err
 	}
-	// Servers before 1.34 have no other name for it.
-	old := func(w string) bool { return strings.Contains(w, `"PreferClose" is deprecated`) }
-	if list := slices.DeleteFunc(c.warnings.take(), old); len(list) > 0 {
-		return fmt.Errorf("%s: the API server warns: %s", name, strings.Join(list, "; "))
+	for _, h := range helms {
+		rel := release{c: c, helm: h.name, namespace: namespace, name: full}
+		// This shows that the check can fail.
+		if err := rel.apply(ctx, "-f", files[0], "--set-json",
+			`extraObjects=[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"datum":{}}]`); err == nil ||
+			!strings.Contains(err.Error(), "datum") {
+			return fmt.Errorf("an unknown field: got %v, want that it is refused", err)
+		}
+		if err := rel.apply(ctx, "-f", files[0], "--set", "podSecurityContext.runAsNonRoot=false"); err == nil ||
+			!strings.Contains(err.Error(), "would violate PodSecurity") {
+			return fmt.Errorf("pods that are not restricted: got %v, want a warning", err)
+		}
+		for _, f := range files {
+			if err := rel.apply(ctx, "-f", f); err != nil {
+				return fmt.Errorf("%s, %s: %w", h.name, filepath.Base(f), err)
+			}
+		}
 	}
 	return nil
 }
 
-// create creates the objects of a file of testdata.
-func (c *cluster) create(ctx context.Context, file, namespace string) error {
-	b, err := os.ReadFile(filepath.Join(c.s.root, "chaos/kube/testdata", file))
+// foreign are kinds that operators install. The server does not know them, so they are left out.
+var foreign = []string{"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCRoute"}
+
+// apply applies what helm renders in a dry run.
+func (r release) apply(ctx context.Context, args ...string) error {
+	v, err := r.c.kube.Discovery().ServerVersion()
 	if err != nil {
 		return err
 	}
-	list, err := decode(string(b))
+	objects, err := r.run(ctx,
+		append([]string{"template", r.name, r.c.chart(), "--skip-tests", "--kube-version=" + v.GitVersion}, args...)...)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return err
 	}
-	for _, o := range list {
-		client, err := c.of(o, namespace)
-		if err != nil {
-			return err
+	file, err := r.c.write("rendered.yaml", objects)
+	if err != nil {
+		return err
+	}
+	out, err := output(ctx, "env", "HOME="+r.c.ca.path("kubectl"), filepath.Join(r.c.s.bin, "kubectl"),
+		"--kubeconfig="+r.c.ca.path("admin.kubeconfig"),
+		"apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename="+file)
+	want, applied := 0, 0
+	for line := range strings.Lines(objects) {
+		if kind, ok := strings.CutPrefix(strings.TrimSpace(line), "kind: "); ok && line[0] != ' ' &&
+			!slices.Contains(foreign, kind) {
+			want++
 		}
-		if _, err := client.Create(ctx, o,
-			metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
-			return fmt.Errorf("%s: %s %s: %w", file, o.GetKind(), o.GetName(), err)
+	}
+	var odd []string
+	for line := range strings.Lines(out) {
+		switch {
+		case strings.Contains(line, "serverside-applied"):
+			applied++
+		case strings.Contains(line, "no matches for kind"), strings.Contains(line, "ensure CRDs are installed first"),
+			strings.Contains(line, `"PreferClose" is deprecated`): // Servers before 1.34 have no other name for it.
+		case strings.TrimSpace(line) != "":
+			odd = append(odd, line)
 		}
+	}
+	if len(odd) > 0 || applied == 0 || applied != want {
+		return fmt.Errorf("%d of %d objects are accepted: %v: %s", applied, want, err, strings.Join(odd, ""))
 	}
 	return nil
 }

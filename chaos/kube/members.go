@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -342,11 +343,19 @@ func (t *memberCases) refuse(ctx context.Context) error {
 	})
 }
 
-// storage creates the class of volumes, if another part has not.
+// storage creates the class of volumes, if another part has not. Nothing makes volumes of it.
 func (c *cluster) storage(ctx context.Context) error {
-	_, err := c.kube.StorageV1().StorageClasses().Get(ctx, "local", metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return c.create(ctx, "cluster.yaml", "")
+	bind := storagev1.VolumeBindingImmediate
+	_, err := c.kube.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "local",
+			Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"},
+		},
+		Provisioner:       "kubernetes.io/no-provisioner",
+		VolumeBindingMode: &bind,
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
 	}
 	return err
 }

@@ -15,11 +15,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// imageUser is the uid of the images.
-const imageUser = 65532
+const (
+	// caseLimit bounds one step.
+	caseLimit = 5 * time.Minute
+	// full is the name of the chart's objects in a release of this name.
+	full = "allocator"
+	// imageUser is the uid of the images.
+	imageUser = 65532
+)
 
 // realPart installs the chart where its pods run.
 func realPart(ctx context.Context, c *cluster, r *report) error {
@@ -139,11 +146,6 @@ func (t *realCases) install(ctx context.Context) error {
 		return err
 	}
 	if err := t.c.storage(ctx); err != nil {
-		return err
-	}
-	// Claims of the simulated part have the other volumes, and must not get this one.
-	if err := t.c.kube.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{},
-		metav1.ListOptions{}); err != nil {
 		return err
 	}
 	if err := errors.Join(t.claim(ctx, "data-allocator-etcd-0", "volume-real"),
@@ -488,7 +490,61 @@ func (t *realCases) afterWipe(ctx context.Context) error {
 	return err
 }
 
+// uninstall returns an error if other objects are left than volume claims, the test's pod and the
+// Secrets that the release never owned.
 func (t *realCases) uninstall(ctx context.Context) error {
-	return (&cases{c: t.c, r: t.r}).uninstall(ctx, t.rel, "PersistentVolumeClaim/data-allocator-etcd-0",
-		"PersistentVolumeClaim/snapshots-"+snapshotsPod, "Pod/allocator-test-draw")
+	want := []string{"PersistentVolumeClaim/data-allocator-etcd-0", "PersistentVolumeClaim/snapshots-" + snapshotsPod,
+		"Pod/allocator-test-draw"}
+	mine, err := t.c.kube.CoreV1().Secrets(t.rel.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, s := range mine.Items {
+		if s.Type != "helm.sh/release.v1" {
+			want = append(want, "Secret/"+s.Name)
+		}
+	}
+	if _, err := t.rel.run(ctx, "uninstall", t.rel.name, "--wait", "--timeout=2m"); err != nil {
+		return err
+	}
+	slices.Sort(want)
+	return until(ctx, time.Minute, func(ctx context.Context) error {
+		list, err := remains(ctx, t.c.kube, t.rel.namespace)
+		if err != nil {
+			return err
+		}
+		slices.Sort(list)
+		if !slices.Equal(list, want) {
+			return fmt.Errorf("%v are left: want %v", list, want)
+		}
+		return nil
+	})
+}
+
+// volumeFor creates a volume for a claim.
+func (c *cluster) volumeFor(ctx context.Context, name, path, namespace, claim string) error {
+	v := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("4Gi")},
+			StorageClassName:              "local",
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: path},
+			},
+			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: namespace, Name: claim},
+		},
+	}
+	_, err := c.kube.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+	return err
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
+		}
+	}
+	return false
 }
