@@ -97,7 +97,8 @@ func (c *cluster) accepted(ctx context.Context) error {
 }
 
 // foreign are kinds that operators install. The server does not know them, so they are left out.
-var foreign = []string{"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCRoute"}
+var foreign = []string{"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute",
+	"GRPCRoute"}
 
 // apply applies what helm renders in a dry run.
 func (r release) apply(ctx context.Context, args ...string) error {
