@@ -14,7 +14,6 @@ import (
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/linear"
 	"github.com/flakelease/allocator/chaos/real/nemesis"
-	"github.com/flakelease/allocator/chaos/real/report"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/internal/audit/spool"
 )
@@ -283,7 +282,7 @@ func (r *runner) finish(res *Results) error {
 		return err
 	}
 	res.print()
-	if err := report.Write(r.dir); err != nil {
+	if err := res.report(r.dir); err != nil {
 		fmt.Fprintf(os.Stderr, "chaos: %v\n", err) // the verdict does not depend on it
 	}
 	if res.Verdict == history.Pass { // data and programs are kept only to find the cause of a failure
@@ -313,11 +312,7 @@ func (res *Results) print() {
 	}
 	fmt.Fprintln(w, "\nFAULT\tINJECTIONS\tVERDICT\tEFFECT OR REASON")
 	for _, f := range res.Faults {
-		because := f.Reason
-		if because == "" && len(f.Injections) > 0 {
-			because = f.Injections[0].Effect
-		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Fault, len(f.Injections), f.Verdict, clip(because, 130))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", f.Fault, len(f.Injections), f.Verdict, clip(f.Because(), 130))
 	}
 	_ = w.Flush()
 	fmt.Println("\nclaims in danger:", res.Danger)
