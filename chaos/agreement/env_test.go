@@ -95,9 +95,7 @@ func runScenario(t *testing.T, f func(env *testEnv)) {
 			stop()
 			<-expiry
 			time.Sleep(30 * time.Second) // for timers of the gossip library
-			for _, v := range env.hist.Check() {
-				t.Error(v)
-			}
+			env.hist.Hold(t)
 			if t.Failed() {
 				for _, m := range env.members {
 					t.Logf("%s\n%s", m, tail(m.log.String(), 6000))

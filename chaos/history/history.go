@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -83,14 +84,102 @@ func (v Violation) Error() string { return v.Claim + ": " + v.Detail }
 // maxShown bounds how many violations of one claim are listed.
 const maxShown = 10
 
-// Check returns the violations found, at most ten of each claim.
+// Check holds the record against the checks of runs of Ops, and returns the violations found, at most ten of each
+// check. Here the observer sees each grant and mark at once, so I3 allows no lag, and marks must rise.
 func (h *History) Check() []Violation {
+	order, intervals, confirmed, final := NewOrder(), NewIntervals(), NewConfirmed(0), NewFinal()
+	order.format, intervals.format, confirmed.format, final.format = h.Format, h.Format, h.Format, h.Format
+	suite := Suite{NewUnique(0, nil), intervals, confirmed, final}
+	h.play(func(op *Op) {
+		suite.Add(op)
+		op.Node = "" // Order by sid would blame a process that holds a sid twice, with another one in between.
+		order.Add(op)
+	})
+	windows := NewReserved() // the order in which the store applied them, whatever the times of calls
+	for _, w := range h.Writes {
+		windows.Add(&Op{Process: Etcd, F: FWindow, Window: &Window{
+			SID: int64(w.SID), Rev: w.Rev, Term: w.Term, Base: int64(w.Base), Ceil: int64(w.Ceil), Released: w.Released,
+		}})
+	}
 	var out []Violation
-	for _, check := range []func() []Violation{h.unique, h.perProcess, h.reserved, h.disjoint, h.final} {
-		found := check()
-		out = append(out, found[:min(len(found), maxShown)]...)
+	for _, r := range append(suite.Finish(), order.Finish(), windows.Finish()) {
+		out = append(out, r.Violations...)
+	}
+	if len(h.Issues) > 0 && len(h.Grants) == 0 {
+		out = append(out, Violation{Claim: "I3", Detail: "IDs were issued, and no window was confirmed"})
+	}
+	for i := 1; i < len(h.Marks); i++ {
+		if a, b := h.Marks[i-1], h.Marks[i]; b.Below < a.Below {
+			detail := fmt.Sprintf("the mark fell from %d to %d", a.Below, b.Below)
+			out = append(out, Violation{Claim: "I9", Detail: detail})
+		}
 	}
 	return out
+}
+
+// play gives add the grants, calls and marks as Ops, in the order of their times. At one time a grant comes before
+// calls, which may use it, and a mark after calls, which may not know it.
+func (h *History) play(add func(*Op)) {
+	type moment struct {
+		at   clock.Mono
+		kind int // 0: grants, 1: calls that begin, 2: calls that end, 3: marks
+		n    int // the index in its list
+	}
+	all := make([]moment, 0, len(h.Grants)+2*len(h.Issues)+len(h.Marks))
+	for n, g := range h.Grants {
+		all = append(all, moment{g.At, 0, n})
+	}
+	for n, i := range h.Issues {
+		all = append(all, moment{i.Begin, 1, n}, moment{i.End, 2, n})
+	}
+	for n, m := range h.Marks {
+		all = append(all, moment{m.At, 3, n})
+	}
+	slices.SortFunc(all, func(a, b moment) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.kind, b.kind), cmp.Compare(a.n, b.n))
+	})
+	var last clock.Mono
+	for _, m := range all {
+		last = m.at
+		op := Op{Time: m.at, Type: Info}
+		switch m.kind {
+		case 0:
+			g := h.Grants[m.n]
+			op.Process, op.F, op.Node, op.Run = Etcd, FWindow, g.Process, g.Process
+			op.Window = &Window{SID: int64(g.SID), Base: int64(g.Base), Ceil: int64(g.Ceil)}
+		case 1, 2:
+			i := h.Issues[m.n]
+			op.Process, op.Type, op.F, op.Node, op.Run = strconv.Itoa(m.n), Invoke, FAllocate, i.Process, i.Process
+			op.Block = Block{i.First, int64(i.Count), i.Stride}
+			if m.kind == 2 {
+				op.Type = OK
+			}
+		default:
+			op.Process, op.F, op.Sample = Sampler, FSample, &Sample{MarkMs: int64(h.Marks[m.n].Below)}
+		}
+		add(&op)
+	}
+	add(&Op{Time: last + 1, Process: Harness, Type: Info, F: FSetup}) // Nothing is confirmed any more.
+}
+
+// T is the part of a testing.TB that fails a test.
+type T interface {
+	Helper()
+	Errorf(format string, args ...any)
+}
+
+// Violated fails a test because a claim of docs/DESIGN.md does not hold, so that the output names the claim.
+func Violated(t T, claim, format string, args ...any) {
+	t.Helper()
+	t.Errorf("%s is violated: %s", claim, fmt.Sprintf(format, args...))
+}
+
+// Hold fails a test for each violation that Check finds.
+func (h *History) Hold(t T) {
+	t.Helper()
+	for _, v := range h.Check() {
+		Violated(t, v.Claim, "%s", v.Detail)
+	}
 }
 
 // IDs returns how many IDs were issued.
@@ -100,163 +189,4 @@ func (h *History) IDs() int {
 		n += i.Count
 	}
 	return n
-}
-
-// unique checks I1. The IDs of a block are of one sid, and all that it can have
-// between First and Last, so two blocks share an ID exactly if they overlap.
-func (h *History) unique() []Violation {
-	issues := slices.Clone(h.Issues)
-	slices.SortFunc(issues, func(a, b Issue) int {
-		return cmp.Or(cmp.Compare(h.Format.SID(a.First), h.Format.SID(b.First)), cmp.Compare(a.First, b.First))
-	})
-	var out []Violation
-	for _, i := range issues {
-		if from, to := h.Format.SID(i.First), h.Format.SID(i.Last()); from != to {
-			out = append(out, Violation{
-				Claim: "I1",
-				Detail: fmt.Sprintf("%s issued %d from %v: they run from sid %d into sid %d",
-					i.Process, i.Count, i.First, from, to),
-			})
-		}
-	}
-	for i := 1; i < len(issues); i++ {
-		a, b := issues[i-1], issues[i]
-		if h.Format.SID(a.First) != h.Format.SID(b.First) {
-			continue
-		}
-		if b.First <= a.Last() {
-			out = append(out, Violation{
-				Claim: "I1",
-				Detail: fmt.Sprintf("%s issued %d from %v, and %s issued %d from %v",
-					a.Process, a.Count, a.First, b.Process, b.Count, b.First),
-			})
-		}
-		if b.Last() < a.Last() {
-			issues[i] = a // a reaches further: the next block is held against it
-		}
-	}
-	return out
-}
-
-// perProcess checks I2 within each process: what was answered before a call
-// began is smaller than what that call got.
-func (h *History) perProcess() []Violation {
-	byProcess := map[string][]Issue{}
-	for _, i := range h.Issues {
-		byProcess[i.Process] = append(byProcess[i.Process], i)
-	}
-	var out []Violation
-	for process, begun := range byProcess {
-		ended := slices.Clone(begun)
-		slices.SortFunc(begun, func(a, b Issue) int { return cmp.Compare(a.Begin, b.Begin) })
-		slices.SortFunc(ended, func(a, b Issue) int { return cmp.Compare(a.End, b.End) })
-		highest, next := flake.ID(-1), 0
-		for _, i := range begun {
-			for ; next < len(ended) && ended[next].End < i.Begin; next++ {
-				highest = max(highest, ended[next].Last())
-			}
-			if i.First <= highest {
-				out = append(out, Violation{
-					Claim: "I2",
-					Detail: fmt.Sprintf("%s had answered %v before the call that got %v",
-						process, highest, i.First),
-				})
-			}
-		}
-	}
-	return out
-}
-
-// reserved checks I3: each millisecond of an issue's units of time lies in windows that had been
-// confirmed to its process when the call returned.
-func (h *History) reserved() []Violation {
-	type key struct {
-		process string
-		sid     flake.SID
-	}
-	granted := map[key][]Grant{}
-	for _, g := range h.Grants {
-		k := key{g.Process, g.SID}
-		granted[k] = append(granted[k], g)
-	}
-	for _, gs := range granted {
-		slices.SortFunc(gs, func(a, b Grant) int { return cmp.Compare(a.Base, b.Base) })
-	}
-	var out []Violation
-	for _, i := range h.Issues {
-		from := clock.Millis(h.Format.UnixMilli(i.First))
-		to := clock.Millis(h.Format.UnixMilli(i.Last()) + h.Format.Layout.Unit() - 1)
-		sid := h.Format.SID(i.First)
-		need := from // the first millisecond not yet found covered
-		for _, g := range granted[key{i.Process, sid}] {
-			if g.At <= i.End && g.Base <= need && need < g.Ceil {
-				need = g.Ceil
-			}
-		}
-		if need <= to {
-			out = append(out, Violation{
-				Claim: "I3",
-				Detail: fmt.Sprintf("%s issued %v, and millisecond %d of sid %d was not confirmed to it",
-					i.Process, i.First, need, sid),
-			})
-		}
-	}
-	return out
-}
-
-// final checks I9: what is issued to a call that began after a mark was in the store is not below
-// that mark. Marks rise.
-func (h *History) final() []Violation {
-	var out []Violation
-	for i := 1; i < len(h.Marks); i++ {
-		if a, b := h.Marks[i-1], h.Marks[i]; b.Below < a.Below {
-			detail := fmt.Sprintf("the mark fell from %d to %d", a.Below, b.Below)
-			out = append(out, Violation{Claim: "I9", Detail: detail})
-		}
-	}
-	for _, i := range h.Issues {
-		n, _ := slices.BinarySearchFunc(h.Marks, i.Begin, func(m Mark, at clock.Mono) int {
-			return cmp.Compare(m.At, at)
-		})
-		if n == 0 {
-			continue
-		}
-		if ms, m := clock.Millis(h.Format.UnixMilli(i.First)), h.Marks[n-1]; ms < m.Below {
-			out = append(out, Violation{
-				Claim:  "I9",
-				Detail: fmt.Sprintf("%s issued %v of time %d after the mark was %d", i.Process, i.First, ms, m.Below),
-			})
-		}
-	}
-	return out
-}
-
-// disjoint checks I4 on the store's own record: each window starts at or above
-// the ceiling of the one before, and terms rise.
-func (h *History) disjoint() []Violation {
-	writes := slices.Clone(h.Writes)
-	// Not by revision: a store restored from a backup counts again through
-	// numbers it has used.
-	slices.SortStableFunc(writes, func(a, b Write) int { return cmp.Compare(a.SID, b.SID) })
-	var out []Violation
-	for i := 1; i < len(writes); i++ {
-		a, b := writes[i-1], writes[i]
-		switch {
-		case a.SID != b.SID:
-		case b.Released && b.Term == a.Term && b.Ceil <= a.Ceil:
-		case b.Base < a.Ceil:
-			out = append(out, Violation{
-				Claim: "I4",
-				Detail: fmt.Sprintf("sid %d: window [%d,%d) at revision %d follows a ceiling of %d",
-					b.SID, b.Base, b.Ceil, b.Rev, a.Ceil),
-			})
-		case b.Term < a.Term:
-			out = append(out, Violation{
-				Claim: "I4",
-				Detail: fmt.Sprintf("sid %d: term %d at revision %d follows term %d",
-					b.SID, b.Term, b.Rev, a.Term),
-			})
-		}
-	}
-	return out
 }

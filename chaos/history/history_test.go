@@ -61,7 +61,7 @@ func TestCheck(t *testing.T) {
 		}, "I1"},
 		{"a block that runs into the next sid", func(h *History) {
 			h.Issues[1].Count, h.Issues[1].Stride = 2, 1
-		}, "I1"},
+		}, "I4"},
 		{"a later call got less", func(h *History) {
 			h.Issues[1].First = id(t, 9, 0, 3)
 		}, "I2"},

@@ -137,9 +137,7 @@ func (e *env) check() {
 	if len(tenures) == 0 {
 		e.t.Error("etcd has no window record")
 	}
-	for _, v := range e.hist.Check() {
-		e.t.Error(v)
-	}
+	e.hist.Hold(e.t)
 	e.successors(tenures)
 	now, err := e.store.Load(ctx)
 	if err != nil {
@@ -180,10 +178,11 @@ func (e *env) successors(tenures map[flake.SID][]lease.Window) {
 		}
 		switch {
 		case own < 0:
-			e.t.Errorf("%s issued %d of sid %d, which it did not have", i.Process, from, flake.Default.SID(i.First))
+			history.Violated(e.t, "I3", "%s issued %d of sid %d, which it did not have",
+				i.Process, from, flake.Default.SID(i.First))
 		case own+1 < len(of) && of[own+1].Base <= to:
 			if reported++; reported <= 10 {
-				e.t.Errorf("sid %d: term %d issued millisecond %d, and term %d began at %d",
+				history.Violated(e.t, "I4", "sid %d: term %d issued millisecond %d, and term %d began at %d",
 					flake.Default.SID(i.First), of[own].Term, to, of[own+1].Term, of[own+1].Base)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -421,7 +422,7 @@ func TestTwoNodesOfOneName(t *testing.T) {
 	two.untilReady(t, 5*time.Second)
 	a, b := c.Format().SID(one.next(t)), c.Format().SID(two.next(t))
 	if a == b {
-		t.Errorf("both hold sid %d", a)
+		history.Violated(t, "I4", "both hold sid %d", a)
 	}
 }
 

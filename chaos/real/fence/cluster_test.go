@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/client"
@@ -100,7 +101,7 @@ func (c *cluster) next(ctx context.Context) (flake.ID, error) {
 	before := flake.ID(c.answered.Load())
 	id, err := c.sdk.Next(ctx)
 	if err == nil && id < before {
-		c.Errorf("a node issued %v after the watermark %v was answered", id, before)
+		history.Violated(c, "I9", "a node issued %v after the watermark %v was answered", id, before)
 	}
 	if err == nil {
 		c.given.Add(1)

@@ -28,9 +28,7 @@ func oneSID(t *testing.T) (s *scenario, a *process) {
 // claims fails the test if the scenario breaks a claim.
 func (s *scenario) claims() {
 	s.t.Helper()
-	for _, v := range s.w.hist.Check() {
-		s.t.Errorf("the scenario breaks a claim: %v", v)
-	}
+	s.w.hist.Hold(s.t)
 	if s.w.hist.IDs() == 0 {
 		s.t.Error("nothing was issued: the scenario checks nothing")
 	}

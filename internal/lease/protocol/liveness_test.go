@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -301,7 +302,7 @@ func TestRandomOrders(t *testing.T) {
 		s := newSchedule(t)
 		s.disorder(rand.New(rand.NewPCG(i, 99)))
 		for _, v := range s.w.hist.Check() {
-			t.Errorf("seed %d: %v", i, v)
+			history.Violated(t, v.Claim, "seed %d: %s", i, v.Detail)
 		}
 		live, issuing := 0, 0
 		for _, p := range s.procs {
@@ -648,9 +649,7 @@ func TestReheldAboveTheMark(t *testing.T) {
 		a.issue(1)
 		both(100*time.Millisecond, a, b)
 	}
-	for _, v := range w.hist.Check() {
-		t.Error(v)
-	}
+	w.hist.Hold(t)
 }
 
 // TestMarkOfAnOldNode: while a node that has held its sid for long is there, one that was restarted does

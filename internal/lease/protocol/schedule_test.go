@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
@@ -185,7 +186,7 @@ func TestEveryCallFails(t *testing.T) {
 func report(t *testing.T, name string, s *schedule) {
 	t.Helper()
 	for _, v := range s.w.hist.Check() {
-		t.Errorf("%s: %v", name, v)
+		history.Violated(t, v.Claim, "%s: %s", name, v.Detail)
 	}
 	last := s.procs[len(s.procs)-1]
 	if !last.issue(1) {
@@ -226,7 +227,7 @@ func TestRandomSchedules(t *testing.T) {
 		s.random(rand.New(rand.NewPCG(i, 17)))
 		issued += s.w.hist.IDs()
 		for _, v := range s.w.hist.Check() {
-			t.Errorf("seed %d: %v", i, v)
+			history.Violated(t, v.Claim, "seed %d: %s", i, v.Detail)
 		}
 		bound += s.confined(t)
 		for i := 1; i < len(s.w.hist.Marks); i++ {

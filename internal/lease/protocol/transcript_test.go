@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -92,7 +93,7 @@ func newScenario(t *testing.T) *scenario {
 func (s *scenario) checkClaims() {
 	for _, v := range s.w.hist.Check() {
 		if v.Claim != s.outside {
-			s.t.Errorf("the scenario breaks a claim: %v", v)
+			history.Violated(s.t, v.Claim, "%s", v.Detail)
 		}
 	}
 }
