@@ -260,7 +260,7 @@ agent-test: ## PHP-FPM, gunicorn and redis-cli at an agent that is killed, with 
 bench-agent: ## an agent on a Unix socket beside Redis on one and a node over TCP, by redis-benchmark, PHP-FPM and Python: 3 minutes
 	GO="$(GO)" bench/agent.sh
 
-console-test: ## the pages for operators in Chromium, with 10 minutes of 1,024 sids: 12 minutes; bin/console has screenshots
+console-test: ## the pages for operators in Chromium, with 1,000 streams; bin/console has screenshots
 	cd chaos/real && $(GO) test -count 1 -timeout 60m -v ./console -long -shots $(CURDIR)/$(BIN)/console
 
 chaos-bugs: ## plant each known bug, see which test catches it and how soon, and write bin/planted-bugs.md

@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	long  = flag.Bool("long", false, "a page of 1,024 sids for ten minutes, and 1,000 streams")
+	long  = flag.Bool("long", false, "1,000 streams, and pages of the simulation")
 	shots = flag.String("shots", "", "directory to write pictures of all pages into; empty: none")
 )
 
