@@ -39,7 +39,7 @@ func TestReadWithoutLosingRows(t *testing.T) {
 	server := postgres.Start(t)
 	pages.Open(t, "../../docs/how-to/read-without-losing-rows.md").Follow(t, pages.NewShell(t, pages.Config{
 		Dir:    t.TempDir(),
-		Within: 2 * time.Minute,
+		Within: 5 * time.Minute,
 		Here:   strings.NewReplacer("bin/allocator", program),
 		Env:    []string{"PGHOST=" + server.Dir, "PGUSER=test", "PGDATABASE=postgres"},
 	}))

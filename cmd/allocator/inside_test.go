@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -38,7 +37,6 @@ type insides struct {
 	nodes    [4]*exec.Cmd // by machine, from 1
 	logs     [4]*output.Text
 	join     string
-	more     []string // settings of all
 }
 
 func newInsides(t *testing.T) *insides {
@@ -97,12 +95,12 @@ func (c *insides) data(i int) string    { return filepath.Join(c.dir, fmt.Sprint
 // settings are those of machine i, as flags.
 func (c *insides) settings(i int) []string {
 	host, pki := c.machine(i), filepath.Join(c.dir, "pki")
-	return append([]string{
+	return []string{
 		"--etcd.join", c.join, "--etcd.address", host, "--etcd.inside", c.data(i),
 		"--etcd.port-clients", strconv.Itoa(c.clients), "--etcd.port-members", strconv.Itoa(c.members),
 		"--etcd.tls.ca", filepath.Join(pki, "ca.pem"),
 		"--etcd.tls.cert", filepath.Join(pki, host+".pem"), "--etcd.tls.key", filepath.Join(pki, host+".key"),
-	}, c.more...)
+	}
 }
 
 // start starts the node of machine i.
@@ -256,6 +254,16 @@ func TestEtcdInside(t *testing.T) {
 		c.draws(i)
 	}
 	memory(t, c)
+	wait.NoError(t, "a snapshot by itself", func() error {
+		list, err := filepath.Glob(c.data(1) + "/snapshots/hourly-*.db")
+		if len(list) == 0 {
+			return fmt.Errorf("none: %v", err)
+		}
+		return nil
+	})
+	if out, err := c.command(1, "etcd", "restore", filepath.Join(c.data(1), "member.json"), "--yes"); err == nil || !strings.Contains(out, "is no snapshot of etcd") {
+		t.Errorf("restore of another file: %v, %s", err, out)
+	}
 	c.says(1, "3 of 3 voting members answer, 2 are needed: 1 more may fail", "etcd", "status")
 	c.says(2, "voter", "etcd", "members")
 	if out, err := c.command(2, "etcd", "defragment", "--yes"); err != nil || strings.Count(out, ": defragmented") != 3 {
@@ -426,99 +434,10 @@ func memory(t *testing.T, c *insides) {
 	}
 }
 
-// TestEtcdInsideRestore restores a snapshot on three machines while their nodes run. Every node
-// refuses until the new era, and none needs a restart.
-func TestEtcdInsideRestore(t *testing.T) {
-	tier.Check(t, "builds the program, and runs three nodes with etcd inside")
-	t.Parallel()
-	c := newInsides(t)
-	c.more = []string{"--lease.window", "12s", "--worker.window", "12s"} // The new era begins so much later.
-	for i := 1; i <= 3; i++ {
-		c.start(i)
-	}
-	if out, err := c.command(1, "init", "--fresh", "--timeout", "1m"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for i := 1; i <= 3; i++ {
-		c.draws(i)
-	}
-	backup := filepath.Join(c.dir, "backup.db")
-	if out, err := c.command(1, "etcd", "snapshot", backup); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	wait.NoError(t, "a snapshot by itself", func() error {
-		list, err := filepath.Glob(c.data(1) + "/snapshots/hourly-*.db")
-		if len(list) == 0 {
-			return fmt.Errorf("none: %v", err)
-		}
-		return nil
-	})
-	time.Sleep(6 * time.Second) // lease.extend-every and more: windows that the backup does not know
-	if out, err := c.command(1, "etcd", "restore", filepath.Join(c.data(1), "member.json"), "--yes"); err == nil || !strings.Contains(out, "is no snapshot of etcd") {
-		t.Errorf("restore of another file: %v, %s", err, out)
-	}
-	for i := 1; i <= 3; i++ {
-		out, err := c.command(i, "etcd", "restore", backup, "--yes")
-		if err != nil {
-			t.Fatalf("restore: %v, %s", err, out)
-		}
-		if i == 1 {
-			t.Logf("%s", out)
-		}
-	}
-	for i := 1; i <= 3; i++ {
-		wait.NoError(t, "HISTORY_REWOUND", func() error {
-			_, body, err := c.readyz(i)
-			if err == nil && !strings.Contains(body, "HISTORY_REWOUND") {
-				err = fmt.Errorf("%s", body)
-			}
-			return err
-		})
-	}
-	if out, err := c.command(1, "admin", "recover", "--yes", "--addr", net.JoinHostPort(c.machine(1), strconv.Itoa(c.clients-10_000+5))); err != nil {
-		t.Fatalf("recover: %v, %s", err, out)
-	}
-	for i := 1; i <= 3; i++ {
-		wait.NoError(t, "ready", func() error {
-			code, body, err := c.readyz(i)
-			if err == nil && code != http.StatusOK {
-				err = fmt.Errorf("%s", body)
-			}
-			return err
-		})
-		c.draws(i)
-	}
-}
-
-func (c *insides) readyz(i int) (int, string, error) {
-	r, err := http.Get(fmt.Sprintf("http://%s:%d/readyz?verbose", c.machine(i), c.clients-10_000+7))
-	if err != nil {
-		return 0, "", err
-	}
-	defer r.Body.Close()
-	var b bytes.Buffer
-	_, err = b.ReadFrom(r.Body)
-	return r.StatusCode, b.String(), err
-}
-
 // A node that cannot run a member says why and writes nothing.
 func TestEtcdInsideBadInput(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
-	file := filepath.Join(t.TempDir(), "file")
-	used := t.TempDir()
-	for path, text := range map[string]string{file: "", filepath.Join(used, "photo.jpg"): ""} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	newer := t.TempDir()
-	marker, err := json.Marshal(map[string]string{"host": "127.0.0.1", "peer": "http://127.0.0.1:2380", "version": "3.99.0"})
-	if err == nil {
-		err = os.WriteFile(filepath.Join(newer, "member.json"), marker, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := certstest.File(t, t.TempDir(), "file", nil)
 	for _, tc := range []struct {
 		args []string
 		want string
@@ -537,8 +456,6 @@ func TestEtcdInsideBadInput(t *testing.T) {
 		{[]string{"--etcd.inside", dir, "--etcd.snapshot-every", "1s"}, "out of range"},
 		{[]string{"--etcd.inside", dir, "--lease.ttl", "2s", "--lease.keepalive", "500ms"}, "that etcd inside grants"},
 		{[]string{"--etcd.inside", file}, "is not a directory"},
-		{[]string{"--etcd.inside", used}, "is not empty"},
-		{[]string{"--etcd.inside", newer}, "was used by etcd 3.99.0"},
 		{[]string{"--etcd.inside", "/proc/none"}, "etcd.inside: /proc/none"},
 	} {
 		var out, errs bytes.Buffer

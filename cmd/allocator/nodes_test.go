@@ -82,7 +82,7 @@ func TestRefusalsThatPass(t *testing.T) {
 
 	_, never := nodestub.Start(t, nodestub.Refusing(t, codes.Unavailable, "STARTING", 20*time.Millisecond))
 	code, out, errs = allocator("get", "--timeout", "3s", "--addr", "127.0.0.1:1,"+never)
-	if code != cli.ExitInvalid || out != "" || !strings.Contains(errs, "node at "+never+" refused: STARTING: because") || !strings.Contains(errs, "node at 127.0.0.1:1: ") {
+	if code != cli.ExitInvalid || out != "" || !strings.HasPrefix(errs, "allocator: none of 2 nodes did it:\n") || !strings.Contains(errs, "node at "+never+" refused: STARTING: because") || !strings.Contains(errs, "node at 127.0.0.1:1: ") {
 		t.Errorf("exit code %d, %q, stderr %q", code, out, errs)
 	}
 }

@@ -13,6 +13,16 @@ import (
 	"github.com/flakelease/allocator/internal/describe"
 )
 
+// must runs a command and returns its words.
+func must(t *testing.T, args ...string) []string {
+	t.Helper()
+	code, out, errs := allocator(args...)
+	if code != cli.ExitOK || errs != "" {
+		t.Fatalf("%q: exit code %d, stderr %q", args, code, errs)
+	}
+	return strings.Fields(out)
+}
+
 // No flake is printed twice by one command, up to the last one there is.
 func TestFlakesOfOneCommandDiffer(t *testing.T) {
 	for _, c := range []struct {

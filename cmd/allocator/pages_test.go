@@ -70,7 +70,7 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 	if slices.Contains(tier.Names[1:], os.Getenv(tier.Variable)) {
 		flags = "GOFLAGS=-trimpath"
 	}
-	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Within: 5 * time.Minute, Env: []string{
+	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Within: 15 * time.Minute, Env: []string{
 		"CURL_HOME=" + terminal, "PATH=" + terminal + ":" + os.Getenv("PATH"), "TZ=UTC", "CGO_ENABLED=0", flags, "TRIM=",
 	}}))
 }
