@@ -178,7 +178,7 @@ func TestFenceRun(t *testing.T) {
 	}
 	two.stop()
 	<-two.ended
-	if code, out, _ := fence(append(tables, "status", "--format", "json")...); code != 1 || !strings.Contains(out, `"unfenced":["public.events"]`) {
+	if code, out, _ := fence(append(tables, "status", "--format", "json")...); code != 1 || !strings.Contains(out, `"problems":["public.events has no triggers on column id`) {
 		t.Errorf("status: %d %s", code, out)
 	}
 }

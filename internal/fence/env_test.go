@@ -64,7 +64,7 @@ func (e env) fenced(t *testing.T, sql string) *fixture {
 // bare runs SQL in a schema of its own.
 func (e env) bare(t *testing.T, sql string) *fixture {
 	t.Helper()
-	schema := strings.ToLower(strings.NewReplacer("/", "_", " ", "_", "#", "_").Replace(t.Name()))
+	schema := strings.ToLower(strings.NewReplacer("/", "_", " ", "_", "#", "_", "(", "", ")", "").Replace(t.Name()))
 	if _, err := e.db.pool.Exec(t.Context(), "CREATE SCHEMA "+schema); err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +133,19 @@ func (f *fixture) complete(want ...int64) {
 	f.Helper()
 	if got := f.session().read("SELECT id FROM events_complete ORDER BY id"); !slices.Equal(got, want) {
 		f.Fatalf("the view has %v, want %v", got, want)
+	}
+}
+
+// has expects the problems of the fence that begin or go on with these words.
+func (f *fixture) has(words ...string) {
+	f.Helper()
+	s, err := f.Status(f.Context())
+	found := len(s.Problems) == len(words)
+	for i := range min(len(words), len(s.Problems)) {
+		found = found && strings.Contains(s.Problems[i], words[i])
+	}
+	if err != nil || !found {
+		f.Errorf("problems %q, want %q; %v", s.Problems, words, err)
 	}
 }
 

@@ -55,6 +55,9 @@ var (
 	// ErrOtherServer is the error of Wait and Publish when another server answers than the one where
 	// the floor was raised.
 	ErrOtherServer = errors.New("the floor that was raised is not there any more")
+	// ErrLowFloor is the error of Raise for a floor that was below the end of the view, as in a copy of
+	// a database without its sequences.
+	ErrLowFloor = errors.New("the floor was below the end of the view")
 	// ErrAhead is the error of Raise for a mark that lies ahead of the database's clock.
 	ErrAhead = errors.New("the mark is ahead of the database's clock")
 )

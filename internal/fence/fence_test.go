@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,6 +44,10 @@ func TestTraps(t *testing.T) {
 		"search path":          searchPath,
 		"recreated":            recreated,
 		"lost floor":           lostFloor,
+		"another column":       anotherColumn,
+		"renamed column":       renamedColumn,
+		"swapped tables":       swappedTables,
+		"foreign partition":    foreignPartition,
 		"uuid":                 wideIDs,
 		"dead mover":           deadMover,
 		"two movers":           twoMovers,
@@ -398,11 +403,120 @@ func lostFloor(t *testing.T, e env) {
 			if err := f.Publish(t.Context(), raised); !errors.Is(err, ErrOtherServer) {
 				t.Errorf("a floor that is not there: %v", err)
 			}
+			f.has("the floor is below the end of the view")
+			// The end of the view counts, and not the time of a mark that was raised and lost.
+			f.session().exec(`UPDATE events_fence SET readable_ms = 30`)
 			f.init()
 			if floor := f.session().read(`SELECT last_value FROM events_fence_floor`)[0]; floor != 50 {
 				t.Errorf("the floor is %d", floor)
 			}
+			// A mover raises it as well, and says once that it was low.
+			f.session().exec(`ALTER SEQUENCE events_fence_floor RESTART WITH 7`)
+			if _, err := f.Raise(t.Context(), "test", at(40)); !errors.Is(err, ErrLowFloor) {
+				t.Errorf("a floor below the end of the view: %v", err)
+			}
+			if floor, err := f.Raise(t.Context(), "test", at(40)); err != nil || floor.value != 50 {
+				t.Errorf("the floor is %+v, %v", floor, err)
+			}
+			f.has()
 		})
+	}
+}
+
+// The triggers read the column that the view reads, whichever init was run for last.
+func anotherColumn(t *testing.T, e env) {
+	for _, kind := range []string{"", "PARTITION BY RANGE (id)", "INHERITS"} {
+		t.Run(kind, func(t *testing.T) {
+			const columns = `id bigint NOT NULL, other bigint NOT NULL`
+			tables := 2
+			sql := `CREATE TABLE events (` + columns + `)`
+			switch kind {
+			case "INHERITS":
+				sql += `; CREATE TABLE child (` + columns + `) INHERITS (events); CREATE INDEX ON child (other)`
+			case "":
+				tables = 1
+			default: // The columns of the partition have other numbers.
+				sql += ` ` + kind + `; CREATE TABLE part (gone int, other bigint NOT NULL, id bigint NOT NULL);
+					ALTER TABLE part DROP gone; ALTER TABLE events ATTACH PARTITION part DEFAULT`
+			}
+			f := e.fenced(t, sql+`; CREATE INDEX ON events (id); CREATE INDEX ON events (other)`)
+			f.moveTo(10)
+			f.has()
+			other, err := f.db.Table(t.Context(), "events", "other")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := other.Publish(t.Context(), Floor{value: 20}); !errors.Is(err, ErrUnfenced) {
+				t.Errorf("a mover for the other column: %v", err)
+			}
+			if err := other.Init(t.Context(), "", func([]Holder) {}); err != nil {
+				t.Fatal(err)
+			}
+			f.session().refused(`INSERT INTO events (id, other) VALUES (11, 9)`)
+			f.session().exec(`INSERT INTO events (id, other) VALUES (9, 11)`)
+			if err := f.Publish(t.Context(), Floor{value: 20}); !errors.Is(err, ErrUnfenced) {
+				t.Errorf("a mover for the first column: %v", err)
+			}
+			f.has(slices.Repeat([]string{"has no triggers on column id"}, tables)...)
+			f.Table = other
+			f.has()
+			f.moveTo(20)
+		})
+	}
+}
+
+// A column of the same name is not the one that triggers and view read.
+func renamedColumn(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	f.moveTo(10)
+	f.session().exec(`ALTER TABLE events RENAME COLUMN id TO old_id;
+		ALTER TABLE events ADD COLUMN id bigint NOT NULL;
+		CREATE UNIQUE INDEX ON events (id)`)
+	if err := f.Publish(t.Context(), Floor{value: 20}); !errors.Is(err, ErrUnfenced) {
+		t.Errorf("a mover: %v", err)
+	}
+	f.session().exec(`DROP VIEW events_complete`)
+	f.init()
+	f.session().refused(`INSERT INTO events (id, old_id) VALUES (9, 11)`)
+	f.session().exec(`INSERT INTO events (id, old_id) VALUES (11, 9)`)
+	f.has()
+	f.moveTo(20)
+}
+
+// A table that takes the name of a fenced one has no fence, and the view does not read it.
+func swappedTables(t *testing.T, e env) {
+	f := e.fenced(t, plain)
+	f.moveTo(10)
+	raised, err := f.Raise(t.Context(), "test", at(20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.session().exec(`CREATE TABLE events_new (LIKE events INCLUDING ALL);
+		ALTER TABLE events RENAME TO events_old; ALTER TABLE events_new RENAME TO events`)
+	if err := f.Publish(t.Context(), raised); !errors.Is(err, ErrSetup) {
+		t.Errorf("the view moves beside a table that it does not read: %v", err)
+	}
+	if f.Table, err = f.db.Table(t.Context(), "events", "id"); err != nil {
+		t.Fatal(err)
+	}
+	f.has("events has no triggers on column id", "events_complete reads another table")
+	f.init()
+	f.has()
+	f.moveTo(20)
+}
+
+// A partition of another database has triggers, and locks and transactions that nobody sees here.
+func foreignPartition(t *testing.T, e env) {
+	f := e.fenced(t, `CREATE TABLE events (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
+		CREATE TABLE near PARTITION OF events FOR VALUES FROM (0) TO (1000);
+		CREATE FOREIGN DATA WRAPPER away; CREATE SERVER away FOREIGN DATA WRAPPER away`)
+	f.moveTo(10)
+	// A unique index forbids foreign partitions.
+	f.session().exec(`ALTER TABLE events DROP CONSTRAINT events_pkey; CREATE INDEX ON ONLY events (id);
+		CREATE FOREIGN TABLE far PARTITION OF events FOR VALUES FROM (1000) TO (2000) SERVER away`)
+	f.has("far, which belongs to")
+	if err := f.Publish(t.Context(), Floor{value: 20}); !errors.Is(err, ErrUnfenced) || !strings.Contains(err.Error(), "detach it") {
+		t.Errorf("the view moves: %v", err)
 	}
 }
 
@@ -454,7 +568,12 @@ func deadMover(t *testing.T, e env) {
 	f.complete()
 	w.refused(`INSERT INTO events VALUES (6)`)
 	w.exec(`ROLLBACK`)
-	f.session().exec(`UPDATE events_fence SET floor_at = floor_at - interval '16 s'`)
+	// A time of the future, which a clock that was ahead has left, keeps nobody away for longer.
+	f.session().exec(`UPDATE events_fence SET floor_at = clock_timestamp() + interval '1 h'`)
+	if _, err := f.Raise(t.Context(), "test", at(10)); err != nil {
+		t.Errorf("beside a mover of the future: %v", err)
+	}
+	f.session().exec(`UPDATE events_fence SET floor_at = clock_timestamp() - interval '16 s', mover = 'dead'`)
 	w.exec(`BEGIN; INSERT INTO events VALUES (12)`)
 	// A lower mark than the dead one's: what it left is in place and is published.
 	m := f.begin(9)

@@ -108,7 +108,8 @@ const mover = 15 * time.Second
 // Raise raises the floor to a mark and commits. The floor that it returns may be higher. If
 // it fails the floor may have been raised, which does no harm.
 //
-// by names this process. It returns ErrOtherMover and ErrAhead.
+// by names this process. It returns ErrOtherMover and ErrAhead. It returns ErrLowFloor after it has
+// raised a floor that was below the end of the view.
 func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -116,6 +117,7 @@ func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err erro
 	if t.wide {
 		value = m.UnixMs
 	}
+	low := false
 	err = pgx.BeginTxFunc(ctx, t.db.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		// A floor that is lost in a crash would let rows in that readers have passed: its commit
 		// waits for the disk, also where others do not.
@@ -127,7 +129,8 @@ func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err erro
 		var other string
 		// Movers wait for each other here, so nobody lowers what another one has raised.
 		err := tx.QueryRow(ctx, `SELECT mover, clock_timestamp() FROM `+t.ident(fenceSuffix)+` WHERE mover IN ('', $1)
-			OR floor_at IS NULL OR floor_at < clock_timestamp() - $2::interval FOR UPDATE`, by, mover).
+			OR floor_at IS NULL OR floor_at NOT BETWEEN clock_timestamp() - $2::interval AND clock_timestamp()
+			FOR UPDATE`, by, mover).
 			Scan(&other, &now)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return t.otherMover(ctx)
@@ -145,10 +148,16 @@ func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err erro
 		if err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, `SELECT CASE WHEN s.last_value < $1 THEN setval($2::regclass, $1) ELSE s.last_value END,
-			greatest(s.last_value, $1) = `+t.readableSQL()+`, `+serverSQL+` FROM `+t.ident(floorSuffix)+` s, `+
-			t.ident(fenceSuffix)+` f`, value, t.ident(floorSuffix)).Scan(&f.value, &f.Readable, &f.server)
+		end := t.readableSQL()
+		return tx.QueryRow(ctx, `SELECT CASE WHEN s.last_value < up.value THEN setval($2::regclass, up.value)
+			ELSE s.last_value END, greatest(s.last_value, up.value) = `+end+`, s.last_value < `+end+`, `+serverSQL+`
+			FROM `+t.ident(floorSuffix)+` s, `+t.ident(fenceSuffix)+` f, LATERAL (SELECT greatest($1, `+end+`)) up(value)`,
+			value, t.ident(floorSuffix)).Scan(&f.value, &f.Readable, &low, &f.server)
 	})
+	if err == nil && low {
+		err = fmt.Errorf("%w of %s until now: rows that came meanwhile can be missed by readers, who have to read "+
+			"them again", ErrLowFloor, t)
+	}
 	return f, t.known(err)
 }
 
@@ -198,9 +207,10 @@ func (t *Table) Wait(ctx context.Context, f Floor, look func([]Holder)) error {
 	}
 }
 
-// viewOfSQL says whether the view $1 reads the table $2. Both can be dropped and made again,
-// and the locks of another table say nothing about this one.
-const viewOfSQL = `EXISTS (SELECT FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
+// viewOfSQL says whether the view $1 reads the table $2, and no other table has its name $3, to which
+// programs write. Both can be dropped, renamed and made again, and the locks of another table say
+// nothing about this one.
+const viewOfSQL = `coalesce(to_regclass($3), $2::oid) = $2::oid AND EXISTS (SELECT FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
 	WHERE r.ev_class = to_regclass($1) AND d.refclassid = 'pg_class'::regclass AND d.refobjid = $2::oid)`
 
 // serverSQL names the process and the history that answer. After a failover a connection of the
@@ -223,8 +233,7 @@ func (t *Table) Publish(ctx context.Context, f Floor) error {
 		return err
 	}
 	if len(unfenced) > 0 {
-		return fmt.Errorf(`%w: %s has not its triggers, or not enabled; run "allocator fence init" again`, ErrUnfenced,
-			unfenced[0].name)
+		return fmt.Errorf("%w: %s", ErrUnfenced, unfenced[0].why(t))
 	}
 	var end any = f.value
 	if t.wide {
@@ -233,11 +242,12 @@ func (t *Table) Publish(ctx context.Context, f Floor) error {
 	var ours, there bool
 	// What was waited for was written to the log before this place.
 	err = t.db.pool.QueryRow(ctx, `WITH seen AS (
-		SELECT `+viewOfSQL+` AS ours, `+serverSQL+` = $5 AND last_value >= $6 AS there FROM `+t.ident(floorSuffix)+`
+		SELECT `+viewOfSQL+` AS ours, `+serverSQL+` = $6 AND last_value >= $7 AS there FROM `+t.ident(floorSuffix)+`
 	), moved AS (
-		UPDATE `+t.ident(fenceSuffix)+` SET readable = $3, readable_ms = $4, readable_at = clock_timestamp(),
-			readable_lsn = pg_current_wal_insert_lsn() FROM seen WHERE readable < $3 AND ours AND there
-	) SELECT ours, there FROM seen`, t.ident(viewSuffix), t.oid, end, f.UnixMs, f.server, f.value).Scan(&ours, &there)
+		UPDATE `+t.ident(fenceSuffix)+` SET readable = $4, readable_ms = $5, readable_at = clock_timestamp(),
+			readable_lsn = pg_current_wal_insert_lsn() FROM seen WHERE readable < $4 AND ours AND there
+	) SELECT ours, there FROM seen`, t.ident(viewSuffix), t.oid, t.ident(""), end, f.UnixMs, f.server, f.value).
+		Scan(&ours, &there)
 	switch {
 	case err != nil:
 		return t.known(err)

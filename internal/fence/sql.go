@@ -29,14 +29,24 @@ WITH RECURSIVE tree(oid) AS (
 
 // unfencedSQL lists the tables of the tree that lack a trigger of the fence, each with the
 // one to make it on: partitions have the triggers of the table they belong to, also those to
-// come. $2 is the function of the triggers. 'A' is ENABLE ALWAYS: it fires in sessions that
-// apply the changes of another database too.
+// come. Foreign tables are always listed: their triggers see no transaction of the other database.
+// $2 is the function of the triggers, $4 the column that they have to read. The catalog knows that of
+// the trigger that was made, and not of the copies on partitions. 'A' is ENABLE ALWAYS: it fires in
+// sessions that apply the changes of another database too.
 const unfencedSQL = tree + `
 SELECT format('%I.%I', n.nspname, c.relname),
        CASE WHEN c.relispartition THEN $3 ELSE format('%I.%I', n.nspname, c.relname) END, c.relkind = 'f'
 FROM tree JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE 2 > (SELECT count(*) FROM pg_trigger g
-           WHERE g.tgrelid = c.oid AND g.tgfoid = to_regprocedure($2) AND g.tgenabled = 'A')
+WHERE c.relkind = 'f' OR 2 > (
+  SELECT count(*) FROM pg_trigger g
+  WHERE g.tgrelid = c.oid AND g.tgfoid = to_regprocedure($2) AND g.tgenabled = 'A' AND EXISTS (
+    WITH RECURSIVE made(oid, parent, relid) AS (
+      SELECT g.oid, g.tgparentid, g.tgrelid
+      UNION SELECT p.oid, p.tgparentid, p.tgrelid FROM made JOIN pg_trigger p ON p.oid = made.parent)
+    SELECT FROM made JOIN pg_attribute a ON a.attrelid = made.relid AND a.attname = $4
+    JOIN pg_depend d ON d.classid = 'pg_trigger'::regclass AND d.objid = made.oid
+      AND d.refclassid = 'pg_class'::regclass AND d.refobjid = made.relid AND d.refobjsubid = a.attnum
+    WHERE made.parent = 0))
 ORDER BY c.oid <> $1, 1`
 
 // bare is a table without the triggers. Its names are SQL.
@@ -47,13 +57,23 @@ type bare struct {
 }
 
 func (t *Table) unfenced(ctx context.Context) ([]bare, error) {
-	rows, err := t.db.pool.Query(ctx, unfencedSQL, t.oid, t.ident(refuseSuffix)+"()", t.ident(""))
+	rows, err := t.db.pool.Query(ctx, unfencedSQL, t.oid, t.ident(refuseSuffix)+"()", t.ident(""), t.column)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (b bare, err error) {
 		return b, row.Scan(&b.name, &b.made, &b.foreign)
 	})
+}
+
+// why says what lets rows pass the fence of t, and what to do.
+func (b bare) why(t *Table) string {
+	if b.foreign {
+		return fmt.Sprintf("%s, which belongs to %s, is in another database, whose transactions are not seen here: "+
+			"detach it", b.name, t)
+	}
+	return fmt.Sprintf(`%s has no triggers on column %s, or they are disabled: run "allocator fence init" again`,
+		b.name, t.column)
 }
 
 // holdersSQL lists the transactions with a lock that writers have. Those that attach a
@@ -120,10 +140,9 @@ func (t *Table) late() string { return t.ident(lateSuffix) + "(" + t.idType() + 
 
 // objectsSQL returns what makes the floor, its functions and the view.
 func (t *Table) objectsSQL() []string {
-	least, floor, end := "0", "last_value", "f.readable"
+	least, floor := "0", "last_value"
 	if t.wide {
 		least = "'00000000-0000-0000-0000-000000000000'"
-		end = "f.readable_ms"
 		floor = `pg_catalog.rpad(pg_catalog.lpad(pg_catalog.to_hex(last_value), 12, '0'), 32, '0')::pg_catalog.uuid`
 	}
 	column := pgx.Identifier{t.column}.Sanitize()
@@ -152,7 +171,7 @@ func (t *Table) objectsSQL() []string {
 		fmt.Sprintf(`SELECT FROM %s FOR UPDATE`, t.ident(fenceSuffix)),
 		// Logical replication and some dumps bring rows to another server, and no sequences.
 		fmt.Sprintf(`SELECT setval('%s', greatest(s.last_value, %s)) FROM %s s, %s f`,
-			strings.ReplaceAll(t.ident(floorSuffix), "'", "''"), end, t.ident(floorSuffix), t.ident(fenceSuffix)),
+			strings.ReplaceAll(t.ident(floorSuffix), "'", "''"), t.readableSQL(), t.ident(floorSuffix), t.ident(fenceSuffix)),
 		fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s(id %s) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $fence$
 BEGIN
@@ -184,8 +203,7 @@ func (t *Table) triggersSQL(unfenced []bare) (out []string, err error) {
 	for _, b := range unfenced {
 		switch {
 		case b.foreign:
-			return nil, setup("%s, which belongs to %s, is in another database, whose transactions are not seen here: "+
-				"detach it", b.name, t)
+			return nil, setup("%s", b.why(t))
 		case !slices.Contains(tables, b.made):
 			tables = append(tables, b.made)
 		}

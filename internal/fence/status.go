@@ -24,8 +24,8 @@ type Status struct {
 	MarkBlockedBy string `json:"mark_blocked_by,omitempty"`
 	// BlockedBy is what the mover waits for; it is empty if the view has reached the floor.
 	BlockedBy []Holder `json:"blocked_by"`
-	// Unfenced are the tables whose rows pass the fence.
-	Unfenced []string  `json:"unfenced,omitempty"`
+	// Problems say what lets readers miss rows, and what to do.
+	Problems []string  `json:"problems,omitempty"`
 	Now      time.Time `json:"-"` // by the database's clock
 }
 
@@ -45,7 +45,20 @@ func (t *Table) Status(ctx context.Context) (Status, error) {
 		return s, err
 	}
 	for _, b := range unfenced {
-		s.Unfenced = append(s.Unfenced, b.name)
+		s.Problems = append(s.Problems, b.why(t))
+	}
+	var ours, low bool
+	if err := t.db.pool.QueryRow(ctx, `SELECT `+viewOfSQL+`, s.last_value < `+t.readableSQL()+` FROM `+
+		t.ident(floorSuffix)+` s, `+t.ident(fenceSuffix)+` f`, t.ident(viewSuffix), t.oid, t.ident("")).
+		Scan(&ours, &low); err != nil {
+		return s, t.known(err)
+	}
+	if !ours {
+		s.Problems = append(s.Problems, t.View()+` reads another table: run "allocator fence init" again`)
+	}
+	if low {
+		s.Problems = append(s.Problems, `the floor is below the end of the view, so late rows are not refused: `+
+			`run "allocator fence init" again`)
 	}
 	holders, err := t.Holders(ctx)
 	for _, h := range holders {

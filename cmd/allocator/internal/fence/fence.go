@@ -226,7 +226,7 @@ func statusCommand(a *cli.App) *cobra.Command {
 		Use:   "status",
 		Short: "Show how far the views reach, and what holds them back",
 		Long: `Status shows for each table the end of its view, how long ago that is, and the
-transactions that are waited for. It exits with 1 if rows can be inserted past a fence.
+transactions that are waited for. It exits with 1 if readers can miss rows.
 
 What it sees of other roles' transactions needs membership in pg_read_all_stats.`,
 		Example: `  allocator fence status --database postgres://fence@db1/shop --table events`,
@@ -242,12 +242,14 @@ What it sees of other roles' transactions needs membership in pg_read_all_stats.
 		}
 		defer done()
 		bad := false
+		var broken error // of tables whose status cannot be read: the others are shown all the same
 		for _, t := range tables {
 			s, err := t.Status(ctx)
 			if err != nil {
-				return failed(ctx, err)
+				broken = errors.Join(broken, fmt.Errorf("%s in %s: %w", t, t.Database(), err))
+				continue
 			}
-			bad = bad || len(s.Unfenced) > 0
+			bad = bad || len(s.Problems) > 0
 			if format.Value == "json" {
 				err = cli.PrintLine(a.Out, s)
 			} else {
@@ -257,7 +259,10 @@ What it sees of other roles' transactions needs membership in pg_read_all_stats.
 				return err
 			}
 		}
-		if bad {
+		switch {
+		case broken != nil:
+			return failed(ctx, broken)
+		case bad:
 			return cli.ErrInvalid
 		}
 		return nil
@@ -291,8 +296,8 @@ func statusText(s fence.Status) string {
 	if s.MarkBlockedBy != "" {
 		line("watermark", "held back by %s", s.MarkBlockedBy)
 	}
-	for _, name := range s.Unfenced {
-		line("problem", `%s has not its triggers, so rows can be missed: run "allocator fence init" again`, name)
+	for _, p := range s.Problems {
+		line("problem", "%s", p)
 	}
 	b.WriteByte('\n')
 	return b.String()
