@@ -37,14 +37,20 @@ type testCluster struct {
 	issued []history.Issue
 }
 
-func deploy(t *testing.T) *testCluster {
+// startEtcd starts an etcd that is closed when the test ends.
+func startEtcd(t *testing.T) *devetcd.Server {
 	t.Helper()
-	d := &testCluster{T: t, began: time.Now()}
-	var err error
-	if d.etcd, err = devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true}); err != nil {
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true, StartTimeout: wait.Most})
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.etcd.Close() })
+	t.Cleanup(func() { _ = etcd.Close() })
+	return etcd
+}
+
+func deploy(t *testing.T) *testCluster {
+	t.Helper()
+	d := &testCluster{T: t, began: time.Now(), etcd: startEtcd(t)}
 	if out, code := d.cli("init", "--fresh"); code != 0 {
 		t.Fatalf("init: %d: %s", code, out)
 	}

@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/internal/devetcd"
 )
 
 func TestDoctor(t *testing.T) {
@@ -46,11 +44,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("%s is %q where all is well", name, got)
 		}
 	}
-	other, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "other"), NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
+	other := startEtcd(t)
 	for _, tc := range []struct {
 		name string
 		args []string

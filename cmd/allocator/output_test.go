@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"io"
@@ -66,27 +65,6 @@ func (c *closing) Write(p []byte) (int, error) {
 		return 0, syscall.EPIPE
 	}
 	return len(p), nil
-}
-
-// Lines come out as they go in, not when stdin ends.
-func TestStdinIsAnsweredAtOnce(t *testing.T) {
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	ended := make(chan int)
-	go func() { ended <- run(t.Context(), []string{"validate", "-"}, inR, outW, io.Discard, nil) }()
-	lines := bufio.NewScanner(outR)
-	for range 3 {
-		if _, err := io.WriteString(inW, "02MVQDZ9NFSQ0\n"); err != nil {
-			t.Fatal(err)
-		}
-		if !lines.Scan() || lines.Text() != "valid    02MVQDZ9NFSQ0  flake" {
-			t.Fatalf("got %q, %v", lines.Text(), lines.Err())
-		}
-	}
-	_ = inW.Close()
-	if code := <-ended; code != cli.ExitOK {
-		t.Errorf("exit code %d", code)
-	}
 }
 
 func TestStdinErrors(t *testing.T) {

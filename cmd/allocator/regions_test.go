@@ -15,7 +15,6 @@ import (
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/devetcd"
 )
 
 // logged returns the first line of a log with that message.
@@ -72,12 +71,7 @@ func TestSeveralRegions(t *testing.T) {
 	page := pages.Open(t, "../../docs/how-to/several-regions.md")
 	var eu, us string // of the etcds
 	for _, e := range []*string{&eu, &us} {
-		etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { etcd.Close() })
-		*e = etcd.Endpoint()
+		*e = startEtcd(t).Endpoint()
 	}
 	file := filepath.Join(t.TempDir(), "regions.yaml")
 	here := strings.NewReplacer("http://10.0.0.1:2379", eu, "http://10.1.0.1:2379", us, "regions.yaml", file)
@@ -155,11 +149,7 @@ func TestSeveralRegions(t *testing.T) {
 // reach their records.
 func TestHighSIDs(t *testing.T) {
 	t.Parallel()
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { etcd.Close() })
+	etcd := startEtcd(t)
 	space := []string{"--etcd.endpoints", etcd.Endpoint(), "--layout", "baidu,epoch=2024-01-01"}
 	if code, _, errs := allocator(append([]string{"init", "--fresh", "--sids", "4194302-4194303"}, space...)...); code != cli.ExitOK {
 		t.Fatal(errs)
@@ -186,11 +176,7 @@ func TestHighSIDs(t *testing.T) {
 // page gives to old rows.
 func TestMoveFromUUIDs(t *testing.T) {
 	t.Parallel()
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { etcd.Close() })
+	etcd := startEtcd(t)
 	page := pages.Open(t, "../../docs/how-to/move-from-uuids.md")
 	var commands [][]string
 	for line := range strings.Lines(strings.ReplaceAll(page.Text(t, "run: init"), "http://10.0.0.1:2379", etcd.Endpoint())) {

@@ -18,7 +18,6 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/devetcd"
 )
 
 // tools runs shell commands of the guide against an etcd, with etcd's own etcdctl.
@@ -65,11 +64,7 @@ func TestRole(t *testing.T) {
 	if _, err := build.Etcdctl(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	d := &testCluster{T: t, began: time.Now()}
-	if d.etcd, err = devetcd.Start(t.Context(), devetcd.Config{NoSync: true}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = d.etcd.Close() })
+	d := &testCluster{T: t, began: time.Now(), etcd: startEtcd(t)}
 	s := &tools{T: t, dir: dir, endpoint: d.etcd.Endpoint()}
 	d.user = config.Etcd{Username: "allocator-default", PasswordFile: filepath.Join(dir, "password")}
 	if err := os.WriteFile(d.user.PasswordFile, []byte("s3cret-of-the-nodes\n"), 0o600); err != nil {
