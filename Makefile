@@ -319,7 +319,7 @@ gen: tools ## regenerate api/ and the reasons of refusals from the proto file; p
 	PATH="$(TOOLS):$$PATH" protoc $(call PROTOC_FLAGS,.) api/allocator/v1/allocator.proto
 	$(GO) test -count 1 ./api -update
 
-chart-test: chart-files-current ## the Helm chart through Helm 3 and 4, helm-unittest, kubeconform, helm-docs and promtool, each built once
+chart-test: ## the Helm chart through Helm 3 and 4, kubeconform, helm-docs and promtool, each built once
 	deploy/helm/chart-test.sh
 	@$(MAKE) --no-print-directory monitoring-test
 
@@ -335,15 +335,7 @@ chart-docs: ## write the chart's README.md from README.md.gotmpl and the comment
 monitoring-test: ## alerts through promtool, and a real Prometheus that has to raise them while etcd is cut off and a clock is wrong: 1 minute
 	deploy/monitoring/test.sh
 
-# A package holds no links to files outside of it, so the chart has copies.
-CHART_FILES := rules.yaml dashboard.json
-chart-files: ## copy deploy/monitoring into the chart
-	@mkdir -p deploy/helm/allocator/files && for f in $(CHART_FILES); do cp deploy/monitoring/$$f deploy/helm/allocator/files/$$f; done
-
-.PHONY: monitoring-test chart-test chart-docs chart-files chart-files-current
-chart-files-current:
-	@for f in $(CHART_FILES); do cmp deploy/monitoring/$$f deploy/helm/allocator/files/$$f || { echo "run make chart-files"; exit 1; }; done
-
+.PHONY: monitoring-test chart-test chart-docs
 fuzz: ## each fuzz target for FUZZTIME
 	@git grep -l '^func Fuzz' -- '*_test.go' ':!bench/' | xargs -n 1 dirname | sort -u | while read -r dir; do \
 		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c 6-); do \

@@ -112,6 +112,7 @@ func TestBadInput(t *testing.T) {
 		{"a setting that has its own value", "config: {drain: {delay: 1s}}", "additional properties 'drain' not allowed"},
 		{"a number for a duration", "config: {lease: {window: 30}}", "config/lease/window"},
 		{"a key instead of a Secret's name", `gossip: {existingSecret: "b64+key/with=="}`, "gossip/existingSecret"},
+		{"a margin of hours", "shutdown: {marginSeconds: 4000}", "shutdown/marginSeconds"},
 		{"an unknown layout", "space: {layout: standalone}", "space/layout"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

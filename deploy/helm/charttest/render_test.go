@@ -22,20 +22,8 @@ import (
 
 const chartDir = "../allocator"
 
-// loadChart loads the chart once, with the files that a package would have. If rules
-// or dashboard are missing it uses empty ones; TestFilesAreCurrent checks the files.
-var loadChart = sync.OnceValues(func() (*chart.Chart, error) {
-	c, err := loader.Load(chartDir)
-	if err != nil {
-		return nil, err
-	}
-	for name, text := range map[string]string{"files/rules.yaml": "groups: []\n", "files/dashboard.json": "{}\n"} {
-		if !slices.ContainsFunc(c.Files, func(f *chart.File) bool { return f.Name == name }) {
-			c.Files = append(c.Files, &chart.File{Name: name, Data: []byte(text)})
-		}
-	}
-	return c, nil
-})
+// loadChart loads the chart once, with the files that a package would have.
+var loadChart = sync.OnceValues(func() (*chart.Chart, error) { return loader.Load(chartDir) })
 
 func loaded(t testing.TB) *chart.Chart {
 	t.Helper()

@@ -210,21 +210,3 @@ func TestConfigIsPassedOn(t *testing.T) {
 		t.Errorf("only %d settings reached the node", passed)
 	}
 }
-
-// The chart's files are copies, because packages contain no symbolic links.
-func TestFilesAreCurrent(t *testing.T) {
-	for _, name := range []string{"rules.yaml", "dashboard.json"} {
-		want, err := os.ReadFile(filepath.Join("../../monitoring", name))
-		if os.IsNotExist(err) {
-			t.Logf("not run: there is no deploy/monitoring/%s in this tree", name)
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(filepath.Join(chartDir, "files", name))
-		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("files/%s differs from deploy/monitoring/%s: run make chart-files (%v)", name, name, err)
-		}
-	}
-}
