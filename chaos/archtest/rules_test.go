@@ -36,8 +36,6 @@ var owned = []struct {
 		"only the gossip shell uses memberlist: all other packages take clock samples"},
 	{[]string{"github.com/jackc/pgx"}, "internal/fence", "chaos/fence",
 		"only fences need a database of the user's: nodes keep all they know in etcd"},
-	{[]string{"github.com/anishathalye/porcupine"}, "chaos/real/linear", "",
-		"only the checks of real runs search for orders: the product must not contain it, and the checks of chaos/history need nothing"},
 }
 
 // byHand edit keys in etcd as a person or an attacker does and no node ever does, so
@@ -240,9 +238,6 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		{"internal/lease/etcdstore", "go.etcd.io/etcd/server/v3/embed", []string{
 			"one home: internal/lease/etcdstore > go.etcd.io/etcd/server/v3/embed"}},
 		{"internal/daemon", "github.com/hashicorp/memberlist", []string{"one home: internal/daemon > github.com/hashicorp/memberlist"}},
-
-		{"chaos/history", "github.com/anishathalye/porcupine", []string{
-			"one home: chaos/history > github.com/anishathalye/porcupine"}},
 
 		{"internal/daemon", "chaos/sim", []string{"product apart: internal/daemon > chaos/sim", "tests only: internal/daemon > chaos/sim"}},
 		{"internal/lease/keeper", "chaos/storetest", []string{

@@ -18,7 +18,6 @@ tool go.etcd.io/etcd/etcdctl/v3
 
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
-	github.com/anishathalye/porcupine v1.3.1
 	github.com/bwmarrin/snowflake v0.3.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/flakelease/allocator v0.0.0-00010101000000-000000000000

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/history"
-	"github.com/flakelease/allocator/chaos/real/linear"
 	"github.com/flakelease/allocator/chaos/real/nemesis"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/internal/audit/spool"
@@ -59,7 +58,7 @@ type FaultResult struct {
 }
 
 // untimed are the checks that do not depend on timing.
-var untimed = []string{"unique", "intervals", "order", "causal", "reserved", "holders", "linear"}
+var untimed = []string{"unique", "intervals", "order", "causal", "reserved", "holders"}
 
 func timed(check string) bool { return !slices.Contains(untimed, check) }
 
@@ -128,7 +127,7 @@ func check(dir string) ([]history.Result, history.Danger, error) {
 	}
 	defer files.Close()
 	dangers := history.NewDangers()
-	checks, err := append(history.NewSuite(64<<20, files), linear.New(linear.Config{})).Check(f, dangers)
+	checks, err := history.NewSuite(64<<20, files).Check(f, dangers)
 	return checks, dangers.Count(), err
 }
 

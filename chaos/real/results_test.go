@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -207,26 +205,5 @@ func TestChoose(t *testing.T) {
 	}
 	if all, err := choose(table, []string{"all"}); err != nil || len(all) != len(table) {
 		t.Errorf("all are %d of %d: %v", len(all), len(table), err)
-	}
-}
-
-// TestEveryCheckRuns: the suite and the sequential model both check a run.
-func TestEveryCheckRuns(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "history.jsonl"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	results, _, err := check(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	judged := map[string]bool{}
-	for _, r := range results {
-		judged[r.Check] = true
-	}
-	for _, want := range []string{"unique", "intervals", "reserved", "linear"} {
-		if !judged[want] {
-			t.Errorf("%s does not check: %v", want, judged)
-		}
 	}
 }
