@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/certstest"
-	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
@@ -39,11 +39,11 @@ func TestAgentSecure(t *testing.T) {
 		cfg.MaxAge, cfg.Client.TokenFile, cfg.Client.PlaintextToken = maxAge, token("issue"), true // The TLS is below.
 		cfg.Client.DialOptions = []grpc.DialOption{grpc.WithTransportCredentials(c.Credentials())}
 	}, f.Addresses().GRPC)
-	untilListening(t, a, out)
+	<-a.Listening()
 	if line := overHTTP(t, its, http.MethodPost, "/v1/ids"); !strings.HasPrefix(line, "200") {
 		t.Errorf("HTTP: %s", line)
 	}
-	if line := overGRPC(t, its, allocate); !strings.HasPrefix(line, "OK") {
+	if line := draws["gRPC"](t, its, 0); !strings.HasPrefix(line, "OK") {
 		t.Errorf("gRPC: %s", line)
 	}
 	until := func(what, says string) {
@@ -54,7 +54,7 @@ func TestAgentSecure(t *testing.T) {
 				t.Logf("%s: the last answer is %q", what, line)
 			}
 		}()
-		daemontest.Until(t, 30*time.Second, what, func() bool {
+		wait.Until(t, what, func() bool {
 			line = overRESP(t, its, "ID.NEXT")
 			return strings.Contains(line, says)
 		})
@@ -69,8 +69,8 @@ func TestAgentSecure(t *testing.T) {
 	if err := os.Remove(filepath.Join(its, "token")); err != nil {
 		t.Fatal(err)
 	}
-	for range 4 { // each time with IDs that the agent did not have yet
-		time.Sleep(maxAge)
+	// Each ID is older than the one of a block that the agent fetched before it.
+	for began := time.Now(); time.Since(began) < 4*maxAge; {
 		if line := overRESP(t, its, "ID.NEXT"); line != served {
 			t.Errorf("while the file is gone: %q", line)
 		}

@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -27,8 +26,8 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -122,7 +121,7 @@ func runAgent(t *testing.T, dir string, change func(*daemon.AgentConfig), target
 	c := onSockets(config.Default(), dir)
 	c.Listen.Admin, c.Node.Name = "", "moody"
 	cfg := daemon.AgentConfig{
-		Settings: c, Client: client.Options{Targets: targets}, MaxAge: time.Second, MaxWait: 2 * time.Second,
+		Settings: c, Client: client.Options{Targets: targets}, MaxAge: time.Second, MaxWait: 10 * time.Second,
 		Version: "test", Logger: slog.New(slog.NewTextHandler(out, nil)),
 	}
 	if change != nil {
@@ -145,21 +144,22 @@ func runAgent(t *testing.T, dir string, change func(*daemon.AgentConfig), target
 	return a, out, stop
 }
 
-func untilListening(t *testing.T, a *daemon.Agent, out *output.Text) {
+// agentOf runs an agent of m, which both serve on sockets of their own directories, until it listens.
+func agentOf(t *testing.T, m *moody, change func(*daemon.AgentConfig)) (a *daemon.Agent, own, its string, stop func()) {
 	t.Helper()
-	select {
-	case <-a.Listening():
-	case <-time.After(20 * time.Second):
-		t.Fatalf("the agent does not listen:\n%s", out)
-	}
+	own, its = t.TempDir(), t.TempDir()
+	m.serve(t, own)
+	a, _, stop = runAgent(t, its, change, "unix:"+own+"/g")
+	<-a.Listening()
+	return a, own, its, stop
 }
 
-// overHTTP posts to /v1/ids of the socket h, and returns status, headers of interest and body.
 var digits = regexp.MustCompile(`[0-9]+`)
 
+// overHTTP sends a request to the socket h, and returns status, headers of interest and body.
 func overHTTP(t *testing.T, dir, method, path string) string {
 	t.Helper()
-	hc := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+	hc := &http.Client{Timeout: wait.Most, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, "h"))
@@ -196,7 +196,7 @@ func wholeRESP(t *testing.T, dir, command string) string {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(wait.Most))
 	if _, err := io.WriteString(conn, command+"\r\nQUIT\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -207,17 +207,22 @@ func wholeRESP(t *testing.T, dir, command string) string {
 	return string(answer)
 }
 
-// overGRPC calls f with a connection to the socket g, and returns the status of its error as text.
-func overGRPC(t *testing.T, dir string, f func(context.Context, *grpc.ClientConn) error) string {
+// overGRPC calls f with a connection to the socket g, and returns the status of its error as text, and
+// its result if there is no error.
+func overGRPC(t *testing.T, dir string, f func(context.Context, *grpc.ClientConn) (any, error)) string {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "g"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
-	st := status.Convert(f(ctx, conn))
+	res, err := f(ctx, conn)
+	if err == nil {
+		return fmt.Sprint("OK ", res)
+	}
+	st := status.Convert(err)
 	text := fmt.Sprint(st.Code(), " ", st.Message())
 	for _, d := range st.Details() {
 		text += fmt.Sprintf(" %v", d)
@@ -225,74 +230,66 @@ func overGRPC(t *testing.T, dir string, f func(context.Context, *grpc.ClientConn
 	return strings.Join(strings.Fields(text), " ") // the spaces of a message's text differ on purpose
 }
 
-func allocate(ctx context.Context, conn *grpc.ClientConn) error {
-	_, err := pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: 1})
-	return err
+// draws are the ways to draw an ID above after. Each returns the answer as text.
+var draws = map[string]func(t *testing.T, dir string, after flake.ID) string{
+	"HTTP": func(t *testing.T, dir string, after flake.ID) string {
+		return overHTTP(t, dir, http.MethodPost, "/v1/ids?after="+after.String())
+	},
+	"RESP": func(t *testing.T, dir string, after flake.ID) string {
+		return wholeRESP(t, dir, "ID.NEXT AFTER "+after.String())
+	},
+	"gRPC": func(t *testing.T, dir string, after flake.ID) string {
+		return overGRPC(t, dir, func(ctx context.Context, conn *grpc.ClientConn) (any, error) {
+			res, err := pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: 1, After: int64(after)})
+			return flake.ID(res.GetFirst()), err
+		})
+	},
+	"stream": func(t *testing.T, dir string, after flake.ID) string {
+		return overGRPC(t, dir, func(ctx context.Context, conn *grpc.ClientConn) (any, error) {
+			s, err := pb.NewAllocatorServiceClient(conn).AllocateStream(ctx)
+			if err != nil {
+				return nil, err
+			}
+			req := &pb.AllocateStreamRequest{Sequence: 1, Request: &pb.AllocateRequest{Count: 1, After: int64(after)}}
+			if err := s.Send(req); err != nil {
+				return nil, err
+			}
+			res, err := s.Recv()
+			if r := res.GetRefusal(); r != nil {
+				err = status.Error(codes.Unknown, prototext.Format(r))
+			}
+			return flake.ID(res.GetResponse().GetFirst()), err
+		})
+	},
 }
 
-// stream returns the refusal of a request of a stream as an error.
-func stream(ctx context.Context, conn *grpc.ClientConn) error {
-	s, err := pb.NewAllocatorServiceClient(conn).AllocateStream(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.Send(&pb.AllocateStreamRequest{Sequence: 1, Request: &pb.AllocateRequest{Count: 1}}); err != nil {
-		return err
-	}
-	res, err := s.Recv()
-	if err != nil {
-		return err
-	}
-	return status.Error(codes.Unknown, prototext.Format(res.GetRefusal()))
-}
-
-// TestAgentPassesRefusals: each refusal of a node has the same class, code and text from an agent,
-// over each protocol.
+// TestAgentPassesRefusals: a refusal of a node has the same class, code and text from an agent, over each
+// protocol. TestRefusals of internal/agent has the rules.
 func TestAgentPassesRefusals(t *testing.T) {
 	t.Parallel()
-	for _, reason := range node.Reasons {
-		if reason == node.NoNode || reason == node.AfterTooFar { // no node refuses a request without after so
-			continue
+	for _, r := range []*node.Refusal{
+		{Reason: node.ClockSkew, RetryAfter: 1234 * time.Millisecond},
+		{Reason: node.PermissionDenied},
+	} {
+		r.Message, r.Metadata = "what is wrong, and what to do", map[string]string{"a": "1", "offset_ms": "-7 (late)"}
+		m := newMoody()
+		_, own, its, _ := agentOf(t, m, func(c *daemon.AgentConfig) { c.MaxAge = 100 * time.Millisecond })
+		m.refuses.Store(r)
+		for what, draw := range draws {
+			want := draw(t, own, 0)
+			if !strings.Contains(want, "what is wrong") {
+				t.Errorf("%s: the node answers %s", what, want)
+			}
+			got := ""
+			wait.NoError(t, what, func() error { // At first the agent has IDs that are not too old yet.
+				if got = draw(t, its, 0); got != want {
+					return fmt.Errorf("\n got %s\nwant %s", got, want)
+				}
+				return nil
+			})
 		}
-		t.Run(reason.String(), func(t *testing.T) {
-			t.Parallel()
-			m, own, its := newMoody(), t.TempDir(), t.TempDir()
-			m.serve(t, own)
-			a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) {
-				c.MaxAge, c.MaxWait = time.Second, 3*time.Second
-			}, "unix:"+own+"/g")
-			untilListening(t, a, out)
-			if line := overRESP(t, its, "ID.NEXT"); line != "$13\r\n" {
-				t.Fatalf("before: %q", line)
-			}
-			r := &node.Refusal{
-				Reason: reason, Message: "what is wrong, and what to do",
-				Metadata: map[string]string{"a": "1", "offset_ms": "-7 (late)"},
-			}
-			if server.WireOf(reason).Status >= 429 {
-				r.RetryAfter = 1234 * time.Millisecond
-			}
-			m.refuses.Store(r)
-			time.Sleep(1100 * time.Millisecond) // what the agent holds is too old then
-			for what, ask := range map[string]func(dir string) string{
-				"HTTP":   func(dir string) string { return overHTTP(t, dir, http.MethodPost, "/v1/ids") },
-				"RESP":   func(dir string) string { return overRESP(t, dir, "ID.NEXT") },
-				"gRPC":   func(dir string) string { return overGRPC(t, dir, allocate) },
-				"stream": func(dir string) string { return overGRPC(t, dir, stream) },
-			} {
-				want, got := ask(own), ask(its)
-				if got != want || !strings.Contains(want, "what is wrong") {
-					t.Errorf("%s:\n got %s\nwant %s", what, got, want)
-				}
-			}
-			m.refuses.Store(nil)
-			deadline := time.Now().Add(20 * time.Second)
-			for overRESP(t, its, "ID.NEXT") != "$13\r\n" { // a node that refused is left alone for its delay
-				if time.Now().After(deadline) {
-					t.Fatal("the agent does not serve again")
-				}
-			}
-		})
+		m.refuses.Store(nil)
+		wait.Until(t, "the agent serves again", func() bool { return overRESP(t, its, "ID.NEXT") == "$13\r\n" })
 	}
 }
 
@@ -300,47 +297,28 @@ func TestAgentPassesRefusals(t *testing.T) {
 // answer is refused with their addresses, over each protocol.
 func TestAgentAnswers(t *testing.T) {
 	t.Parallel()
-	m, own, its := newMoody(), t.TempDir(), t.TempDir()
-	m.serve(t, own)
-	a, out, stop := runAgent(t, its, nil, "unix:"+own+"/g")
-	untilListening(t, a, out)
-	for _, query := range []string{"count=0", "count=10001", "count=x", "as=hex", "as=number", "after=nothing",
-		"after=7ZZZZZZZZZZZZ", "after=-1", "after=" + strings.Repeat("1", 19)} {
+	_, own, its, stop := agentOf(t, newMoody(), nil)
+	for _, query := range []string{"count=0", "count=10001", "as=hex", "after=nothing"} {
 		want, got := overHTTP(t, own, http.MethodPost, "/v1/ids?"+query), overHTTP(t, its, http.MethodPost, "/v1/ids?"+query)
 		if digits.ReplaceAllString(got, "N") != digits.ReplaceAllString(want, "N") || strings.HasPrefix(got, "200") {
 			t.Errorf("%s:\n got %s\nwant %s", query, got, want)
 		}
 	}
-	for _, command := range []string{"ID.NEXT COUNT 0", "ID.NEXT COUNT 10001", "ID.NEXT FORMAT hex", "ID.NEXT AFTER x",
-		"ID.NEXT COUNT", "HGET id wrong", "HGET other next", "GET id", "INCR id"} {
+	for _, command := range []string{"ID.NEXT COUNT 10001", "ID.NEXT AFTER x", "HGET other next", "INCR id"} {
 		if want, got := overRESP(t, own, command), overRESP(t, its, command); got != want || got[0] != '-' {
 			t.Errorf("%s:\n got %s\nwant %s", command, got, want)
 		}
 	}
-	for count, what := range map[int32]string{0: "none", -1: "less", 1_000_001: "too many"} {
-		ask := func(ctx context.Context, conn *grpc.ClientConn) error {
-			_, err := pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: count})
-			return err
-		}
-		if want, got := overGRPC(t, own, ask), overGRPC(t, its, ask); got != want || !strings.Contains(got, "INVALID_COUNT") {
-			t.Errorf("%s:\n got %s\nwant %s", what, got, want)
-		}
-	}
-	const id = "02MVRE9KJ2642"
-	if got := overHTTP(t, its, http.MethodGet, "/v1/ids/"+id); !strings.Contains(got, `"sid":2`) ||
-		!strings.Contains(got, `"holder":null`) || !strings.Contains(got, "ask one of unix:"+own+"/g") {
+	where := "ask one of unix:" + own + "/g"
+	if got := overHTTP(t, its, http.MethodGet, "/v1/ids/02MVRE9KJ2642"); !strings.Contains(got, `"sid":2`) ||
+		!strings.Contains(got, `"holder":null`) || !strings.Contains(got, where) {
 		t.Errorf("decoded: %s", got)
 	}
-	where := "ask one of unix:" + own + "/g"
-	for what, got := range map[string]string{
-		"cluster":   overHTTP(t, its, http.MethodGet, "/v1/cluster"),
-		"watermark": overHTTP(t, its, http.MethodGet, "/v1/watermark"),
-		"events":    overHTTP(t, its, http.MethodGet, "/v1/events"),
-		"workers":   overHTTP(t, its, http.MethodPost, "/v1/workers"),
-		"extend":    overHTTP(t, its, http.MethodPost, "/v1/workers/1:extend"),
-	} {
-		if !strings.HasPrefix(got, "501") || !strings.Contains(got, where) {
-			t.Errorf("HTTP %s: %s", what, got)
+	for _, request := range []string{"GET /v1/cluster", "GET /v1/watermark", "GET /v1/events", "POST /v1/workers",
+		"POST /v1/workers/1:extend"} {
+		method, path, _ := strings.Cut(request, " ")
+		if got := overHTTP(t, its, method, path); !strings.HasPrefix(got, "501") || !strings.Contains(got, where) {
+			t.Errorf("%s: %s", request, got)
 		}
 	}
 	for _, command := range []string{"ID.STATUS", "ID.WATERMARK"} {
@@ -348,29 +326,25 @@ func TestAgentAnswers(t *testing.T) {
 			t.Errorf("%s: %s", command, got)
 		}
 	}
-	for what, ask := range map[string]func(context.Context, *grpc.ClientConn) error{
-		"cluster": func(ctx context.Context, c *grpc.ClientConn) error {
-			_, err := pb.NewAdminServiceClient(c).GetCluster(ctx, &pb.GetClusterRequest{})
-			return err
+	for what, ask := range map[string]func(context.Context, *grpc.ClientConn) (any, error){
+		"cluster": func(ctx context.Context, c *grpc.ClientConn) (any, error) {
+			return pb.NewAdminServiceClient(c).GetCluster(ctx, &pb.GetClusterRequest{})
 		},
-		"drain": func(ctx context.Context, c *grpc.ClientConn) error {
-			_, err := pb.NewAdminServiceClient(c).Drain(ctx, &pb.DrainRequest{})
-			return err
+		"drain": func(ctx context.Context, c *grpc.ClientConn) (any, error) {
+			return pb.NewAdminServiceClient(c).Drain(ctx, &pb.DrainRequest{})
 		},
-		"watermark": func(ctx context.Context, c *grpc.ClientConn) error {
-			_, err := pb.NewAllocatorServiceClient(c).GetWatermark(ctx, &pb.GetWatermarkRequest{})
-			return err
+		"watermark": func(ctx context.Context, c *grpc.ClientConn) (any, error) {
+			return pb.NewAllocatorServiceClient(c).GetWatermark(ctx, &pb.GetWatermarkRequest{})
 		},
-		"watch": func(ctx context.Context, c *grpc.ClientConn) error {
+		"watch": func(ctx context.Context, c *grpc.ClientConn) (any, error) {
 			s, err := pb.NewAllocatorServiceClient(c).WatchWatermark(ctx, &pb.WatchWatermarkRequest{})
-			if err == nil {
-				_, err = s.Recv()
+			if err != nil {
+				return nil, err
 			}
-			return err
+			return s.Recv()
 		},
-		"worker": func(ctx context.Context, c *grpc.ClientConn) error {
-			_, err := pb.NewWorkerServiceClient(c).AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: "a"})
-			return err
+		"worker": func(ctx context.Context, c *grpc.ClientConn) (any, error) {
+			return pb.NewWorkerServiceClient(c).AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: "a"})
 		},
 	} {
 		if got := overGRPC(t, its, ask); !strings.HasPrefix(got, "Unimplemented") || !strings.Contains(got, where) {
@@ -385,147 +359,53 @@ func TestAgentAnswers(t *testing.T) {
 	}
 }
 
+var written = regexp.MustCompile(`0[0-9A-Z]{12}`) // an ID in an answer
+
 // TestAgentOrder: over all protocols together IDs rise from call to call, and exceed after, whether
 // that is the last ID, one of another agent or one between; also with several callers at once.
 func TestAgentOrder(t *testing.T) {
 	t.Parallel()
-	m, own, its := newMoody(), t.TempDir(), t.TempDir()
-	m.serve(t, own)
-	a, out, _ := runAgent(t, its, nil, "unix:"+own+"/g")
-	untilListening(t, a, out)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-
-	// draws returns the ways to draw an ID, each with a connection of its own.
-	draws := func() map[string]func(after flake.ID) (flake.ID, error) {
-		over, err := grpc.NewClient("unix://"+filepath.Join(its, "g"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = over.Close() })
-		api := pb.NewAllocatorServiceClient(over)
-		stream, err := api.AllocateStream(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := net.Dial("unix", filepath.Join(its, "r"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		in := bufio.NewReader(conn)
-		hc := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(its, "h"))
-		}}}
-		t.Cleanup(hc.CloseIdleConnections)
-		return map[string]func(flake.ID) (flake.ID, error){
-			"RESP": func(after flake.ID) (flake.ID, error) {
-				command := "ID.NEXT\r\n"
-				if after > 0 {
-					command = "ID.NEXT AFTER " + after.String() + "\r\n"
-				}
-				if _, err := io.WriteString(conn, command); err != nil {
-					return 0, err
-				}
-				head, err := in.ReadString('\n')
-				if err != nil || head != "$13\r\n" {
-					return 0, fmt.Errorf("%q, %w", head, err)
-				}
-				text, err := in.ReadString('\n')
-				if err != nil {
-					return 0, err
-				}
-				return flake.Parse(strings.TrimSpace(text))
-			},
-			"HTTP": func(after flake.ID) (flake.ID, error) {
-				url := "http://localhost/v1/ids"
-				if after > 0 {
-					url += "?after=" + after.String()
-				}
-				req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
-				if err != nil {
-					return 0, err
-				}
-				req.Header.Set("Accept", "text/plain")
-				res, err := hc.Do(req)
-				if err != nil {
-					return 0, err
-				}
-				defer func() { _ = res.Body.Close() }()
-				text, err := io.ReadAll(res.Body)
-				if err != nil {
-					return 0, err
-				}
-				return flake.Parse(strings.TrimSpace(string(text)))
-			},
-			"gRPC": func(after flake.ID) (flake.ID, error) {
-				res, err := api.Allocate(ctx, &pb.AllocateRequest{Count: 1, After: int64(after)})
-				return flake.ID(res.GetFirst()), err
-			},
-			"stream": func(after flake.ID) (flake.ID, error) {
-				err := stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1, After: int64(after)}})
-				if err != nil {
-					return 0, err
-				}
-				res, err := stream.Recv()
-				return flake.ID(res.GetResponse().GetFirst()), err
-			},
-		}
-	}
-
-	var last flake.ID
-	ways := draws()
-	for i := range 100 {
-		for name, draw := range ways {
-			var after flake.ID
-			switch i % 3 {
-			case 1:
-				after = last
-			case 2: // as another agent has given it
-				b, err := m.Node.Next(ctx, 1, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				after = b.First
-			}
-			id, err := draw(after)
-			if err != nil || id <= last || id <= after {
-				t.Fatalf("%s, %d: %v after %v, asked for after %v: %v", name, i, id, last, after, err)
-			}
-			last = id
-		}
-	}
-
-	var mu sync.Mutex // guards the next two
-	highest := last   // of the calls that have returned
+	m := newMoody()
+	_, _, its, _ := agentOf(t, m, nil)
+	var mu sync.Mutex    // guards the next two
+	var highest flake.ID // of the calls that have returned
 	seen := map[flake.ID]string{}
+	draw := func(name string, after flake.ID) {
+		t.Helper()
+		mu.Lock()
+		before := highest
+		mu.Unlock()
+		answer := draws[name](t, its, after)
+		id, err := flake.Parse(written.FindString(answer))
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v in %s", name, err, answer)
+		case id <= before || id <= after:
+			t.Errorf("%s: %v above %v, and a call that had returned before got %v", name, id, after, before)
+		case seen[id] != "":
+			t.Errorf("%v twice: over %s and %s", id, seen[id], name)
+		}
+		seen[id], highest = name, max(highest, id)
+	}
+	for range 20 {
+		for name := range draws {
+			draw(name, 0)
+			draw(name, highest)
+			b, err := m.Node.Next(t.Context(), 1, 0) // as another agent has given it
+			if err != nil {
+				t.Fatal(err)
+			}
+			draw(name, b.First)
+		}
+	}
 	var all sync.WaitGroup
 	for range 2 {
-		for name, draw := range draws() {
+		for name := range draws {
 			all.Go(func() {
-				for i := range 200 {
-					mu.Lock()
-					before := highest
-					mu.Unlock()
-					after := flake.ID(0)
-					if i%4 == 0 {
-						after = before
-					}
-					id, err := draw(after)
-					if err != nil {
-						t.Errorf("%s: %v", name, err)
-						return
-					}
-					mu.Lock()
-					if id <= before {
-						t.Errorf("%s: %v, and a call that had returned before got %v", name, id, before)
-					}
-					if other := seen[id]; other != "" {
-						t.Errorf("%v twice: over %s and %s", id, other, name)
-					}
-					seen[id], highest = name, max(highest, id)
-					mu.Unlock()
+				for range 50 {
+					draw(name, 0)
 				}
 			})
 		}
@@ -537,15 +417,12 @@ func TestAgentOrder(t *testing.T) {
 // was refused, also where that begins with the next block.
 func TestAgentPipelineAfterRefusal(t *testing.T) {
 	t.Parallel()
-	m, own, its := newMoody(), t.TempDir(), t.TempDir()
-	m.serve(t, own)
 	const block, drawn = 64, 40 // Half a block and more: the next one is on its way.
-	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) {
+	_, _, its, _ := agentOf(t, newMoody(), func(c *daemon.AgentConfig) {
 		c.MaxAge, c.Client.MaxPrefetch = time.Minute, block
-	}, "unix:"+own+"/g")
-	untilListening(t, a, out)
+	})
 	var answer string
-	daemontest.Until(t, 20*time.Second, "all of a block is served", func() bool {
+	wait.Until(t, "all of a block is served", func() bool {
 		for range drawn {
 			if line := overRESP(t, its, "ID.NEXT"); line != "$13\r\n" {
 				t.Fatal(line)
@@ -572,10 +449,7 @@ func TestAgentSpaces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m, own, its := newMoodyOf(space), t.TempDir(), t.TempDir()
-			m.serve(t, own)
-			a, out, _ := runAgent(t, its, nil, "unix:"+own+"/g")
-			untilListening(t, a, out)
+			_, own, its, _ := agentOf(t, newMoodyOf(space), nil)
 			for _, form := range []string{"flake", "int", "ulid", "uuid"} {
 				query := "/v1/ids?as=" + form
 				got := overHTTP(t, its, http.MethodPost, query)
@@ -593,9 +467,8 @@ func TestAgentSpaces(t *testing.T) {
 				about := "/v1/ids/" + id[1] + "?kind=" + form
 				want, _, _ := strings.Cut(overHTTP(t, own, http.MethodGet, about), `,"holder_problem":`)
 				got, _, _ = strings.Cut(overHTTP(t, its, http.MethodGet, about), `,"holder_problem":`)
-				now := time.Now().UTC().Format(`"2006-01-02T15:`)
-				if got != want || !strings.HasPrefix(got, "200") || !strings.Contains(got, now) {
-					t.Errorf("%s at %s:\n got %s\nwant %s", about, now, got, want)
+				if got != want || !strings.HasPrefix(got, "200") {
+					t.Errorf("%s:\n got %s\nwant %s", about, got, want)
 				}
 			}
 			for _, after := range []string{"02MVRE9KJ2642", "7ZZZZZZZZZZZZ"} { // of the default space, and of none
@@ -611,29 +484,25 @@ func TestAgentSpaces(t *testing.T) {
 }
 
 // TestAgentAdmin: the admin port says whether the agent lives and is ready, which gRPC's health follows,
-// and counts requests. Commands of Redis that draw no ID are answered as by a node.
+// and counts requests.
 func TestAgentAdmin(t *testing.T) {
 	t.Parallel()
-	m, own, its := newMoody(), t.TempDir(), t.TempDir()
-	m.serve(t, own)
-	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) {
-		c.Settings.Listen.Admin, c.MaxAge, c.MaxWait = "127.0.0.1:0", 200*time.Millisecond, 300*time.Millisecond
-	}, "unix:"+own+"/g")
-	untilListening(t, a, out)
+	m := newMoody()
+	a, _, its, _ := agentOf(t, m, func(c *daemon.AgentConfig) {
+		c.Settings.Listen.Admin, c.MaxAge = "127.0.0.1:0", 200*time.Millisecond
+	})
 	admin := "http://" + a.Addresses().Admin
-	health := func() (is string) {
-		overGRPC(t, its, func(ctx context.Context, c *grpc.ClientConn) error {
+	health := func() string {
+		return overGRPC(t, its, func(ctx context.Context, c *grpc.ClientConn) (any, error) {
 			res, err := healthpb.NewHealthClient(c).Check(ctx, &healthpb.HealthCheckRequest{})
-			is = res.GetStatus().String()
-			return err
+			return res.GetStatus(), err
 		})
-		return is
 	}
 	ready := func(want int, says, serving string) {
 		t.Helper()
-		daemontest.Until(t, 20*time.Second, says, func() bool {
+		wait.Until(t, says, func() bool {
 			code, body := get(t, admin+"/readyz")
-			return code == want && strings.Contains(body, says) && health() == serving
+			return code == want && strings.Contains(body, says) && health() == "OK "+serving
 		})
 		if code, body := get(t, admin+"/livez"); code != 200 || body != "ok\n" {
 			t.Errorf("livez: %d %s", code, body)
@@ -672,12 +541,6 @@ func TestAgentAdmin(t *testing.T) {
 			t.Errorf("INFO lacks %q: %s", want, info)
 		}
 	}
-	for _, command := range []string{"HELLO", "HELLO 3", "COMMAND", "COMMAND COUNT", "COMMAND DOCS", "PING", "CLIENT GETNAME"} {
-		want, got := wholeRESP(t, own, command), wholeRESP(t, its, command)
-		if digits.ReplaceAllString(got, "N") != digits.ReplaceAllString(want, "N") || strings.HasPrefix(got, "-") {
-			t.Errorf("%s:\n got %.300s\nwant %.300s", command, got, want)
-		}
-	}
 }
 
 // TestAgentWaits: an agent that no node gives IDs says why, once, and listens when one does.
@@ -691,20 +554,16 @@ func TestAgentWaits(t *testing.T) {
 	}
 	bare := grpc.NewServer()
 	go func() { _ = bare.Serve(l) }()
-	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) { c.Client.Timeout = 300 * time.Millisecond }, "unix:"+dir+"/g")
-	deadline := time.Now().Add(20 * time.Second)
-	for !strings.Contains(out.String(), "no node gives IDs") || !strings.Contains(out.String(), "unimplemented") {
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not say why:\n%s", out)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) { c.Client.Timeout = time.Second }, "unix:"+dir+"/g")
+	wait.Until(t, "the agent says why no node gives IDs", func() bool {
+		return strings.Contains(out.String(), "no node gives IDs") && strings.Contains(out.String(), "unimplemented")
+	})
 	if _, err := os.Stat(filepath.Join(its, "r")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it listens: %v", err)
 	}
 	bare.Stop()
 	newMoody().serve(t, dir)
-	untilListening(t, a, out)
+	<-a.Listening()
 }
 
 // TestAgentsThatCannotBe: settings that no agent can have, and a token file that is not there.
@@ -733,10 +592,7 @@ func TestAgentsThatCannotBe(t *testing.T) {
 // of another agent on the same socket is told who has it.
 func TestAgentLimits(t *testing.T) {
 	t.Parallel()
-	m, own, its := newMoody(), t.TempDir(), t.TempDir()
-	m.serve(t, own)
-	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) { c.Settings.Limit.ConnectionsPerSource = 3 }, "unix:"+own+"/g")
-	untilListening(t, a, out)
+	_, own, its, _ := agentOf(t, newMoody(), func(c *daemon.AgentConfig) { c.Settings.Limit.ConnectionsPerSource = 3 })
 	var open []net.Conn
 	defer func() {
 		for _, c := range open {
@@ -749,7 +605,7 @@ func TestAgentLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		open = append(open, conn)
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(wait.Most))
 		_, _ = io.WriteString(conn, "PING\r\nID.NEXT\r\n")
 		got := make([]byte, 64)
 		n, err := conn.Read(got)
@@ -772,23 +628,22 @@ func TestAgentLimits(t *testing.T) {
 // TestAgentRate: the processes of one user are one client of a limited agent, whose refusal names it.
 func TestAgentRate(t *testing.T) {
 	t.Parallel()
-	m, own, its := newMoody(), t.TempDir(), t.TempDir()
-	m.serve(t, own)
-	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) {
+	_, _, its, _ := agentOf(t, newMoody(), func(c *daemon.AgentConfig) {
 		c.Settings.Limit.RequestsPerSecond, c.Settings.Limit.Burst = 1, 3
-	}, "unix:"+own+"/g")
-	untilListening(t, a, out)
-	const number = 80
-	served := 0
-	for i := range number {
-		switch line := overRESP(t, its, "ID.NEXT"); { // as a process of its own
-		case line == "$13\r\n":
+	})
+	began, served := time.Now(), 0
+	wait.Until(t, "a process is refused", func() bool {
+		line := overRESP(t, its, "ID.NEXT") // as a process of its own
+		if line == "$13\r\n" {
 			served++
-		case !strings.HasPrefix(line, "-TRYAGAIN RATE_LIMITED ") || !strings.Contains(line, "retry_after_ms="):
-			t.Fatalf("process %d: %q", i, line)
+			return false
 		}
-	}
-	if served < 3 || served > number/2 {
-		t.Errorf("%d of %d processes were served", served, number)
+		if !strings.HasPrefix(line, "-TRYAGAIN RATE_LIMITED ") || !strings.Contains(line, "retry_after_ms=") {
+			t.Fatalf("after %d: %q", served, line)
+		}
+		return true
+	})
+	if most := 4 + int(time.Since(began).Seconds()); served < 3 || served > most {
+		t.Errorf("%d processes were served, of 3 to %d", served, most)
 	}
 }

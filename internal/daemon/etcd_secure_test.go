@@ -12,6 +12,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
@@ -66,14 +67,14 @@ func TestSecuredEtcd(t *testing.T) {
 	c.Etcd.TLS.Cert, c.Etcd.TLS.Key = ca.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
 	daemontest.Init(t, c)
 	r := start(t, c)
-	r.untilReady(t, 20*time.Second)
+	r.untilReady(t)
 
 	// At least three extensions, each by a login that has run out.
 	first := r.Node().Stats().Ceil
-	daemontest.Until(t, time.Minute, "the window is extended again and again", func() bool {
+	wait.Until(t, "the window is extended again and again", func() bool {
 		return r.Node().Stats().Ceil >= first+clock.MillisOf(2*c.Lease.ExtendEvery)
 	})
-	daemontest.Until(t, time.Minute, "a login has run out: else the test shows nothing", func() bool {
+	wait.Until(t, "a login has run out: else the test shows nothing", func() bool {
 		return strings.Contains(r.Log.String(), "invalid auth token")
 	})
 
@@ -86,8 +87,8 @@ func TestSecuredEtcd(t *testing.T) {
 	certstest.File(t, dir, "ca.pem", next.PEM)
 	next.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
 	stopped := r.Node().Stats().Ceil
-	daemontest.Until(t, time.Minute, "the window is extended by the new certificates", func() bool { return r.Node().Stats().Ceil > stopped })
-	r.untilReady(t, 20*time.Second)
+	wait.Until(t, "the window is extended by the new certificates", func() bool { return r.Node().Stats().Ceil > stopped })
+	r.untilReady(t)
 	if !strings.Contains(r.Log.String(), "files reloaded") {
 		t.Error("no word of the new files in the log")
 	}
@@ -124,8 +125,11 @@ func TestSecuredEtcdRefuses(t *testing.T) {
 	} {
 		c := daemontest.Settings(t, "a", etcd.Endpoint())
 		c.Etcd.TLS = files
-		c.Lease.CallTimeout = time.Second
-		all.Go(func() { // each waits for its deadline
+		c.Lease.CallTimeout = time.Second // Each that is refused waits for it.
+		if name == "" {
+			c.Etcd.DialTimeout, c.Lease.CallTimeout = 20*time.Second, 5*time.Second
+		}
+		all.Go(func() {
 			_, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler))
 			if (name == "") != (err == nil) {
 				t.Errorf("%s: %v", name, err)

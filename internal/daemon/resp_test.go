@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -21,14 +22,14 @@ func TestRESP(t *testing.T) {
 	c.Listen.RESP, c.Limit.Connections = "127.0.0.1:0", 2
 	daemontest.Init(t, c)
 	r := start(t, c)
-	r.untilReady(t, 20*time.Second)
+	r.untilReady(t)
 	dial := func() (net.Conn, *bufio.Reader) {
 		conn, err := net.Dial("tcp", r.Addresses().RESP)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(wait.Most))
 		return conn, bufio.NewReader(conn)
 	}
 	conn, in := dial()
