@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -482,7 +483,7 @@ func TestReplace(t *testing.T) {
 		done := make(chan struct{})
 		go func() { co.replace(old); close(done) }()
 		if tc.replaced {
-			soon(t, tc.name, func() bool { co.mu.Lock(); defer co.mu.Unlock(); return co.cur != old && co.cur != nil })
+			wait.Until(t, tc.name, func() bool { co.mu.Lock(); defer co.mu.Unlock(); return co.cur != old && co.cur != nil })
 			if co.mu.Lock(); (co.cur.e == old.e) == tc.other {
 				t.Errorf("%s: it is to %s", tc.name, co.cur.e.addr)
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 )
 
@@ -18,6 +19,12 @@ import (
 
 func dial(t testing.TB, o client.Options) *client.Client {
 	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = wait.Most // Tests without another bound are not about it.
+	}
+	if o.AttemptTimeout == 0 {
+		o.AttemptTimeout = 10 * time.Second
+	}
 	c, err := client.New(o)
 	if err != nil {
 		t.Fatal(err)

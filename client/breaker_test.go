@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -69,16 +70,6 @@ func (b *bench) woken(do func()) bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// soon waits until something is so.
-func soon(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > 20*time.Second {
-			t.Fatalf("not within 20 s: %s", what)
-		}
 	}
 }
 
@@ -336,7 +327,7 @@ func TestSet(t *testing.T) {
 		}
 		for _, e := range before {
 			if !slices.Contains(*b.list.Load(), e) {
-				soon(t, e.addr+" is closed", func() bool { return e.conn.Load().GetState() == connectivity.Shutdown })
+				wait.Until(t, e.addr+" is closed", func() bool { return e.conn.Load().GetState() == connectivity.Shutdown })
 			}
 		}
 	}
@@ -449,6 +440,43 @@ func TestResolve(t *testing.T) {
 	})
 }
 
+// silentNames answers for one name alone.
+type silentNames struct{}
+
+func (silentNames) LookupHost(ctx context.Context, host string) ([]string, error) {
+	if host == "good.example" {
+		return []string{"127.0.5.1"}, nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestHangingLookups: lookups that hang delay another one by the timeout of one.
+func TestHangingLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		p := newPool(Options{
+			Targets:        []string{"a.example:1", "b.example:1", "c.example:1", "good.example:1"},
+			Resolver:       silentNames{},
+			ResolveEvery:   time.Minute,
+			AttemptTimeout: time.Hour,
+			DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})},
+		}, func() time.Duration { return time.Since(began) })
+		if err := p.start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lookupTimeout)
+		synctest.Wait()
+		if list := *p.list.Load(); len(list) != 1 || list[0].addr != "127.0.5.1:1" {
+			t.Errorf("%d nodes are used", len(list))
+		}
+		p.close()
+	})
+}
+
 // TestWatch: an endpoint connects, connects anew after it was silent, and is asked no more once it ends.
 // While it cannot connect it says why, and names are looked up.
 func TestWatch(t *testing.T) {
@@ -461,12 +489,12 @@ func TestWatch(t *testing.T) {
 	}
 	connected := func() bool { return e.ready.Load() && e.conn.Load().GetState() == connectivity.Ready }
 	e.ready.Store(false)
-	soon(t, "connected", connected)
+	wait.Until(t, "connected", connected)
 	second := e.conn.Load()
 	if e.failed(second, true, io.EOF); first == second {
 		t.Error("open did not connect")
 	}
-	soon(t, "connected anew", func() bool { return e.conn.Load() != second && connected() })
+	wait.Until(t, "connected anew", func() bool { return e.conn.Load() != second && connected() })
 	if err := e.connectError(); err != nil {
 		t.Errorf("connected: %v", err)
 	}
@@ -480,8 +508,8 @@ func TestWatch(t *testing.T) {
 	if err := e.open(); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "a lookup", func() bool { return len(b.lookups) == 1 })
-	soon(t, "why", func() bool {
+	wait.Until(t, "a lookup", func() bool { return len(b.lookups) == 1 })
+	wait.Until(t, "why", func() bool {
 		err := e.connectError()
 		return err != nil && strings.HasPrefix(err.Error(), "127.0.0.1:1: unavailable: ") && strings.Contains(err.Error(), "refused")
 	})

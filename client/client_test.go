@@ -20,12 +20,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/flake"
@@ -188,7 +188,7 @@ func TestRefusalFailsOver(t *testing.T) {
 // connected waits until c is connected to n nodes.
 func connected(t testing.TB, c *client.Client, n int) {
 	t.Helper()
-	until(t, "connected", func() bool {
+	wait.Until(t, "connected", func() bool {
 		ready := 0
 		for _, s := range c.Stats().Nodes {
 			if s.State == "ready" {
@@ -249,14 +249,10 @@ func TestPermanentAfterTooFar(t *testing.T) {
 				})
 			}
 			far := flake.ID(wordOf(time.Now().Add(time.Hour)) << 5)
-			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, After: far, Timeout: time.Minute})
-			began := time.Now()
+			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, After: far, Timeout: -1})
 			_, err := c.Next(t.Context())
 			if !errors.Is(err, &client.Refusal{Reason: client.AfterTooFar}) {
 				t.Fatalf("got %v", err)
-			}
-			if took := time.Since(began); took > 30*time.Second {
-				t.Errorf("it took %v to say so", took)
 			}
 			free := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, After: far, Unordered: true})
 			if _, err := free.Next(t.Context()); err != nil {
@@ -396,9 +392,7 @@ func TestResetDuringACall(t *testing.T) {
 				f.mu.Lock()
 				f.word = 0 // the clock is right again
 				f.mu.Unlock()
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-				defer cancel()
-				if id, err := c.Next(ctx); err != nil || id >= ahead || c.Last() >= ahead {
+				if id, err := c.Next(t.Context()); err != nil || id >= ahead || c.Last() >= ahead {
 					t.Errorf("after Reset: %v, %v; the last is %v", id, err, c.Last())
 				}
 			})
@@ -479,105 +473,26 @@ func TestCallerErrorIsNotRetried(t *testing.T) {
 	}
 }
 
-// TestLostAnswers: the IDs of a lost answer may have been issued: later calls
-// return others.
-func TestLostAnswers(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			f, g := newFake(t, 1), newFake(t, 2)
-			for _, f := range []*fake{f, g} {
-				f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
-					switch {
-					case number%7 == 3:
-						return act{lose: true}
-					case number%11 == 5:
-						return act{refuse: client.EntropyOverflow, retry: time.Millisecond}
-					}
-					return act{}
-				})
-			}
-			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 8, Timeout: time.Minute})
-			w, stop := &callLog{}, make(chan struct{})
-			wg := w.load(t, c, 8, stop)
-			w.served(t, 500)
-			until(t, "an answer is lost", func() bool { return c.Stats().Retries > 0 })
-			close(stop)
-			wg.Wait()
-			w.finish(t, true, 500)
-		})
-	}
-}
-
-// TestSilentNode: a node that accepts requests and never answers costs one attempt,
-// and no call fails.
-func TestSilentNode(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			f, g := newFake(t, 1), newFake(t, 2)
-			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 8,
-				AttemptTimeout: 300 * time.Millisecond, Timeout: time.Minute})
-			w, stop := &callLog{}, make(chan struct{})
-			wg := w.load(t, c, 8, stop)
-			w.served(t, 20)
-			before, from := f.asked.Load(), time.Now()
-			f.always(act{hang: true})
-			g.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act { return act{hang: number%500 == 0} })
-			time.Sleep(time.Second) // for which the client leaves a silent node alone
-			w.served(t, 100)
-			close(stop)
-			wg.Wait()
-			w.finish(t, true, 100)
-			// Each caller may meet it once, and again each second.
-			if n, most := f.asked.Load()-before, 8*(2+int64(time.Since(from)/time.Second)); n > most {
-				t.Errorf("the silent node was asked %d times, more than %d", n, most)
-			}
-			failures := int64(0)
-			for _, n := range c.Stats().Nodes {
-				failures += n.Failures
-			}
-			if failures == 0 && mode != client.Coalesce { // whose stream may be to the other
-				t.Error("the silent node was never asked")
-			}
-		})
-	}
-}
-
-// TestInvalidAnswers: no call returns an answer that breaks the contract.
+// TestInvalidAnswers: no call returns an answer that breaks the contract. TestAnswersAreChecked has all ways.
 func TestInvalidAnswers(t *testing.T) {
-	for name, mangle := range map[string]func(*pb.AllocateResponse){
-		"fewer":     func(r *pb.AllocateResponse) { r.Count-- },
-		"more":      func(r *pb.AllocateResponse) { r.Count++ },
-		"stride":    func(r *pb.AllocateResponse) { r.Stride = 1 },
-		"layout":    func(r *pb.AllocateResponse) { r.Layout = 0 },
-		"not after": func(r *pb.AllocateResponse) { r.First -= 1 << 40 },
-		"overflow":  func(r *pb.AllocateResponse) { r.First = 1<<63 - 32 },
-	} {
-		for _, mode := range modes {
-			t.Run(name+"/"+mode.String(), func(t *testing.T) {
-				bad, good := newFake(t, 1), newFake(t, 2)
-				c := dial(t, client.Options{Targets: []string{bad.addr, good.addr}, Mode: mode, MaxPrefetch: 2})
-				connected(t, c, 2)
-				first, err := c.Block(t.Context(), 2)
-				if err != nil {
-					t.Fatal(err)
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			bad, good := newFake(t, 1), newFake(t, 2)
+			c := dial(t, client.Options{Targets: []string{bad.addr, good.addr}, Mode: mode, MaxPrefetch: 2})
+			connected(t, c, 2)
+			first, err := c.Block(t.Context(), 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bad.always(act{mangle: func(r *pb.AllocateResponse) { r.First -= 1 << 40 }})
+			for range 50 {
+				b, err := c.Block(t.Context(), 2)
+				if err != nil || b.First <= first.Last() || b.Count != 2 || b.Stride != 32 {
+					t.Fatalf("%+v after %+v: %v", b, first, err)
 				}
-				bad.always(act{mangle: mangle})
-				for range 50 {
-					b, err := c.Block(t.Context(), 2)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if b.First <= first.Last() || b.Count != 2 || b.Stride != 32 {
-						t.Fatalf("%+v after %+v", b, first)
-					}
-					first = b
-				}
-			})
-		}
+				first = b
+			}
+		})
 	}
 }
 
@@ -697,7 +612,7 @@ func TestCloseDrains(t *testing.T) {
 				_ = c.Close()
 				close(closed)
 			}()
-			until(t, "closed to new calls", func() bool {
+			wait.Until(t, "closed to new calls", func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
 				_, err := c.Next(ctx)
@@ -769,29 +684,16 @@ func TestOtherServers(t *testing.T) {
 	for target, want := range map[string]string{
 		plain.Listener.Addr().String(): "use the node's gRPC port", proxy(403): "a proxy or another server answers there", proxy(404): "a proxy or another server answers there",
 	} {
-		o := client.Options{Targets: []string{target}, Timeout: 2 * time.Second, AttemptTimeout: time.Second}
-		if _, err := dial(t, o).Next(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", target, err, want)
-		}
-	}
-}
-
-// TestMaxConnectionAge: callers see no error when a node closes old connections.
-func TestMaxConnectionAge(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 200 * time.Millisecond, MaxConnectionAgeGrace: 200 * time.Millisecond})
-			f, g := newFake(t, 1, age), newFake(t, 2, age)
-			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, MaxPrefetch: 16})
-			w, stop := &callLog{}, make(chan struct{})
-			wg := w.load(t, c, 8, stop)
-			time.Sleep(time.Second) // of connections that live for 200 ms
-			w.served(t, 200)
-			close(stop)
-			wg.Wait()
-			w.finish(t, true, 200)
+		c := dial(t, client.Options{Targets: []string{target}, Timeout: time.Second})
+		wait.NoError(t, "an error that says "+want, func() error {
+			_, err := c.Next(t.Context())
+			if err == nil {
+				t.Fatalf("%s: served", target)
+			}
+			if strings.Contains(err.Error(), want) {
+				return nil
+			}
+			return err
 		})
 	}
 }
@@ -836,7 +738,7 @@ func TestNamesAreFollowed(t *testing.T) {
 	_, port, _ := strings.Cut(f.addr, ":")
 	names := &lookup{}
 	c := dial(t, client.Options{Targets: []string{"nodes.example:" + port}, Resolver: names, ResolveEvery: 10 * time.Millisecond})
-	until(t, "an error that names the name", func() bool {
+	wait.Until(t, "an error that names the name", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := c.Next(ctx)
@@ -850,13 +752,13 @@ func TestNamesAreFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	names.set("127.0.0.2") // nobody is there
-	until(t, "moved", func() bool {
+	wait.Until(t, "moved", func() bool {
 		s := c.Stats().Nodes
 		return len(s) == 1 && s[0].Address == "127.0.0.2:"+port && s[0].Target == "nodes.example:"+port
 	})
 	names.set() // a name server that is away changes nothing
 	names.set("127.0.0.1", "127.0.0.2")
-	until(t, "back", func() bool { return len(c.Stats().Nodes) == 2 })
+	wait.Until(t, "back", func() bool { return len(c.Stats().Nodes) == 2 })
 	if _, err := c.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -992,8 +894,8 @@ func TestTLS(t *testing.T) {
 				}
 				return
 			}
-			c := dial(t, client.Options{Targets: []string{tc.target}, TLS: tc.tls, Resolver: names, Timeout: 100 * time.Millisecond})
-			until(t, "an error that names "+tc.fault, func() bool {
+			c := dial(t, client.Options{Targets: []string{tc.target}, TLS: tc.tls, Resolver: names, Timeout: 500 * time.Millisecond})
+			wait.Until(t, "an error that names "+tc.fault, func() bool {
 				_, err := c.Next(t.Context())
 				if !errors.Is(err, client.ErrUnavailable) {
 					t.Fatalf("got %v", err)
@@ -1033,8 +935,8 @@ func TestBrokenContractIsNamed(t *testing.T) {
 	for _, mode := range modes {
 		f := newFake(t, 1)
 		f.always(act{mangle: func(r *pb.AllocateResponse) { r.Stride = 7 }})
-		c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, Timeout: 100 * time.Millisecond})
-		until(t, "an error that names the contract", func() bool {
+		c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, Timeout: 500 * time.Millisecond})
+		wait.Until(t, "an error that names the contract", func() bool {
 			_, err := c.Next(t.Context())
 			if !errors.Is(err, client.ErrUnavailable) {
 				t.Fatalf("%v: %v", mode, err)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -91,16 +92,10 @@ func clusterOf(t testing.TB, n int, f flake.Format) (nodes []*realNode, targets 
 		nodes = append(nodes, start(t, c, 0))
 	}
 	for _, n := range nodes {
-		until(t, "ready", func() bool { return n.Node().Ready() == nil })
+		wait.Until(t, "ready", func() bool { return n.Node().Ready() == nil })
 		targets = append(targets, n.addr())
 	}
 	return nodes, targets
-}
-
-// until waits for ok, which what names.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	daemontest.Until(t, 30*time.Second, what, ok)
 }
 
 // waiting returns how many goroutines wait for a channel in a function, or in what it

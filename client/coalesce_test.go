@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 )
 
@@ -38,7 +39,7 @@ func TestWaitingCallersShare(t *testing.T) {
 			}
 		})
 	}
-	until(t, "all wait", func() bool { return waiting("client.(*coalescer).take(") == callers })
+	wait.Until(t, "all wait", func() bool { return waiting("client.(*coalescer).take(") == callers })
 	close(release)
 	wg.Wait()
 	w.finish(t, true, callers)
@@ -110,15 +111,15 @@ func TestLostAfterReplaced(t *testing.T) {
 			ended := make(chan error, 2)
 			call := func() { _, err := c.Next(context.Background()); ended <- err }
 			go call()
-			until(t, "a is asked", func() bool { return a.asked.Load() == 1 })
+			wait.Until(t, "a is asked", func() bool { return a.asked.Load() == 1 })
 			b.always(act{})
 			go a.grpc.GracefulStop() // it wants to close, and answers what is under way
-			until(t, "a closes", func() bool { return nodeStats(c, a.addr).State != "ready" })
-			until(t, "b may be asked", func() bool { n := nodeStats(c, b.addr); return n.State == "ready" && n.Backoff == 0 })
+			wait.Until(t, "a closes", func() bool { return nodeStats(c, a.addr).State != "ready" })
+			wait.Until(t, "b may be asked", func() bool { n := nodeStats(c, b.addr); return n.State == "ready" && n.Backoff == 0 })
 			before := nodeStats(c, b.addr).Requests
 			go call() // finds that, and has the stream replaced
-			until(t, "b gets the stream", func() bool { return nodeStats(c, b.addr).Requests > before })
-			until(t, "it is in use", func() bool { return client.StreamTo(c) == b.addr })
+			wait.Until(t, "b gets the stream", func() bool { return nodeStats(c, b.addr).Requests > before })
+			wait.Until(t, "it is in use", func() bool { return client.StreamTo(c) == b.addr })
 			// Of refused batches, the second finds the new stream idle again.
 			for range 2 {
 				release <- struct{}{}
@@ -127,7 +128,7 @@ func TestLostAfterReplaced(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-				case <-time.After(20 * time.Second):
+				case <-time.After(wait.Most):
 					t.Fatal("a caller waits without a request")
 				}
 			}
@@ -155,7 +156,7 @@ func TestWrongNumber(t *testing.T) {
 				})
 				c := dial(t, client.Options{Targets: []string{bad.addr, good.addr}})
 				connected(t, c, 2)
-				until(t, "ten wrong answers", func() bool {
+				wait.Until(t, "ten wrong answers", func() bool {
 					b, err := c.Block(t.Context(), 1)
 					if err != nil {
 						t.Fatal(err)
@@ -202,7 +203,7 @@ func TestAnswersOfAStreamRise(t *testing.T) {
 			go call()
 			<-first
 			go call()
-			until(t, "two requests", func() bool { return client.UnderWay(c) == 2 })
+			wait.Until(t, "two requests", func() bool { return client.UnderWay(c) == 2 })
 			close(second)
 			for range 2 {
 				if b := <-answers; b.SID == 3 {
@@ -242,5 +243,5 @@ func TestReplacedStreamsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "one stream is open", func() bool { return f.open.Load() <= 1 })
+	wait.Until(t, "one stream is open", func() bool { return f.open.Load() <= 1 })
 }

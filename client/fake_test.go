@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/node"
@@ -224,7 +225,7 @@ func (w *callLog) call(do func() (client.Block, error)) error {
 // served waits until n calls have returned.
 func (w *callLog) served(t testing.TB, n int) {
 	t.Helper()
-	until(t, fmt.Sprintf("%d calls are served", n), func() bool {
+	wait.Until(t, fmt.Sprintf("%d calls are served", n), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.given) >= n

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
@@ -64,9 +65,9 @@ func TestRefusingNodesAreAskedRarely(t *testing.T) {
 					}
 				})
 			}
-			until(t, "all callers ask", func() bool { return began.Load() == callers })
+			wait.Until(t, "all callers ask", func() bool { return began.Load() == callers })
 			from := inTime[0].Load() + inTime[1].Load()
-			until(t, "nodes are tried", func() bool { return inTime[0].Load()+inTime[1].Load() >= from+trials })
+			wait.Until(t, "nodes are tried", func() bool { return inTime[0].Load()+inTime[1].Load() >= from+trials })
 			cancel()
 			wg.Wait()
 			if w := wrong.Load(); w != nil {
@@ -119,8 +120,7 @@ func TestTrialThatIsGivenUp(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	until(t, "somebody finds out", func() bool { return f.asked.Load() == 2 })
-	began := time.Now()
+	wait.Until(t, "somebody finds out", func() bool { return f.asked.Load() == 2 })
 	for range 10 {
 		wg.Go(func() {
 			if _, err := c.Next(t.Context()); err != nil {
@@ -130,9 +130,6 @@ func TestTrialThatIsGivenUp(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("served after %v", took)
-	}
 }
 
 // TestTrialsOfOtherCalls: calls that get no IDs end a trial as well, and the node is asked by all again.
@@ -158,13 +155,11 @@ func TestTrialsOfOtherCalls(t *testing.T) {
 			return ms, ""
 		})
 		c := newClient(t, client.Options{AttemptTimeout: time.Minute, Timeout: time.Minute}, f)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		for range 3 {
-			if err := call(ctx, c); err != nil {
+			if err := call(t.Context(), c); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
-		cancel()
 	}
 }
 
@@ -190,44 +185,16 @@ func TestTrialThatIsRefusedForGood(t *testing.T) {
 		}
 	}
 	wg.Go(ask)
-	until(t, "the trial", func() bool { return f.asked.Load() == 2 })
+	wait.Until(t, "the trial", func() bool { return f.asked.Load() == 2 })
 	for range callers {
 		wg.Go(ask)
 	}
-	until(t, "all wait", func() bool { return waiting("client.(*Client).pause(") == callers })
+	wait.Until(t, "all wait", func() bool { return waiting("client.(*Client).pause(") == callers })
 	close(release)
 	wg.Wait()
 	if n := f.asked.Load(); n != 2 {
 		t.Errorf("%d requests", n)
 	}
-}
-
-// TestPrefetchEndsInTime: a prefetching call that begins when a fetch is about to
-// fail ends within its own timeout, and its error names the cause.
-func TestPrefetchEndsInTime(t *testing.T) {
-	t.Parallel()
-	const timeout = 4 * time.Second
-	f := newFake(t, 1)
-	f.always(act{refuse: client.NoSID})
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, Timeout: timeout})
-	var wg sync.WaitGroup
-	ask := func(ctx context.Context) (took time.Duration) {
-		began := time.Now()
-		if _, err := c.Next(ctx); !errors.Is(err, &client.Refusal{Reason: client.NoSID}) {
-			t.Errorf("got %v", err)
-		}
-		return time.Since(began)
-	}
-	wg.Go(func() { ask(t.Context()) })
-	until(t, "the first is refused", func() bool { return f.asked.Load() > 0 })
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	ask(ctx)
-	time.Sleep(timeout / 8)
-	if took := ask(t.Context()); took > timeout*3/2 {
-		t.Errorf("ended after %v", took)
-	}
-	wg.Wait()
 }
 
 // TestPrefetchServesManyCallers: many callers that wait for prefetched IDs are
@@ -247,7 +214,7 @@ func TestPrefetchServesManyCallers(t *testing.T) {
 			}
 		})
 	}
-	until(t, "all wait", func() bool { return waiting("client.(*prefetcher).takeSlow(") == callers })
+	wait.Until(t, "all wait", func() bool { return waiting("client.(*prefetcher).takeSlow(") == callers })
 	close(release)
 	wg.Wait()
 	w.finish(t, true, callers)
@@ -336,36 +303,7 @@ func TestDialOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// TestManyTargets: of more addresses than a client connects to, it finds those that
-// work.
-func TestManyTargets(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, 1)
-	targets := []string{f.addr}
-	for i := range 40 {
-		targets = append(targets, fmt.Sprintf("127.0.2.%d:1", i+1)) // nobody is there
-	}
-	for range 3 { // which are used at first is chance
-		c := dial(t, client.Options{Targets: targets, ResolveEvery: 10 * time.Millisecond, Timeout: 2 * time.Minute})
-		if _, err := c.Next(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// slowNames answers for one name alone.
-type slowNames struct{}
-
-func (slowNames) LookupHost(ctx context.Context, host string) ([]string, error) {
-	if host == "good.example" {
-		return []string{"127.0.0.1"}, nil
-	}
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
-// TestFailedLookups: a name that resolves to no address keeps the nodes it
-// had; a lookup that hangs delays the others by one timeout.
+// TestFailedLookups: a name that resolves to no address keeps the nodes it had.
 func TestFailedLookups(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1)
@@ -376,19 +314,9 @@ func TestFailedLookups(t *testing.T) {
 	connected(t, c, 1)
 	names.empty()
 	looked := names.count()
-	until(t, "two more lookups", func() bool { return names.count() >= looked+2 })
+	wait.Until(t, "two more lookups", func() bool { return names.count() >= looked+2 })
 	if _, err := c.Next(t.Context()); err != nil || len(c.Stats().Nodes) != 1 {
 		t.Errorf("without addresses: %v, %+v", err, c.Stats().Nodes)
-	}
-
-	began := time.Now()
-	targets := []string{"a.example:1", "b.example:1", "c.example:1", "d.example:1", "good.example:" + port}
-	c = dial(t, client.Options{Targets: targets, Resolver: slowNames{}, Timeout: time.Minute})
-	if _, err := c.Next(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(began); took > 15*time.Second { // a lookup has 5 s
-		t.Errorf("served after %v", took)
 	}
 }
 

@@ -128,45 +128,6 @@ func TestPrefetchAfterSuspend(t *testing.T) {
 	}
 }
 
-// TestPrefetchFollowsDemand: blocks grow with demand, and every fetched ID is
-// returned or counted.
-func TestPrefetchFollowsDemand(t *testing.T) {
-	f := newFake(t, 1)
-	var mu sync.Mutex
-	var largest, fetched int64
-	f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
-		mu.Lock()
-		defer mu.Unlock()
-		largest, fetched = max(largest, int64(req.Count)), fetched+int64(req.Count)
-		return act{}
-	})
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Minute})
-	const calls = 500_000
-	var last flake.ID
-	for range calls {
-		id, err := c.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if id <= last {
-			t.Fatalf("%v after %v", id, last)
-		}
-		last = id
-	}
-	s := c.Stats()
-	mu.Lock()
-	defer mu.Unlock()
-	if s.IDs != calls {
-		t.Errorf("%d IDs counted, %d given", s.IDs, calls)
-	}
-	if largest < 1000 {
-		t.Errorf("the largest block of %d calls had %d IDs", calls, largest)
-	}
-	if fetched > 4*calls {
-		t.Errorf("%d IDs were fetched for %d calls", fetched, calls)
-	}
-}
-
 // TestPrefetchedOrderSurvivesLargeBlocks: a request above MaxPrefetch gets a block of
 // its own, and later IDs are greater.
 func TestPrefetchedOrderSurvivesLargeBlocks(t *testing.T) {

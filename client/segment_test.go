@@ -470,6 +470,32 @@ func TestWaitsEnd(t *testing.T) {
 	}
 }
 
+// TestRenewEarly: with the option, calls that come seldom wait for no node but the first one; without it each
+// of them waits that finds its block too old.
+func TestRenewEarly(t *testing.T) {
+	const ms = time.Millisecond
+	for early, want := range map[bool]int{true: 1, false: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			p := serving(t, Options{MaxAge: 400 * ms, MaxPrefetch: 64, Timeout: time.Minute, RenewEarly: early},
+				func(context.Context, *pb.AllocateResponse) error { time.Sleep(60 * ms); return nil })
+			waited := 0
+			for range 8 {
+				began := time.Now()
+				if _, err := p.c.Next(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if time.Since(began) > 0 {
+					waited++
+				}
+				time.Sleep(300 * ms)
+			}
+			if waited != want {
+				t.Errorf("early %v: %d of 8 calls waited, want %d", early, waited, want)
+			}
+		})
+	}
+}
+
 // TestFetched: what a fetch brings is used unless it is not above what was given meanwhile, and then there
 // is no error any more.
 func TestFetched(t *testing.T) {

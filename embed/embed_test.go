@@ -175,7 +175,7 @@ func open(t *testing.T, cfg embed.Config) *embed.Allocator {
 func serve(t *testing.T, c config.Config) *daemon.Daemon {
 	t.Helper()
 	n := daemontest.Start(t, c, daemon.Host{})
-	daemontest.Until(t, 30*time.Second, "a server is ready", func() bool { return n.Node().Ready() == nil })
+	wait.Until(t, "a server is ready", func() bool { return n.Node().Ready() == nil })
 	return n.Daemon
 }
 
@@ -250,7 +250,7 @@ func TestProgramsBesideAServer(t *testing.T) {
 		st.WindowLeft < 10*time.Second || st.Instance == "" {
 		t.Errorf("status %+v", st)
 	}
-	daemontest.Until(t, 30*time.Second, "clocks are compared: all of the space confirm the program's", func() bool { return one.Status().Confirmed })
+	wait.Until(t, "clocks are compared: all of the space confirm the program's", func() bool { return one.Status().Confirmed })
 	v := look(t, c)
 	if n := len(v.Nodes); n != 3 {
 		t.Errorf("%d nodes are registered", n)
@@ -457,7 +457,7 @@ func TestOpenWaits(t *testing.T) {
 		a, err := embed.Open(context.WithoutCancel(t.Context()), cfg)
 		got <- opened{a, err}
 	}()
-	daemontest.Until(t, 30*time.Second, "the second has registered", func() bool { return len(look(t, c).Nodes) == 2 })
+	wait.Until(t, "the second has registered", func() bool { return len(look(t, c).Nodes) == 2 })
 	if err := one.Close(); err != nil {
 		t.Error(err)
 	}
@@ -675,7 +675,7 @@ func TestKilled(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	took := daemontest.Until(t, 30*time.Second, "the child's sid is free", func() bool { return !look(t, c).SIDs[30].Holder.Exists() })
+	took := wait.Until(t, "the child's sid is free", func() bool { return !look(t, c).SIDs[30].Holder.Exists() })
 	t.Logf("free %v after the child was killed, with a lease of 2 s", took)
 	cfg.OpenTimeout = 30 * time.Second
 	successor := open(t, cfg)

@@ -122,7 +122,7 @@ func panics(call *ast.CallExpr) bool {
 var testsOf = map[string][]string{
 	"client": {"./client",
 		"-skip=TestKill|TestRollingRestart|TestEtcdAway|TestBlackHole|TestNodesThatDoNotServe|TestManyAddresses|" +
-			"TestMaxConnectionAge|TestRandomFaults|TestManyTargets|TestFailedLookups"},
+			"TestRandomFaults|TestFailedLookups"},
 	"internal/daemon": {"./internal/daemon",
 		"-skip=TestSecured|TestFilesAreReplaced|TestHostileClients|TestOutage|TestEtcdAppears|TestStandby"},
 	"internal/lease/keeper": {"./internal/lease/keeper", "-skip=OnEtcd"},

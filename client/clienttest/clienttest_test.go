@@ -19,6 +19,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/flake"
@@ -109,7 +110,7 @@ func realNode(t *testing.T) *grpc.ClientConn {
 	s.Issue.MaxWait = 0 // a node in memory does not wait: nothing moves its clock meanwhile
 	daemontest.Init(t, s)
 	d := daemontest.Start(t, s, daemon.Host{})
-	daemontest.Until(t, time.Minute, "ready", func() bool { return d.Node().Ready() == nil })
+	wait.Until(t, "ready", func() bool { return d.Node().Ready() == nil })
 	conn, err := grpc.NewClient(d.Addresses().GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -243,9 +244,15 @@ func TestActs(t *testing.T) {
 			both(clienttest.Act{})
 			a.Refuse(client.Refusal{Reason: client.NoSID, RetryAfter: 3 * time.Second})
 			b.Refuse(client.Refusal{Reason: client.NoSID, RetryAfter: 3 * time.Second})
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
-			if _, err := c.Next(ctx); !errors.Is(err, &client.Refusal{Reason: client.NoSID}) {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { _, err := c.Next(ctx); ended <- err }()
+			wait.Until(t, "both nodes have refused", func() bool {
+				nodes := c.Stats().Nodes
+				return nodes[0].Backoff > 0 && nodes[1].Backoff > 0
+			})
+			cancel()
+			if err := <-ended; !errors.Is(err, &client.Refusal{Reason: client.NoSID}) {
 				t.Errorf("got %v", err)
 			}
 		})
