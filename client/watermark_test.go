@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -277,10 +278,14 @@ func TestLowestWatermark(t *testing.T) {
 func TestWaitForTime(t *testing.T) {
 	t.Parallel()
 	var clients []*client.Client
+	var ends atomic.Pointer[context.CancelFunc] // at the next poll, when an answer is known
 	for i := range 2 {
 		f := newFake(t, 1)
 		steps := int64(0)
-		f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
+		f.marking(func(_ context.Context, _ flake.ID, wait time.Duration) (int64, client.Reason) {
+			if end := ends.Load(); end != nil && wait > 0 {
+				(*end)()
+			}
 			steps++
 			ms, _ := at(min(steps*[]int64{10, 50}[i], 100))
 			return ms, ""
@@ -295,7 +300,7 @@ func TestWaitForTime(t *testing.T) {
 		t.Errorf("just after it: %+v, %v", w, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel) // The watermarks are known by now.
+	ends.Store(&cancel)
 	_, err := client.WaitForTime(ctx, time.UnixMilli(reached+1000), clients...)
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "node-c is silent") {
 		t.Errorf("a time that is not reached: %v", err)

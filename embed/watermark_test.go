@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
 )
@@ -23,11 +24,11 @@ func TestWatermark(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := a.WaitFor(t.Context(), id)
-	for errors.Is(err, &client.Refusal{Reason: client.Starting}) { // None was read yet.
-		time.Sleep(10 * time.Millisecond)
+	var w client.Watermark
+	wait.Until(t, "a watermark is read", func() bool {
 		w, err = a.WaitFor(t.Context(), id)
-	}
+		return !errors.Is(err, &client.Refusal{Reason: client.Starting})
+	})
 	if err != nil || !w.Complete(id) {
 		t.Fatalf("%+v, %v", w, err)
 	}

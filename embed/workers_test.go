@@ -1,15 +1,35 @@
 package embed_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/worker"
 )
+
+// refusing calls refused when no worker is given.
+type refusing struct {
+	pb.WorkerServiceClient
+	refused func()
+}
+
+func (r refusing) AcquireWorker(
+	ctx context.Context, req *pb.AcquireWorkerRequest, opts ...grpc.CallOption,
+) (*pb.Worker, error) {
+	res, err := r.WorkerServiceClient.AcquireWorker(ctx, req, opts...)
+	if err != nil {
+		r.refused()
+	}
+	return res, err
+}
 
 // A program with its own node needs no server for the worker numbers of its other
 // generators.
@@ -40,7 +60,8 @@ func TestWorkers(t *testing.T) {
 	if list[0].Number() == list[1].Number() {
 		t.Errorf("both workers are %d", list[0].Number())
 	}
-	if _, err := worker.Open(t.Context(), worker.Config{Service: a.Workers(), OpenTimeout: 300 * time.Millisecond}); !errors.Is(err, &client.Refusal{Reason: client.NoWorker}) {
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := worker.Open(ctx, worker.Config{Service: refusing{a.Workers(), cancel}}); !errors.Is(err, &client.Refusal{Reason: client.NoWorker}) {
 		t.Errorf("a third of two: %v", err)
 	}
 	for _, w := range list {
