@@ -23,6 +23,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/describe"
@@ -277,7 +278,7 @@ func (x fixture) redis(line string) *bufio.Reader {
 	}
 	x.T.Cleanup(func() {
 		_ = c.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Most)
 		defer cancel()
 		if err := listener.Shutdown(ctx); err != nil {
 			x.T.Error(err)

@@ -11,11 +11,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
@@ -66,30 +68,38 @@ func (s sse) until(kind string) message {
 	}
 }
 
-// serveHTTP serves h as a node does and returns its URL.
-func serveHTTP(t *testing.T, h http.Handler) string {
+// site is a handler that is served as by a node, over connections in memory.
+type site struct {
+	*http.Client
+	t    *testing.T
+	dial func() (net.Conn, error)
+}
+
+func serveHTTP(t *testing.T, h http.Handler) *site {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := bufconn.Listen(1 << 16)
 	s := httpserver.NewServer(h, slog.New(slog.DiscardHandler))
 	s.ReadTimeout, s.WriteTimeout = time.Second, time.Second // a stream outlasts them
 	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() { _ = s.Close() })
-	return "http://" + l.Addr().String()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return l.DialContext(ctx)
+	}}
+	t.Cleanup(func() { transport.CloseIdleConnections(); _ = s.Close() })
+	return &site{&http.Client{Transport: transport}, t, l.Dial}
 }
 
-func watch(t *testing.T, url string, header ...string) (sse, *http.Response) {
+// watch returns the answer to a request for a stream.
+func (s *site) watch(path string, header ...string) (sse, *http.Response) {
+	t := s.t
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://node"+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := s.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,12 +110,13 @@ func watch(t *testing.T, url string, header ...string) (sse, *http.Response) {
 // A stream has what is kept, then a sign of life, then what happens, and outlasts the
 // timeouts of requests. One that goes on after an ID misses nothing; one that comes too
 // late is told so.
-func TestEventsOverHTTP(t *testing.T) {
-	t.Parallel()
+func TestEventsOverHTTP(t *testing.T) { synctest.Test(t, testEventsOverHTTP) }
+
+func testEventsOverHTTP(t *testing.T) {
 	env := servertest.New(t)
-	url := serveHTTP(t, env.HTTP)
+	node := serveHTTP(t, env.HTTP)
 	env.Observe()
-	s, res := watch(t, url+"/v1/events")
+	s, res := node.watch("/v1/events")
 	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("Cache-Control") != "no-store" {
 		t.Fatalf("%d %v", res.StatusCode, res.Header)
 	}
@@ -136,12 +147,12 @@ func TestEventsOverHTTP(t *testing.T) {
 		if header == nil {
 			query = "?after=" + last.id
 		}
-		again, _ := watch(t, url+"/v1/events"+query, header...)
+		again, _ := node.watch("/v1/events"+query, header...)
 		if m, _ := again.next(); m.kind != "event" || !strings.Contains(m.data, "CLOCK_SKEW") {
 			t.Errorf("after %s: %+v", last.id, m)
 		}
 	}
-	other, _ := watch(t, url+"/v1/events", "Last-Event-ID", "another-7")
+	other, _ := node.watch("/v1/events", "Last-Event-ID", "another-7")
 	if m, _ := other.next(); m.kind != "missed" || !strings.Contains(m.data, `"count":-1`) {
 		t.Errorf("of another process: %+v", m)
 	}
@@ -149,16 +160,17 @@ func TestEventsOverHTTP(t *testing.T) {
 	if m, ok := other.next(); ok && m.kind != "event" {
 		t.Errorf("after the end: %+v", m)
 	}
-	if _, res := watch(t, url+"/v1/events"); res.StatusCode != 503 {
+	if _, res := node.watch("/v1/events"); res.StatusCode != 503 {
 		t.Errorf("a stream of a node that stops: %d", res.StatusCode)
 	}
 }
 
 // A stream ends soon after its token was revoked, over both protocols.
-func TestEventsOfARevokedToken(t *testing.T) {
-	t.Parallel()
+func TestEventsOfARevokedToken(t *testing.T) { synctest.Test(t, testEventsOfARevokedToken) }
+
+func testEventsOfARevokedToken(t *testing.T) {
 	env, tokens, guard := servertest.NewGuarded(t, access.Config{})
-	s, res := watch(t, serveHTTP(t, env.HTTP)+"/v1/events", "Authorization", "Bearer "+tokens["read"])
+	s, res := serveHTTP(t, env.HTTP).watch("/v1/events", "Authorization", "Bearer "+tokens["read"])
 	if res.StatusCode != 200 {
 		t.Fatalf("%d", res.StatusCode)
 	}
@@ -172,7 +184,7 @@ func TestEventsOfARevokedToken(t *testing.T) {
 	}
 	s.until("heartbeat")
 	mark(env, servertest.Start)
-	marks, _ := watch(t, serveHTTP(t, env.HTTP)+"/v1/watermark", "Authorization", "Bearer "+tokens["read"],
+	marks, _ := serveHTTP(t, env.HTTP).watch("/v1/watermark", "Authorization", "Bearer "+tokens["read"],
 		"Accept", "text/event-stream")
 	marks.until("watermark")
 	none, err := access.ParseTokens(nil)
@@ -233,22 +245,16 @@ func TestEventsOverGRPC(t *testing.T) {
 
 // A client that does not read is dropped, whatever happens meanwhile, and costs the
 // others nothing.
-func TestSlowStreamsAreDropped(t *testing.T) {
-	t.Parallel()
+func TestSlowStreamsAreDropped(t *testing.T) { synctest.Test(t, testSlowStreamsAreDropped) }
+
+func testSlowStreamsAreDropped(t *testing.T) {
 	env := servertest.New(t)
 	closed := make(chan struct{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer close(closed)
 		httpserver.ServeStream(w, r, httpserver.Stream{Feed: env.Feed, Node: env.Node, Snapshots: true})
 	})
-	s := httpserver.NewServer(handler, slog.New(slog.DiscardHandler))
-	go func() { _ = s.Serve(l) }()
-	defer s.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
+	conn, err := serveHTTP(t, handler).dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,8 +276,9 @@ func TestSlowStreamsAreDropped(t *testing.T) {
 }
 
 // The same over gRPC: a call that is not read ends, and says how to go on.
-func TestSlowCallsAreEnded(t *testing.T) {
-	t.Parallel()
+func TestSlowCallsAreEnded(t *testing.T) { synctest.Test(t, testSlowCallsAreEnded) }
+
+func testSlowCallsAreEnded(t *testing.T) {
 	env := servertest.New(t)
 	stream, err := env.Admin().WatchEvents(t.Context(), &pb.WatchEventsRequest{})
 	if err != nil {

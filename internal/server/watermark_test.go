@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/url"
 	"runtime"
 	"strconv"
@@ -22,6 +21,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -150,16 +150,17 @@ func TestWatermarkSurfacesAgree(t *testing.T) {
 
 // TestLongPoll: a request waits until the watermark is above its ID, over HTTP for longer
 // than other requests may take, and every reader is answered from what the node has read.
-func TestLongPoll(t *testing.T) {
-	t.Parallel()
+func TestLongPoll(t *testing.T) { synctest.Test(t, testLongPoll) }
+
+func testLongPoll(t *testing.T) {
 	env := servertest.New(t)
 	mark(env, servertest.Start-1)
-	base := serveHTTP(t, env.HTTP)
+	node := serveHTTP(t, env.HTTP)
 	id := servertest.At(servertest.Start, 5)
 	answers := make(chan int64, 3)
 	for _, text := range []string{id.String(), servertest.Decimal(id), servertest.Wide(id).UUID()} {
 		go func() {
-			res, err := http.Get(base + "/v1/watermark?wait=30s&after=" + text)
+			res, err := node.Get("http://node/v1/watermark?wait=30s&after=" + text)
 			if err != nil {
 				t.Error(err)
 				answers <- 0
@@ -169,8 +170,7 @@ func TestLongPoll(t *testing.T) {
 			answers <- servertest.Body[watermark.Answer](t, res).At
 		}()
 	}
-	// The server's own limits, here of a second, would end other requests.
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(10 * time.Second) // The server's own limits, here of a second, would end other requests.
 	mark(env, servertest.Start)
 	mark(env, servertest.Start+1)
 	for range 3 {
@@ -185,17 +185,18 @@ func TestLongPoll(t *testing.T) {
 
 // TestBodiesThatNeverCome: a request whose body never comes is answered all the same, and ends by the limit
 // for reading it.
-func TestBodiesThatNeverCome(t *testing.T) {
-	t.Parallel()
+func TestBodiesThatNeverCome(t *testing.T) { synctest.Test(t, testBodiesThatNeverCome) }
+
+func testBodiesThatNeverCome(t *testing.T) {
 	env := servertest.New(t)
 	mark(env, servertest.Start)
-	address := strings.TrimPrefix(serveHTTP(t, env.HTTP), "http://")
+	node := serveHTTP(t, env.HTTP)
 	for name, line := range map[string]string{
 		"a wait":                 "/v1/watermark?wait=10ms&after=" + servertest.Decimal(servertest.At(servertest.Start, 5)),
 		"a stream of watermarks": "/v1/watermark",
 		"a stream of events":     "/v1/events",
 	} {
-		c, err := net.Dial("tcp", address)
+		c, err := node.dial()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +206,7 @@ func TestBodiesThatNeverCome(t *testing.T) {
 		if strings.Contains(name, "stream") {
 			accept = "Accept: text/event-stream\r\n"
 		}
-		_, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 5\r\n%s\r\n", line, address, accept)
+		_, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: node\r\nContent-Length: 5\r\n%s\r\n", line, accept)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +288,13 @@ func TestHTTPReaders(t *testing.T) {
 	const readers = 4000
 	env := servertest.New(t)
 	mark(env, servertest.Start)
-	address := strings.TrimPrefix(serveHTTP(t, env.HTTP), "http://")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, address := httpserver.NewServer(env.HTTP, slog.New(slog.DiscardHandler)), l.Addr().String()
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
 	memory := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -309,11 +316,7 @@ func TestHTTPReaders(t *testing.T) {
 		}
 		conns[i] = c
 	}
-	for deadline := time.Now().Add(time.Minute); env.Service.Marks().Waiting() < readers; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d wait", env.Service.Marks().Waiting())
-		}
-	}
+	wait.Until(t, "all wait", func() bool { return env.Service.Marks().Waiting() == readers })
 	each := (memory() - before) / readers
 	t.Logf("a reader holds %.1f kB", float64(each)/1e3)
 	if each > 35_000 && !raced {
@@ -367,15 +370,16 @@ func TestBadWatermarkQueries(t *testing.T) {
 
 // TestWatermarkStreams: a stream has the watermark at once, at each change, and as a sign of
 // life. It ends with the reason when the node cannot answer any more, and when it stops.
-func TestWatermarkStreams(t *testing.T) {
-	t.Parallel()
+func TestWatermarkStreams(t *testing.T) { synctest.Test(t, testWatermarkStreams) }
+
+func testWatermarkStreams(t *testing.T) {
 	env := servertest.New(t)
-	base := serveHTTP(t, env.HTTP)
-	if _, res := watch(t, base+"/v1/watermark", "Accept", "text/event-stream"); res.StatusCode != 503 {
+	node := serveHTTP(t, env.HTTP)
+	if _, res := node.watch("/v1/watermark", "Accept", "text/event-stream"); res.StatusCode != 503 {
 		t.Errorf("before there is a watermark: %d", res.StatusCode)
 	}
 	mark(env, servertest.Start)
-	s, res := watch(t, base+"/v1/watermark", "Accept", "text/event-stream")
+	s, res := node.watch("/v1/watermark", "Accept", "text/event-stream")
 	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("Cache-Control") != "no-store" {
 		t.Fatalf("%d %v", res.StatusCode, res.Header)
 	}
@@ -421,7 +425,7 @@ func TestWatermarkStreams(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	servertest.Rewound.Cure(env)
-	last, _ := watch(t, base+"/v1/watermark", "Accept", "text/event-stream")
+	last, _ := node.watch("/v1/watermark", "Accept", "text/event-stream")
 	last.until("watermark")
 	env.Service.Marks().End()
 	for {

@@ -3,12 +3,10 @@ package grpcserver_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,23 +21,25 @@ import (
 	"github.com/flakelease/allocator/internal/server"
 )
 
-// record sets what etcd has of sid 7.
-func record(env *servertest.Env, change func(*lease.Window)) {
+// released has etcd say that sid 7 is released.
+func released(env *servertest.Env) {
 	rec := lease.Window{
 		Era: 1, Term: 1, Instance: "a-1", Node: "node-a", Nonce: "n",
 		Base: servertest.Start, Ceil: servertest.Start + 5, State: lease.Released, Wall: servertest.Start,
 	}
-	change(&rec)
 	env.Dir.Set(func(d *servertest.Directory) {
 		d.View = lease.View{SIDs: map[flake.SID]lease.SIDRecords{7: {Window: lease.NewEntry[lease.Window](9, 0, lease.Encode(rec))}}}
 	})
 }
 
-// The node refuses before its sid is given back, and stays.
+// The node refuses before its sid is given back, and stays, until it is undrained. The rules are in
+// internal/operate.
 func TestDrain(t *testing.T) {
 	var env *servertest.Env
 	var calls atomic.Int32
+	undone := 0
 	env = servertest.New(t, func(c *servertest.Config) {
+		c.Undrain = func() { undone++ }
 		c.Drain = func(context.Context) error {
 			if r := env.Node.Ready(); r == nil || r.Reason != node.Draining {
 				t.Errorf("the sid is given back while the node is ready: %v", r)
@@ -47,7 +47,7 @@ func TestDrain(t *testing.T) {
 			if calls.Add(1) == 1 {
 				env.Node.Seal()
 				env.Node.Report(lease.Status{Phase: lease.Stopped, EverHeld: true})
-				record(env, func(*lease.Window) {})
+				released(env)
 			}
 			return nil
 		}
@@ -81,6 +81,19 @@ func TestDrain(t *testing.T) {
 	}
 	if got := env.Service.Stats(); !hasCount(got, "grpc_drain", "OK", 2) {
 		t.Errorf("counted %v", got)
+	}
+	for _, was := range []bool{true, false} {
+		got, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{})
+		if err != nil || got.WasDrained != was || got.Node != "node-a" || got.Instance != "a-1" || undone != 1 {
+			t.Errorf("undrained: %v, %v, %d times", got, err, undone)
+		}
+	}
+	if r := env.Node.Ready(); r != nil && r.Reason == node.Draining {
+		t.Errorf("undrained: %v", r)
+	}
+	env.Drainer.Stop()
+	if _, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("undrained, of a node that stops: %v", err)
 	}
 }
 
@@ -122,69 +135,6 @@ func TestDrainFromElsewhere(t *testing.T) {
 	}
 }
 
-// A drain is undone: new streams are served. It is not undone once the node stops.
-func TestUndrain(t *testing.T) {
-	undone := 0
-	env := servertest.New(t, func(c *servertest.Config) {
-		c.Drain, c.Undrain = func(context.Context) error { return nil }, func() { undone++ }
-	})
-	for _, was := range []bool{true, false} {
-		if was {
-			if _, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{}); status.Code(err) != codes.Internal && err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{})
-		if err != nil || got.WasDrained != was || got.Node != "node-a" || got.Instance != "a-1" {
-			t.Errorf("%v, %v", got, err)
-		}
-		if r := env.Node.Ready(); r != nil || undone != 1 {
-			t.Errorf("ready: %v, undone %d times", r, undone)
-		}
-	}
-	stream, err := env.Client().AllocateStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Errorf("a stream afterwards: %v", err)
-	}
-	env.Drainer.Stop()
-	if _, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("of a node that stops: %v", err)
-	}
-	if r := env.Node.Ready(); r == nil || r.Reason != node.Draining {
-		t.Errorf("ready: %v", r)
-	}
-}
-
-// A drain that waits for etcd is ended, and leaves no part of the node drained.
-func TestUndrainOfADrainUnderWay(t *testing.T) {
-	began := make(chan struct{})
-	env := servertest.New(t, func(c *servertest.Config) {
-		c.Drain = func(ctx context.Context) error { close(began); <-ctx.Done(); return ctx.Err() }
-		c.Undrain = func() {}
-	})
-	drained := make(chan error, 1)
-	go func() {
-		_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
-		drained <- err
-	}()
-	<-began
-	if _, err := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{}); err != nil {
-		t.Error(err)
-	}
-	if err := <-drained; status.Code(err) != codes.Aborted {
-		t.Errorf("the drain: %v", err)
-	}
-	if r := env.Node.Ready(); r != nil {
-		t.Errorf("ready: %v", r)
-	}
-}
-
 func hasCount(list []server.Count, surface, outcome string, n int64) bool {
 	for _, c := range list {
 		if c.Surface == surface && c.Outcome == outcome && c.Requests == n {
@@ -194,110 +144,32 @@ func hasCount(list []server.Count, surface, outcome string, n int64) bool {
 	return false
 }
 
-// What etcd has is the answer, whatever the hook says.
-func TestDrainReportsEtcd(t *testing.T) {
-	for _, tc := range []struct {
-		name     string
-		change   func(*lease.Window)
-		released bool
-		ceil     clock.Millis
-	}{
-		{"given back", func(*lease.Window) {}, true, servertest.Start + 5},
-		{"still active", func(w *lease.Window) { w.State = lease.Active }, false, 0},
-		{"another's, of our term", func(w *lease.Window) { w.Instance = "b-1" }, false, 0},
-		{"an older term", func(w *lease.Window) { w.Term = 0 }, false, 0}, // unreadable, that is
-		{"taken since", func(w *lease.Window) { w.Term, w.Instance, w.State = 2, "b-1", lease.Active }, true, 0},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			env := servertest.New(t, func(c *servertest.Config) { c.Drain = func(context.Context) error { return nil } })
-			record(env, tc.change)
-			got, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.Sid != 7 || got.Released != tc.released || got.CeilUnixMs != int64(tc.ceil) {
-				t.Errorf("got %v", got)
-			}
-		})
-	}
-}
-
-func TestDrainOfAStandby(t *testing.T) {
-	env := servertest.New(t, func(c *servertest.Config) { c.Drain = func(context.Context) error { return nil } })
-	env.Node.Seal()
-	env.Node.Report(lease.Status{Phase: lease.Standby})
-	got, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
-	if err != nil || got.Sid != -1 || got.Released {
-		t.Errorf("%v, %v", got, err)
-	}
-}
-
-// A drain that fails says so, and the node refuses all the same.
+// A drain that fails says so, and one that is undone meanwhile is aborted.
 func TestDrainFails(t *testing.T) {
 	for _, tc := range []struct {
-		name       string
 		hook, read error
 		want       string
 	}{
-		{"hook", servertest.ErrAway, nil, "release of its sid failed: etcd is away"},
-		{"read", nil, servertest.ErrAway, "the read from etcd failed: etcd is away"},
+		{servertest.ErrAway, nil, "release of its sid failed: etcd is away"},
+		{nil, servertest.ErrAway, "the read from etcd failed: etcd is away"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			env := servertest.New(t, func(c *servertest.Config) { c.Drain = func(context.Context) error { return tc.hook } })
-			env.Dir.Set(func(d *servertest.Directory) { d.Err = tc.read })
-			_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
-			if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v, want %q", err, tc.want)
-			}
-			if r := env.Node.Ready(); r == nil || r.Reason != node.Draining {
-				t.Errorf("ready: %v", r)
-			}
-		})
+		env := servertest.New(t, func(c *servertest.Config) { c.Drain = func(context.Context) error { return tc.hook } })
+		env.Dir.Set(func(d *servertest.Directory) { d.Err = tc.read })
+		_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("got %v, want %q", err, tc.want)
+		}
 	}
-}
-
-// A drain goes on when the caller leaves, and whoever asks meanwhile waits for
-// the same one.
-func TestDrainOutlivesItsCaller(t *testing.T) {
-	var calls atomic.Int32
-	began, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	env := servertest.New(t, func(c *servertest.Config) {
+	var env *servertest.Env
+	env = servertest.New(t, func(c *servertest.Config) {
 		c.Drain = func(ctx context.Context) error {
-			calls.Add(1)
-			close(began)
-			<-finish
-			ended <- ctx.Err()
-			return nil
+			go func() { _, _ = env.Admin().Undrain(t.Context(), &pb.UndrainRequest{}) }()
+			<-ctx.Done()
+			return ctx.Err()
 		}
 	})
-	record(env, func(*lease.Window) {})
-	ctx, cancel := context.WithCancel(t.Context())
-	first := make(chan error, 1)
-	go func() {
-		_, err := env.Admin().Drain(ctx, &pb.DrainRequest{})
-		first <- err
-	}()
-	<-began
-	cancel()
-	if err := <-first; status.Code(err) != codes.Canceled {
-		t.Errorf("the first caller: %v", err)
-	}
-	second := make(chan error, 1)
-	go func() {
-		_, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
-		second <- err
-	}()
-	select {
-	case err := <-second:
-		t.Fatalf("the second call did not wait: %v", err)
-	case <-time.After(50 * time.Millisecond): // long enough to be there, on any machine that matters
-	}
-	close(finish)
-	if err := errors.Join(<-ended, <-second); err != nil {
-		t.Error(err)
-	}
-	if calls.Load() != 1 {
-		t.Errorf("drained %d times", calls.Load())
+	if _, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{}); status.Code(err) != codes.Aborted {
+		t.Errorf("undone meanwhile: %v", err)
 	}
 }
 

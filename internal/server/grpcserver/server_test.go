@@ -24,10 +24,6 @@ import (
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 )
 
-func contextCanceled(t testing.TB) (context.Context, context.CancelFunc) {
-	return context.WithCancel(t.Context())
-}
-
 // TestDeadlinePassed calls the handler itself, since a client with a deadline
 // that has passed does not send anything.
 func TestDeadlinePassed(t *testing.T) {
@@ -90,50 +86,6 @@ func TestStreamOrder(t *testing.T) {
 	}
 	if err := <-sent; err != nil {
 		t.Error(err)
-	}
-}
-
-// TestStreamUnread: a client that sends and never reads burns no more IDs than
-// the buffers between it and the node can hold answers for.
-func TestStreamUnread(t *testing.T) {
-	env := servertest.New(t)
-	env.Node.Raise(servertest.Start + 1<<30)
-	ctx, cancel := contextCanceled(t)
-	defer cancel()
-	s, err := env.Client().AllocateStream(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const most = 20_000 // of 60 bytes each: far above 64 KiB either way, far below what is sent
-	sent := make(chan int, 1)
-	go func() {
-		i := 0
-		for ; i < 10*most; i++ {
-			if s.Send(&pb.AllocateStreamRequest{Sequence: int64(i), Request: &pb.AllocateRequest{Count: 1}}) != nil {
-				break
-			}
-		}
-		sent <- i
-	}()
-	// Stuck is when nothing has been issued for a while.
-	issued, quiet := int64(0), time.Now()
-	for time.Since(quiet) < 500*time.Millisecond {
-		if n := env.Node.Stats().Issued; n != issued {
-			issued, quiet = n, time.Now()
-			if issued > most {
-				t.Fatalf("%d IDs issued for a client that reads nothing", issued)
-			}
-		}
-		env.Clock.Advance(time.Millisecond)
-		time.Sleep(time.Millisecond)
-	}
-	t.Logf("%d IDs issued", issued)
-	cancel()
-	if n := <-sent; n >= 10*most {
-		t.Errorf("all %d requests were sent", n)
-	}
-	if issued == 0 {
-		t.Error("nothing was issued at all")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
 )
 
@@ -81,7 +82,7 @@ func TestUnauthenticatedCallsHoldLittle(t *testing.T) {
 				return
 			}
 			defer func() { _ = c.Close() }()
-			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			_ = c.SetDeadline(time.Now().Add(wait.Most))
 			go func() {
 				_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 				_, _ = c.Write(frame(4, 0, 0, nil))

@@ -6,9 +6,9 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
@@ -112,15 +112,7 @@ func TestUnreadAnswersCount(t *testing.T) {
 	}()
 	until := func(what string, done func(held int64) bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			held, _ := q.Held()
-			if done(held) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: %d bytes are held", what, held)
-			}
-		}
+		wait.Until(t, what, func() bool { held, _ := q.Held(); return done(held) })
 	}
 	until("an answer", func(held int64) bool { return held >= connBytes+30_000 })
 	go func() { _, _ = io.Copy(io.Discard, c) }()

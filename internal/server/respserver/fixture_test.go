@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -146,7 +147,7 @@ func (x *fixture) serve(l net.Listener) *fixture {
 	x.addr = l.Addr().String()
 	go func() { x.ended <- x.listener.Serve(l) }()
 	x.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Most)
 		defer cancel()
 		if err := x.listener.Shutdown(ctx); err != nil {
 			x.t.Errorf("shutdown: %v", err)
@@ -158,8 +159,7 @@ func (x *fixture) serve(l net.Listener) *fixture {
 	return x
 }
 
-// client is a connection that is closed when the test ends. Whatever takes longer
-// than half a minute fails.
+// client is a connection that is closed when the test ends.
 type client struct {
 	net.Conn
 	t testing.TB
@@ -181,7 +181,7 @@ func (x *fixture) dial() *client {
 
 func newClient(t testing.TB, c net.Conn) *client {
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(wait.Most))
 	return &client{c, t, bufio.NewReader(c)}
 }
 

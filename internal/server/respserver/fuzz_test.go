@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
 )
 
@@ -61,7 +62,7 @@ func FuzzConnection(f *testing.F) {
 		if err := <-read; err != io.EOF {
 			t.Errorf("the answer ends in %v", err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 		defer cancel()
 		if err := w.listener.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)

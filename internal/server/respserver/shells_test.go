@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -288,10 +289,8 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 			if runtime.GOOS != "linux" {
 				return // A goroutine notices when it writes.
 			}
-			for w.listener.Connections() > 0 {
-				time.Sleep(time.Millisecond)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			wait.Until(t, "it has ended", func() bool { return w.listener.Connections() == 0 })
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 			defer cancel()
 			if err := w.listener.Shutdown(ctx); err != nil {
 				t.Errorf("its request still waits: %v", err)
@@ -364,9 +363,7 @@ func TestEndOfAForkedConnection(t *testing.T) {
 	if got := gone.ask("QUIT"); got != "+OK" {
 		t.Fatal(got)
 	}
-	for w.listener.Connections() > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	wait.Until(t, "it has ended", func() bool { return w.listener.Connections() == 0 })
 	for _, f := range held {
 		_ = f.Close()
 	}
@@ -460,7 +457,7 @@ func TestDrainOfASlowReader(t *testing.T) {
 		slow.unread(w, other)
 		finished := make(chan error, 1)
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), wait.Most)
 			defer cancel()
 			finished <- w.listener.Shutdown(ctx)
 		}()
@@ -480,7 +477,7 @@ func TestDrainOfASlowReader(t *testing.T) {
 // of those.
 func TestSlowReaderMayRest(t *testing.T) {
 	bothShells(t, func(t *testing.T) {
-		w := newFixture(t, func(c *respserver.Config) { c.WriteTimeout = 100 * time.Millisecond }).serve(listenNarrow(t))
+		w := newFixture(t, func(c *respserver.Config) { c.WriteTimeout = 2 * time.Second }).serve(listenNarrow(t))
 		slow, never, other := w.dial(), w.dial(), w.dial()
 		slow.unread(w, other)
 		slow.reply()
@@ -549,9 +546,7 @@ func TestIdleConnectionsHoldLittle(t *testing.T) {
 			conns[i].ask("ID.NEXT")
 		}
 	}
-	for w.listener.Connections() != number+1 {
-		time.Sleep(time.Millisecond)
-	}
+	wait.Until(t, "all are connected", func() bool { return w.listener.Connections() == number+1 })
 	before, used := usage()
 	for _, c := range conns { // all of them have been used, with half a request at the end
 		c.ask("ID.NEXT FORMAT uuid")
@@ -594,9 +589,7 @@ func TestRoomIsMade(t *testing.T) {
 		for _, c := range all {
 			_ = c.Close()
 		}
-		for l.Stats().Open != 1 {
-			time.Sleep(time.Millisecond)
-		}
+		wait.Until(t, "all but one have ended", func() bool { return l.Stats().Open == 1 })
 	})
 }
 
