@@ -267,13 +267,14 @@ chaos-bugs: ## plant each known bug, see which test catches it and how soon, and
 	$(GO) run ./chaos/planted -write $(BIN)/planted-bugs.md
 
 # The site has no text of its own: its pages are the Markdown files, in the order in which
-# docs/README.md links to them.
+# docs/README.md links to them, and the references that the program prints.
 SITE := $(BIN)/site
 SITE_FILES := '*.md' '*.svg' '*.png' ':!testdata' ':!.github'
 .PHONY: docs docs-serve docs-test
 docs: $(SITE)/installed ## a site of the Markdown files, with search, in bin/docs; needs Node.js 20 with npm
 	@rm -rf $(SITE)/src $(SITE)/.vitepress && mkdir -p $(SITE)/src && cp -R deploy/site/.vitepress deploy/site/tree.mjs $(SITE)
 	@git ls-files -co --exclude-standard $(SITE_FILES) | while read -r f; do [ ! -e "$$f" ] || echo "$$f"; done | tar -cf - -T - | tar -xf - -C $(SITE)/src
+	@for page in cli metrics; do CGO_ENABLED=0 $(GO) run $(TRIM) ./cmd/allocator docs $$page >$(SITE)/src/docs/reference/$$page.md || exit 1; done
 	cd $(SITE) && node node_modules/vitepress/bin/vitepress.js build .
 	@$(GO) run ./chaos/play -dir $(BIN)/docs/play
 	@echo "$(BIN)/docs has the site: make docs-serve shows it"
@@ -319,7 +320,7 @@ gen: tools ## regenerate api/ and the reasons of refusals from the proto file; p
 	PATH="$(TOOLS):$$PATH" protoc $(call PROTOC_FLAGS,.) api/allocator/v1/allocator.proto
 	$(GO) test -count 1 ./api -update
 
-chart-test: ## the Helm chart through Helm 3 and 4, kubeconform, helm-docs and promtool, each built once
+chart-test: ## the Helm chart through Helm 3 and 4, kubeconform and promtool, each built once
 	deploy/helm/chart-test.sh
 	@$(MAKE) --no-print-directory monitoring-test
 
@@ -329,13 +330,11 @@ kube-test: ## the chart in a real Kubernetes, built here: 10 minutes, the first 
 	cd chaos/kube && CGO_ENABLED=0 nice -n 10 $(GO) build -trimpath -p 2 -o ../../$(BIN)/kube/kubetest .
 	$(BIN)/kube/kubetest --root . $(KUBE_ARGS)
 
-chart-docs: ## write the chart's README.md from README.md.gotmpl and the comments of values.yaml
-	deploy/helm/chart-test.sh docs
-
 monitoring-test: ## alerts through promtool, and a real Prometheus that has to raise them while etcd is cut off and a clock is wrong: 1 minute
 	deploy/monitoring/test.sh
 
-.PHONY: monitoring-test chart-test chart-docs
+.PHONY: monitoring-test chart-test
+
 fuzz: ## each fuzz target for FUZZTIME
 	@git grep -l '^func Fuzz' -- '*_test.go' ':!bench/' | xargs -n 1 dirname | sort -u | while read -r dir; do \
 		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c 6-); do \

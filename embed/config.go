@@ -23,7 +23,7 @@ import (
 // etcd is not on this machine alone; every other field may be left at zero.
 //
 // All other settings of a node, such as etcd.tls.ca or gossip.key-file, are in
-// Settings, File or Env, by the keys of docs/reference/config.md. The named fields
+// Settings, File or Env, by the keys of docs/reference/allocator.sample.yaml. The named fields
 // come before Settings, these before Env, and that before File.
 type Config struct {
 	Endpoints []string // Endpoints are etcd's, as URLs or host:port.

@@ -59,12 +59,11 @@ func TestCommandsAreRun(t *testing.T) {
 			sources = append(sources, string(b))
 		}
 	}
-	languages := regexp.MustCompile(`call-from-[a-z]+\.md$`)
 	for _, name := range documents(t) {
 		if !executable(name) {
 			continue
 		}
-		path := regexp.MustCompile(`["/]` + regexp.QuoteMeta(languages.ReplaceAllString(name, "call-from-%s.md")) + `"`)
+		path := regexp.MustCompile(`["/]` + regexp.QuoteMeta(name) + `"`)
 		tests := slices.DeleteFunc(slices.Clone(sources), func(source string) bool { return !path.MatchString(source) })
 		for _, bad := range unmarked(read(t, name), tests) {
 			t.Errorf("%s: %s", name, bad)

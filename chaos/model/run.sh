@@ -15,6 +15,59 @@ set -eu
 cd "$(dirname "$0")"
 mode=${1:-short}
 
+# The rule that each mutant breaks:
+#   optimistic: a ceiling is used only once confirmed
+#   assume-applied: an unknown EXTEND is not taken for applied
+#   adopt-asked: after an unknown outcome the record's values count, not those last asked for
+#   retry-repinned: a retry keeps its compares; new compares need newly computed values
+#   no-seal: seal before RELEASE
+#   release-low: the millisecond of the last ID is not given back
+#   acquire-holder-only, extend-holder-only, rehold-holder-only, reclaim-holder-only: each compares the window's
+#     record, not only the holder (EXTEND: a late one lowers the ceiling)
+#   release-unguarded: RELEASE compares the window's record
+#   shared-nonce: nonces are unique among live processes: none made from a name and a term
+#   window-on-lease: a window is never deleted
+#   restore-no-bump: a restore needs an era bump
+#   restore-late-bump: it comes before any node can write, even if none issues meanwhile
+#   restore-floor-low, restore-floor-ignored: its floor lies above everything granted, and ACQUIRE starts above it
+#   restore-no-era-compare: ACQUIRE compares the era: one sent before the restore must not land after it
+#   restore-era-reused: it compares the era's whole value: after a restore a number or revision may come twice
+#   restore-revision-only: the record is compared by value too: a revision may come twice
+#   restore-waited-badclock: waiting instead of bumping trusts the clocks
+#   limit-extend-unlimited, limit-extend-chained: EXTEND is limited, and steps are measured from one reference
+#   limit-acquire-unlimited, limit-confirmed: a first ACQUIRE is limited by records, also where a majority confirms
+#     the clock
+#   limit-unconfirmed: the reference moves with confirmed writes only: else a write that an acceptance allowed and a
+#     new era refused would allow the next
+#   limit-any-era, limit-no-era-compare: an acceptance counts in its era, and writes compare the era
+#   limit-accept-unguarded: an acceptance compares the one that was read
+#   worker-extend-after-loss: an extension compares the window's record
+#   worker-adopt-by-name: a record is a worker's by instance and term, not by name
+#   worker-merge: an answer is a whole interval: one that begins elsewhere is not the worker's
+#   worker-any-era, worker-no-era-compare: a record of another era is nobody's, and extensions compare the era
+#   worker-before-the-ceiling: a number is handed out from the old interval's end on
+#   worker-release-low, worker-release-unguarded: a release keeps what was permitted, and compares the window's record
+#   worker-permit-looks-first, worker-permit-skips, worker-close-reads-first: whatever Permit allows, it has raised
+#     the latest millisecond to that before it looked at the interval; Close ends the interval before it reads that
+#   mark-not-put-again, mark-rehold-not-put-again: whoever takes a holder key puts the mark again, so that a raise
+#     from before fails
+#   mark-not-compared, mark-rehold-not-compared: and compares the mark
+#   mark-acquire-below, mark-rehold-below: and issues nothing below it
+#   mark-floor-first: a floor is written after the word was raised to it
+#   mark-forgets-prior, mark-release-forgets-prior: a record keeps who may still issue before it
+#   mark-unconfirmed: only a confirmed clock sees a ceiling pass
+#   mark-passes-a-holder: and only where there is no holder key
+#   mark-extend-without-holder: EXTEND compares the holder: who lost it takes it up again, above the mark
+#   mark-two-revisions: a raise reads everything at one revision
+#   mark-era-low, mark-era-at-once, mark-no-era-compare: an era begins above all marks; the mark waits for its floor;
+#     a raise compares the era
+#   mark-era-unconditional: a mark that has passed the floor of an era says that it rests on clocks
+#   mark-falls-of-another-era: a mark of another era is not answered: it may be that of a backup
+#   mark-falls-left-low: a mark is of an era only once it is not below that era's floor
+#   mark-raised-by-anybody: who raises has a window, which the next era's floor is above
+#   mark-hold-outlives-its-era: a hold ends with its era
+#   worker-secret-kept: a secret is new for each run
+#
 # kind  name  definitions. Bases under "large" are for full only.
 variants() {
 	cat <<'TABLE'

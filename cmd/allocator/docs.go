@@ -14,7 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/metrics"
 )
 
-// docsCommand prints the files of docs/reference.
+// docsCommand prints the pages that are made of the program itself.
 func docsCommand(a *cli.App) *cobra.Command {
 	docs := &cobra.Command{
 		Use:   "docs",
@@ -27,9 +27,8 @@ func docsCommand(a *cli.App) *cobra.Command {
 		page        func(root *cobra.Command) string
 	}{
 		{"cli", "Print the reference of all commands, as Markdown", reference},
-		{"config", "Print the reference of all settings, as Markdown",
-			func(*cobra.Command) string { return config.Reference() }},
-		{"sample", "Print a commented file of all settings", func(*cobra.Command) string { return config.Sample() }},
+		{"sample", "Print a file of all settings, with their defaults and reasons",
+			func(*cobra.Command) string { return config.Sample() }},
 		{"metrics", "Print the reference of all metrics, as Markdown",
 			func(*cobra.Command) string { return metrics.Reference() }},
 	} {
@@ -81,7 +80,7 @@ Completion for bash, zsh, fish and PowerShell, of flags and of their values: ` +
 ` + "```" + `
 `)
 	b.WriteString(usages(shared))
-	b.WriteString("```\n\nCommands with `--config` have a flag for each [setting](config.md) besides, " +
+	b.WriteString("```\n\nCommands with `--config` have a flag for each [setting](printed.md#settings) besides, " +
 		"such as `--lease.window 1m`.\n")
 	for _, cmd := range commands {
 		commandPage(&b, cmd, shared)

@@ -422,7 +422,7 @@ func upgrade(t *testing.T, work string, machines []*machine, c *drawing, further
 func restore(t *testing.T, work string, machines []*machine, c *drawing) {
 	t.Helper()
 	page, host := pages.Open(t, "../../docs/how-to/restore-etcd.md"), machines[0]
-	host.script(t, work, pages.Open(t, "../../docs/how-to/prepare-etcd.md").Text(t, "run: backup"))
+	host.script(t, work, pages.Open(t, "../../docs/how-to/use-your-own-etcd.md").Text(t, "run: backup"))
 	t.Logf("%s", host.script(t, work, page.Text(t, "run: members")+page.Text(t, "run: nospace")))
 	time.Sleep(6 * time.Second) // lease.extend-every and more: windows that the backup does not know
 

@@ -24,7 +24,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
-var update = flag.Bool("update", false, "rewrite transcripts and the reference page")
+var update = flag.Bool("update", false, "rewrite transcripts")
 
 func TestMain(m *testing.M) {
 	// With -race a process sleeps for a second before it exits, unless told not

@@ -3,9 +3,6 @@
 # from the Go module proxy into bin/tools/chart. Checks that need no program are in
 # charttest, which `make check` runs. If a program cannot be built, its step is reported
 # as skipped; every other failure is an error.
-#
-#   chart-test.sh          run all checks
-#   chart-test.sh docs     only write the chart's README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -13,7 +10,7 @@ GO=${GO:-go}
 CHART=deploy/helm/allocator
 TOOLS=$PWD/bin/tools/chart
 WORK=$PWD/bin/chart
-HELM3=v3.22.0 HELM4=v4.3.1 KUBECONFORM=v0.8.0 HELM_DOCS=v1.14.2 KUBERNETES=v1.36.3
+HELM3=v3.22.0 HELM4=v4.3.1 KUBECONFORM=v0.8.0 KUBERNETES=v1.36.3
 # Kinds that are not part of Kubernetes.
 FOREIGN=Certificate,Issuer,ServiceMonitor,PodMonitor,PrometheusRule,HTTPRoute,GRPCRoute
 
@@ -32,17 +29,6 @@ tool() {
 	fi
 	echo "$dir/$1"
 }
-
-write_docs() { # DIR
-	local docs
-	docs=$(tool helm-docs "helm-docs-$HELM_DOCS" "github.com/norwoodj/helm-docs/cmd/helm-docs@$HELM_DOCS") || return 3
-	(cd "$1" && "$docs" --chart-search-root . --template-files README.md.gotmpl --skip-version-footer --log-level warning)
-}
-
-if [[ ${1:-} == docs ]]; then
-	write_docs $CHART
-	exit
-fi
 
 # Use a copy, so that nothing is written into the working tree.
 rm -rf "$WORK" && mkdir -p "$WORK/out" && cp -r $CHART "$WORK/allocator"
@@ -77,7 +63,7 @@ for version in $HELM3 $HELM4; do
 	for f in values.schema.json README.md UPGRADING.md files/rules.yaml files/dashboard.json templates/tests/draw.yaml; do
 		grep -qx "allocator/$f" "$WORK/out/$major/package.txt" || { echo "the package has no $f"; ok=0; }
 	done
-	if grep -E '^allocator/ci/|gotmpl$' "$WORK/out/$major/package.txt"; then
+	if grep -E '^allocator/ci/' "$WORK/out/$major/package.txt"; then
 		echo "the package contains these files, which it should not"
 		ok=0
 	fi
@@ -119,17 +105,6 @@ else
 	else
 		skip "kubeconform" "k8s.io/kubernetes@$KUBERNETES could not be downloaded"
 	fi
-fi
-
-step "README.md is the output of helm-docs"
-code=0
-write_docs "$WORK/allocator" || code=$?
-if ((code == 3)); then
-	skip "helm-docs" "it could not be built"
-elif ((code == 0)) && diff -u $CHART/README.md "$WORK/allocator/README.md"; then
-	pass "helm-docs"
-else
-	bad "helm-docs: run make chart-docs"
 fi
 
 printf '\nchart-test, %d s\n' $((SECONDS - began))

@@ -1,4 +1,4 @@
--- Way 2 of docs/how-to/move-from-uuids.md in MySQL and MariaDB. TestSQL runs it in MariaDB
+-- Way 2 of docs/how-to/move-from-uuids.md in MySQL and MariaDB. TestSQLFiles runs it in MariaDB
 -- and compares what it prints with the last lines.
 
 SET time_zone = '+00:00'; -- created_at is UTC
@@ -14,7 +14,7 @@ INSERT INTO items VALUES ('f47ac10b-58cc-4372-a567-0e02b2c3d479', 'apples'), ('9
 ALTER TABLE orders ADD COLUMN new_id BIGINT, ADD UNIQUE KEY orders_new_id (new_id);
 ALTER TABLE items ADD COLUMN new_order_id BIGINT, ADD KEY items_new_order_id (new_order_id);
 
--- 4: fill a range of old rows
+-- 3: fill a range of old rows
 UPDATE orders JOIN (
   SELECT id AS old, ms, ROW_NUMBER() OVER (PARTITION BY ms ORDER BY id) - 1 AS n
   FROM (SELECT id, CAST(FLOOR(UNIX_TIMESTAMP(created_at) * 1000) AS SIGNED) AS ms FROM orders
@@ -23,10 +23,10 @@ UPDATE orders JOIN (
 SET new_id = ((ms - 1420070400000) << 20) | (n << 5) | 31;
 UPDATE items JOIN orders ON id = order_id SET new_order_id = new_id WHERE new_order_id IS NULL;
 
--- 5: check
+-- 4: check
 SELECT new_id, note FROM orders ORDER BY new_id;
 
--- 6: change the primary key
+-- 5: change the primary key
 ALTER TABLE items DROP FOREIGN KEY items_order;
 ALTER TABLE orders DROP PRIMARY KEY, MODIFY new_id BIGINT NOT NULL, ADD PRIMARY KEY (new_id), DROP KEY orders_new_id, ADD UNIQUE KEY (id);
 ALTER TABLE items MODIFY new_order_id BIGINT NOT NULL, ADD FOREIGN KEY (new_order_id) REFERENCES orders (new_id);

@@ -17,7 +17,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-var update = flag.Bool("update", false, "rewrite the reference page")
+var update = flag.Bool("update", false, "rewrite the sample of settings")
 
 func write(t *testing.T, text string) string {
 	t.Helper()
@@ -280,22 +280,6 @@ func TestEndpointsAreShownWithoutPasswords(t *testing.T) {
 		if strings.Contains(s.Value, "hush") {
 			t.Errorf("%s shows a password: %s", s.Key, s.Value)
 		}
-	}
-}
-
-func TestReferenceIsCurrent(t *testing.T) {
-	const path = "../../docs/reference/config.md"
-	if *update {
-		if err := os.WriteFile(path, []byte(Reference()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(Reference(), string(got)); diff != "" {
-		t.Errorf("%s is out of date: run go test ./internal/config -update\n%s", path, diff)
 	}
 }
 

@@ -22,13 +22,32 @@ func YAML(settings []Setting) string {
 	return f.String()
 }
 
-// Sample returns a file with every setting and its default, all commented out: what a
-// file leaves out keeps the default of the version that runs.
+// Sample returns a file with every setting, its default and the reason, all commented out:
+// what a file leaves out keeps the default of the version that runs.
 func Sample() string {
 	f := file{commented: true}
-	f.WriteString(`# Every setting of allocator with its default, as a file for --config or ALLOCATOR_CONFIG.
-# Take the "#" off a line to set it, and off the lines of the sections that it is in.
-# "allocator docs sample" prints this file; docs/reference/config.md has the reasons.
+	f.WriteString(`# Every setting of allocator with its default and the reason, as a file for --config or
+# ALLOCATOR_CONFIG. Take the "#" off a line to set it, and off the lines of the sections
+# that it is in. "allocator docs sample" prints this file, and "allocator config print" shows
+# every value and where it came from.
+#
+# A value comes from the first of these that gives one: a flag (--lease.window 1m), a
+# variable (ALLOCATOR_LEASE_WINDOW=1m: the key in capitals, with _ in place of dots and
+# dashes), the file, the default. Unknown keys are errors, in the file as in the
+# environment. An empty variable counts as not set. Variables that Kubernetes injects for a
+# Service named allocator (ALLOCATOR_PORT…, ALLOCATOR_SERVICE_…, ALLOCATOR_…_TCP…) are ignored.
+#
+# Rules:
+# - lease.window is above lease.extend-every + 2 × lease.call-timeout: one lost call must
+#   not refuse requests.
+# - lease.ttl is in whole seconds, at least 2s, and lease.keepalive at most a third of it.
+# - issue.max-lead is at most 10s and half of lease.window.
+# - etcd.username and etcd.password-file are set together, as are etcd.tls.cert and
+#   etcd.tls.key, and tls.cert and tls.key. tls.client-ca and tls.admin need these two.
+# - limit.burst needs limit.requests-per-second.
+# - Names of nodes, roots and spaces are of the form ` + NamePattern + `.
+# - layout and epoch are those that the space was initialized with.
+
 `)
 	for _, o := range Options() {
 		value := scalarYAML(o.value.Type(), o.text())
@@ -37,7 +56,7 @@ func Sample() string {
 			o.Usage += "; default: the host name"
 		}
 		f.sections(o.Key)
-		fmt.Fprintf(&f, "#%s# %s\n", f.indent(), o.Usage)
+		fmt.Fprintf(&f, "#%s# %s\n#%s# Why: %s\n", f.indent(), o.Usage, f.indent(), o.Why)
 		f.line(o.Key, value)
 	}
 	return f.String()

@@ -54,7 +54,7 @@ func TestSample(t *testing.T) {
 			}
 		}
 	}
-	_, body, _ := strings.Cut(Sample(), "reasons.\n")
+	_, body, _ := strings.Cut(Sample(), "\n\n")
 	got, list := reload(t, regexp.MustCompile(`(?m)^#`).ReplaceAllString(body, ""))
 	want := Default()
 	want.Node.Name = "node-1"

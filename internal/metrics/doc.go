@@ -6,6 +6,5 @@
 // every series of a counter exists from the start, with 0, so that rate() counts
 // the first event too.
 //
-// definitions.go lists all series; the reference page docs/reference/metrics.md is
-// generated from it.
+// definitions.go lists all series; "allocator docs metrics" prints them as a page.
 package metrics

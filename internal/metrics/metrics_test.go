@@ -2,16 +2,13 @@ package metrics_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
@@ -29,8 +26,6 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/watermark"
 )
-
-var update = flag.Bool("update", false, "rewrite the reference page")
 
 // rig is a node with a keeper on a store in memory.
 type rig struct {
@@ -378,21 +373,5 @@ func TestNamesShowKinds(t *testing.T) {
 		if d.Kind != want {
 			t.Errorf("%s is a %s, and its name says %s", d.Name, d.Kind, want)
 		}
-	}
-}
-
-func TestReferenceIsCurrent(t *testing.T) {
-	const path = "../../docs/reference/metrics.md"
-	if *update {
-		if err := os.WriteFile(path, []byte(metrics.Reference()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(metrics.Reference(), string(got)); diff != "" {
-		t.Errorf("%s is out of date: run go test ./internal/metrics -update\n%s", path, diff)
 	}
 }

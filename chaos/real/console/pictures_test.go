@@ -35,9 +35,6 @@ func TestPictures(t *testing.T) {
 	p = open(t, c.console, "clocks")
 	p.until(`probe.snapshots > 20 && document.querySelectorAll("#matrix td[data-state=far]").length === 4`)
 	p.picture("console-clocks", 1090)
-	p = open(t, c.console, "pool")
-	p.until(`probe.snapshots > 3`)
-	p.picture("console-pool", 560)
 	p = open(t, c.console, "")
 	p.until(`probe.snapshots > 20 && document.querySelectorAll("canvas").length > 1`)
 	p.picture("console-nodes", 860)
@@ -69,7 +66,7 @@ func TestPictures(t *testing.T) {
 
 // TestPicturesAreCurrent: the documents show the pages as they are.
 func TestPicturesAreCurrent(t *testing.T) {
-	for _, name := range []string{"console-break", "console-clocks", "console-pool", "console-nodes", "console-timeline", "play"} {
+	for _, name := range []string{"console-break", "console-clocks", "console-nodes", "console-timeline", "play"} {
 		for _, file := range []string{name + ".png", name + "-dark.png"} {
 			if _, err := os.Stat(filepath.Join(images, file)); err != nil {
 				t.Errorf("a picture is missing: %v", err)

@@ -3,7 +3,6 @@ package interop
 import (
 	"context"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -25,21 +24,22 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// languages are the programs of docs/how-to/call-from-….md.
+// languages are the programs of docs/how-to/call-from-a-program.md.
 var languages = []struct {
 	name  string
+	title string // of its section
 	needs []string
 	print []string // prints as many IDs as the argument after it says, 1,000 at a time
 	ca    string   // the variable that names the authority's file
 	grpc  bool     // nodes are named by their gRPC addresses
 	fork  []string // draws an ID, forks 8 times, and prints what all draw in as many requests as the argument says
 }{
-	{"node", []string{"node", "curl"}, []string{"node", "--input-type=module", "--eval", `
+	{"node", "Node.js", []string{"node", "curl"}, []string{"node", "--input-type=module", "--eval", `
 		import { Allocator } from './examples/node/ids.mjs'
 		const a = new Allocator({ nodes: process.env.NODES.split(','), tokenFile: process.env.TOKEN_FILE })
 		for (let i = 0; i < Number(process.argv[1]); i += 1000) for (const id of await a.draw(1000)) console.log(id)`},
 		"NODE_EXTRA_CA_CERTS", false, nil},
-	{"python", []string{"python3", "sqlite3"}, []string{"python3", "-c", `if True:
+	{"python", "Python", []string{"python3", "sqlite3"}, []string{"python3", "-c", `if True:
 		import os, sys
 		sys.path.insert(0, "examples/python")
 		from ids import Allocator
@@ -60,7 +60,7 @@ var languages = []struct {
 			ids = a.draw(5 * (i % 35) + 10)
 			os.write(1, ("\n".join(map(str, ids)) + "\n").encode())
 		if any(os.waitpid(child, 0)[1] for child in children): sys.exit("a child failed")`}},
-	{"ruby", []string{"ruby"}, []string{"ruby", "examples/ruby/ids.rb"}, "CA_FILE", false, []string{"ruby", "-I", "examples/ruby", "-e", `
+	{"ruby", "Ruby", []string{"ruby"}, []string{"ruby", "examples/ruby/ids.rb"}, "CA_FILE", false, []string{"ruby", "-I", "examples/ruby", "-e", `
 		require "ids"
 		a = Allocator.new(ENV["NODES"].split(","), token_file: ENV["TOKEN_FILE"], ca_file: ENV["CA_FILE"])
 		a.draw
@@ -68,8 +68,8 @@ var languages = []struct {
 		children = 8.times.map { fork(&draw) }
 		draw.call
 		exit children.all? { |child| Process.wait2(child)[1].success? }`}},
-	{"java", []string{"java", "javac"}, []string{"java", "-cp", "CLASSES", "Ids"}, "", false, nil},
-	{"go", []string{"go"}, []string{"go", "-C", "examples", "run", "./ids"}, "CA_FILE", true, nil},
+	{"java", "Java", []string{"java", "javac"}, []string{"java", "-cp", "CLASSES", "Ids"}, "", false, nil},
+	{"go", "Go", []string{"go"}, []string{"go", "-C", "examples", "run", "./ids"}, "CA_FILE", true, nil},
 }
 
 // TestCallFrom runs the program of each page where the first nodes do not serve, where
@@ -309,16 +309,21 @@ func fewer(t *testing.T, node devNode) string {
 	return s.URL
 }
 
-// TestCallFromPages runs the commands of docs/how-to/call-from-….md, and compares the
+// TestCallFromPages runs the commands of docs/how-to/call-from-a-program.md, and compares the
 // programs that they show with those in examples.
 func TestCallFromPages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not run: -short")
 	}
+	const path = "../../../docs/how-to/call-from-a-program.md"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	nodes := devNodes(t, 3)
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
-			page := pages.Open(t, fmt.Sprintf("../../../docs/how-to/call-from-%s.md", l.name))
+			page := pages.Page{Path: path, Blocks: pages.Parse(section(t, string(text), l.title))}
 			shown := 0
 			for _, b := range page.Blocks {
 				name, is := strings.CutPrefix(b.Mark, "file: ")
@@ -366,4 +371,15 @@ func TestCallFromPages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// section returns what a page says under a heading of level 2.
+func section(t *testing.T, page, title string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(page, "\n## "+title+"\n")
+	if !ok {
+		t.Fatalf("there is no section %s", title)
+	}
+	out, _, _ := strings.Cut(rest, "\n## ")
+	return out
 }

@@ -34,19 +34,25 @@ func TestSQL(t *testing.T) {
 	}
 }
 
-// TestSQLFile runs the SQL that a page refers to.
-func TestSQLFile(t *testing.T) {
-	text, err := os.ReadFile("../../../examples/sql/move-from-uuids.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sql, want, ok := strings.Cut(string(text), "\n-- prints:\n-- ")
-	if !ok {
-		t.Fatal("the file does not say what it prints")
-	}
-	want = strings.ReplaceAll(want, "\n-- ", "\n")
-	if got := inMariaDB(t, sql); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+// TestSQLFiles runs the SQL that a page refers to.
+func TestSQLFiles(t *testing.T) {
+	for name, run := range map[string]func(*testing.T, string) string{
+		"move-from-uuids.sql": inMariaDB, "move-from-uuids-postgres.sql": inPostgres,
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile("../../../examples/sql/" + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sql, want, ok := strings.Cut(string(text), "\n-- prints:\n-- ")
+			if !ok {
+				t.Fatal("the file does not say what it prints")
+			}
+			want = strings.ReplaceAll(want, "\n-- ", "\n")
+			if got := run(t, sql); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
 	}
 }
 

@@ -20,16 +20,13 @@ import (
 // and mounts what it has. It returns the directory of the sockets.
 func agentPod(t *testing.T, chart rendered, pod corev1.PodSpec, c corev1.Container) (volume string) {
 	t.Helper()
-	reference, err := os.ReadFile("../../../docs/reference/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	reference := commandLine(t)
 	probe := c.StartupProbe
 	if probe == nil {
 		probe = c.ReadinessProbe
 	}
 	for _, line := range [][]string{c.Args, probe.Exec.Command[1:]} {
-		_, section, ok := strings.Cut(string(reference), "\n## allocator "+line[0]+"\n")
+		_, section, ok := strings.Cut(reference, "\n## allocator "+line[0]+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		if !ok {
 			t.Fatalf("there is no allocator %s", line[0])

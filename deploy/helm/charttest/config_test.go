@@ -183,13 +183,9 @@ func TestGrace(t *testing.T) {
 
 // Arguments are flags that the command has.
 func TestFlagsExist(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/reference/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	flags := map[string][]string{}
 	command := ""
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(commandLine(t)) {
 		if c, ok := strings.CutPrefix(line, "## allocator "); ok {
 			command = strings.TrimSpace(c)
 		}

@@ -20,10 +20,7 @@ func TestWorkersExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reference, err := os.ReadFile("../../../docs/reference/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	reference := commandLine(t)
 	check, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +55,7 @@ func TestWorkersExample(t *testing.T) {
 				if len(line) < 2 || line[0] != "worker" {
 					continue
 				}
-				_, section, ok := strings.Cut(string(reference), "\n## allocator worker "+line[1]+"\n")
+				_, section, ok := strings.Cut(reference, "\n## allocator worker "+line[1]+"\n")
 				section, _, _ = strings.Cut(section, "\n## ")
 				if !ok {
 					t.Errorf("%s: there is no allocator worker %s", d.Name, line[1])

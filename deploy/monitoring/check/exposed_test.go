@@ -113,7 +113,7 @@ func exposed(t *testing.T) catalog {
 		return nil
 	})
 	// What takes snapshots of the chart's etcd exposes these: TestEtcdPods of cmd/allocator.
-	known := reference(t)
+	known := reference(t, path)
 	known["allocator_etcd_snapshot_timestamp_seconds"] = nil
 	known["allocator_etcd_upkeep_failures_total"] = []string{"task"}
 	for name, labels := range known {

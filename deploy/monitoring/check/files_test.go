@@ -2,7 +2,7 @@ package check
 
 import (
 	"os"
-	"path/filepath"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -95,7 +95,7 @@ func TestAlertsAreComplete(t *testing.T) {
 	}
 }
 
-// Each alert has a section that says how urgent it is and what to do.
+// Each alert has a section, or an item of a list, that says how urgent it is and what to do.
 func TestAlertsHaveSections(t *testing.T) {
 	section := regexp.MustCompile(`(?m)^### (Allocator\w+)\n\*(\w+)\.\* (?:.*\n)*?(?:\n|\z)`)
 	severities := map[string]string{}
@@ -107,6 +107,13 @@ func TestAlertsHaveSections(t *testing.T) {
 		if !regexp.MustCompile(`(?m)^- \*\*(Check and do|Do):\*\* \S`).MatchString(m[0]) {
 			t.Errorf("alerts.md does not say what to do about %s", m[1])
 		}
+	}
+	item := regexp.MustCompile(`(?m)^- <a id="(allocator\w+)"></a>\*\*(Allocator\w+)\*\*, \*(\w+)\*: .+ \*\*Do:\*\* .+$`)
+	for _, m := range item.FindAllStringSubmatch(readFile(t, alertsPage), -1) {
+		if severities[m[2]] != "" || m[1] != strings.ToLower(m[2]) {
+			t.Errorf("alerts.md has %s twice, or under the anchor %s", m[2], m[1])
+		}
+		severities[m[2]] = m[3]
 	}
 	for _, a := range alerts(t) {
 		if got, want := severities[a.Alert], a.Labels["severity"]; got != want {
@@ -150,13 +157,17 @@ func TestAlertsHaveTests(t *testing.T) {
 	}
 }
 
-// reference returns the labels that docs/reference/metrics.md gives for series that
-// only some machines have.
-func reference(t *testing.T) map[string][]string {
+// reference returns the labels that the page of metrics gives for series that
+// only some machines have; path is the program, which prints it.
+func reference(t *testing.T, path string) map[string][]string {
 	t.Helper()
+	page, err := exec.CommandContext(t.Context(), path, "docs", "metrics").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
 	out := map[string][]string{}
 	row := regexp.MustCompile("(?m)^\\| `(allocator_\\w+)(?:{(.*?)})?` \\| .*absent if the kernel cannot be asked\\.")
-	for _, m := range row.FindAllStringSubmatch(readFile(t, filepath.Join(top, "docs/reference/metrics.md")), -1) {
+	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
 		out[m[1]] = nil
 		if m[2] != "" {
 			out[m[1]] = strings.Split(m[2], ",")

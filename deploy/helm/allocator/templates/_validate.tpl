@@ -84,7 +84,7 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $value := include "allocator.ms" $text | float64 -}}
 {{- $_ := set $ms $key $value -}}
 {{- if or (lt $value (float64 (index . 3))) (gt $value (float64 (index . 4))) -}}
-{{- $errors = append $errors (printf "config.%s is %s: it is out of range; docs/reference/config.md has the bounds" $key $text) -}}
+{{- $errors = append $errors (printf "config.%s is %s: it is out of range; docs/reference/allocator.sample.yaml has the bounds" $key $text) -}}
 {{- else if and (has $key (list "lease.ttl" "worker.window")) (ne (mod (int64 $value) 1000) 0) -}}
 {{- $errors = append $errors (printf "config.%s is %s: etcd leases have whole seconds; round it" $key $text) -}}
 {{- end -}}
