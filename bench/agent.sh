@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make bench-agent`: an agent on a Unix socket beside a node over TCP on loopback and Redis INCR on a
+# `make bench WHAT=agent`: an agent on a Unix socket beside a node over TCP on loopback and Redis INCR on a
 # Unix socket, in turn, by redis-benchmark. It starts all of them, and prints for each round the rate
 # and the p50 and p99 in milliseconds; then those of calls from PHP-FPM and Python, by callers.py.
 set -euo pipefail

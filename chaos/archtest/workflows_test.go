@@ -12,7 +12,6 @@ var (
 	usesAction  = regexp.MustCompile(`uses: (\S+)(.*)`)
 	pinned      = regexp.MustCompile(`^[\w.-]+/[\w./-]+@[0-9a-f]{40}$`)
 	callsMake   = regexp.MustCompile(`\bmake ([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*)`)
-	matrixOf    = regexp.MustCompile(`(?m)^ +target: \[(.*)\]$`)
 	makesTarget = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
 )
 
@@ -30,9 +29,6 @@ func wrongInWorkflow(text string, targets map[string]bool) (out []string) {
 	var called []string
 	for _, m := range callsMake.FindAllStringSubmatch(text, -1) {
 		called = append(called, strings.Fields(m[1])...)
-	}
-	for _, m := range matrixOf.FindAllStringSubmatch(text, -1) {
-		called = append(called, strings.Split(m[1], ", ")...)
 	}
 	for _, target := range called {
 		if !targets[target] {
@@ -71,7 +67,6 @@ func TestWrongInWorkflow(t *testing.T) {
 		head + "uses: a/b/c@" + hash + "\n":                                  "a/b/c@" + hash + " is not pinned",
 		head + "uses: a/b@v4\n":                                              "a/b@v4 is not pinned",
 		head + "run: make lint nothing\n":                                    "make has no target nothing",
-		head + "        target: [lint, gone]\n":                              "make has no target gone",
 		"name: x\njobs:\n":                                                   "permissions to read alone",
 	} {
 		got := strings.Join(wrongInWorkflow(text, map[string]bool{"lint": true, "contracts": true}), "; ")

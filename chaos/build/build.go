@@ -13,53 +13,42 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
 const module = "github.com/flakelease/allocator"
 
-// Flags of the release, as in the Makefile; a test compares. The programs are
-// static, not position-independent, and keep their symbols.
-const trim = "-trimpath"
-
-var (
-	release     = []string{trim}
-	environment = []string{"CGO_ENABLED=0"}
-)
+// The environment of `make build`; a test compares. The programs are static, not position-independent, and
+// keep their symbols. A release adds -trimpath, which changes nothing but the names of source files: without it,
+// programs and tests share Go's cache.
+var environment = []string{"CGO_ENABLED=0"}
 
 // Allocator builds the allocator into dir and returns the program's path.
 func Allocator(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "allocator", ".", "./cmd/allocator", release...)
-}
-
-// Dev builds the allocator with its dev command into dir and returns the program's path. It
-// is no release, and takes from Go's cache what tests have compiled.
-func Dev(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "allocator-dev", ".", "./cmd/allocator")
+	return program(ctx, dir, "allocator", ".", "./cmd/allocator")
 }
 
 // Embedded builds the harness's program that embeds an allocator into dir and returns
 // the program's path.
 func Embedded(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "embedded", "chaos/real", "./embedded", trim)
+	return program(ctx, dir, "embedded", "chaos/real", "./embedded")
 }
 
 // Legacy builds the harness's program with a Snowflake library into dir and returns the
 // program's path.
 func Legacy(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "legacy", "chaos/real", "./workers/legacy", trim)
+	return program(ctx, dir, "legacy", "chaos/real", "./workers/legacy")
 }
 
 // Etcd builds the etcd server into dir and returns the program's path. Its first
 // argument may also be "snapshot", which does what etcdutl does.
 func Etcd(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "etcd", "chaos/real", "./etcd", trim)
+	return program(ctx, dir, "etcd", "chaos/real", "./etcd")
 }
 
 // Etcdctl builds etcd's own command line into dir and returns the program's path.
 func Etcdctl(ctx context.Context, dir string) (string, error) {
-	return program(ctx, dir, "etcdctl", "chaos/real", "go.etcd.io/etcd/etcdctl/v3", trim)
+	return program(ctx, dir, "etcdctl", "chaos/real", "go.etcd.io/etcd/etcdctl/v3")
 }
 
 // Root returns the directory of this repository: the one that the working
@@ -80,7 +69,7 @@ func Root(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("find the repository of %s: %w; start the harness in it", module, errors.Join(errs...))
 }
 
-func program(ctx context.Context, dir, name, from, what string, more ...string) (string, error) {
+func program(ctx context.Context, dir, name, from, what string) (string, error) {
 	root, err := Root(ctx)
 	if err != nil {
 		return "", err
@@ -89,8 +78,7 @@ func program(ctx context.Context, dir, name, from, what string, more ...string) 
 	if err != nil {
 		return "", err
 	}
-	args := slices.Concat([]string{"build"}, more, []string{"-o", path, what})
-	if _, err := run(ctx, filepath.Join(root, from), args...); err != nil {
+	if _, err := run(ctx, filepath.Join(root, from), "build", "-o", path, what); err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
 	return path, nil

@@ -18,7 +18,7 @@ const lag = 400 * time.Millisecond
 // TestReaders has IDs that rise over all writers, and the clock for marks.
 func TestReaders(t *testing.T) {
 	tier.Check(t, "a PostgreSQL server under load")
-	program, err := build.Dev(t.Context(), t.TempDir())
+	program, err := build.Allocator(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,7 +125,7 @@ func planted(ctx context.Context, root, dir, list string) error {
 	for i, more := range [][]string{nil, {"-overlay=" + list}} {
 		at := filepath.Join(dir, "allocator")
 		// Without the version stamp, which may change at any time.
-		args := append([]string{"build", "-trimpath", "-buildvcs=false", "-o", at}, more...)
+		args := append([]string{"build", "-buildvcs=false", "-o", at}, more...)
 		cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/allocator")...)
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {

@@ -9,7 +9,7 @@
 // is test, so that `go test ./...` runs what `make test` runs. Each tier includes the ones
 // before it, and a test that calls nothing of this package is in all three.
 //
-// A test belongs into the first tier that has the time for it. Command gotest lists at the
+// A test belongs into the first tier that has the time for it. Command ci lists at the
 // end of a run what was left to later tiers. Only tests import this package.
 package tier
 

@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -42,13 +41,18 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 	}
 	clone := t.TempDir()
 	for _, e := range entries {
-		if e.Name() != "bin" && e.Name() != ".git" {
+		if e.Name() != "bin" && e.Name() != ".git" && e.Name() != "Makefile" {
 			if err := os.Symlink(filepath.Join(root, e.Name()), filepath.Join(clone, e.Name())); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	if err := os.Mkdir(filepath.Join(clone, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// Targets are made where Go has compiled this module: in another directory it would compile all packages again.
+	makefile := "%:\n\t@$(MAKE) --no-print-directory -C " + root + " BIN=$(CURDIR)/bin $@\n"
+	if err := os.WriteFile(filepath.Join(clone, "Makefile"), []byte(makefile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if !builds {
@@ -64,14 +68,8 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 			t.Fatal(err)
 		}
 	}
-	// What Go has in its cache: in make test, what tests were compiled of; in the others the release too,
-	// whose packages are the same ones in any directory.
-	flags := "GOFLAGS="
-	if slices.Contains(tier.Names[1:], os.Getenv(tier.Variable)) {
-		flags = "GOFLAGS=-trimpath"
-	}
 	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Within: 15 * time.Minute, Env: []string{
-		"CURL_HOME=" + terminal, "PATH=" + terminal + ":" + os.Getenv("PATH"), "TZ=UTC", "CGO_ENABLED=0", flags, "TRIM=",
+		"CURL_HOME=" + terminal, "PATH=" + terminal + ":" + os.Getenv("PATH"), "TZ=UTC", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false",
 	}}))
 }
 

@@ -45,7 +45,7 @@ func (d *testCluster) backup() string {
 // Programs that tests share, each built once; they return its path.
 var (
 	buildEtcd = sync.OnceValues(func() (string, error) { return build.Etcd(context.Background(), builtDir) })
-	buildDev  = sync.OnceValues(func() (string, error) { return build.Dev(context.Background(), builtDir) })
+	buildDev  = sync.OnceValues(func() (string, error) { return build.Allocator(context.Background(), builtDir) })
 )
 
 // restore puts the snapshot in the place of etcd's data, under another cluster

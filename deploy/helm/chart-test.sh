@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make chart-test`: checks of the chart with Helm and other programs, each built once
+# `make chart`: checks of the chart with Helm and other programs, each built once
 # from the Go module proxy into bin/tools/chart. Checks that need no program are in
 # charttest, which `make check` runs. If a program cannot be built, its step is reported
 # as skipped; every other failure is an error.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make monitoring-test`: promtool checks and tests the rules, and a Prometheus scrapes
+# `make chart`: promtool checks and tests the rules, and a Prometheus scrapes
 # real nodes while faults are injected. Both programs come from PATH, or from Debian's
 # package, unpacked into bin/tools. Tests that need neither are in check, which `make
 # test` runs.

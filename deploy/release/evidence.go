@@ -290,7 +290,7 @@ func readModel(text []byte) (results, map[string]any, error) {
 var bugRow = regexp.MustCompile(`^\| (?:\*\*([^*]+)\*\*: .*?)? ?\| .*? \| .*? \| ` +
 	`(\w+).*? \| (\w*) \| [0-9.]* \| ([^|]+?) \| `)
 
-// readBugs reads the table that `make chaos-bugs` writes. A bug that a test found is a test
+// readBugs reads the table that `make bugs` writes. A bug that a test found is a test
 // that passed; what was missed failed.
 func readBugs(text []byte) (results, map[string]any, error) {
 	r := none()

@@ -16,7 +16,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
-var releaseDir = flag.String("dir", "", "directory of `make release-snapshot`: tests take its files; empty: they build what they need")
+var releaseDir = flag.String("dir", "", "directory of `make release DO=snapshot`: tests take its files; empty: they build what they need")
 
 // The packages do on a machine what their page says: TestInstall runs testdata/install.sh on a
 // copy of the machine's files. The copy is an overlay in a mount namespace, and is gone with it.
@@ -115,7 +115,7 @@ func builtPrograms(t *testing.T, dir string) string {
 	}
 	build := func(in, to string, args ...string) {
 		t.Helper()
-		cmd := exec.Command("go", append(append([]string{"build", "-trimpath", "-buildvcs=false"}, args[:len(args)-1]...), "-o", to, args[len(args)-1])...)
+		cmd := exec.Command("go", append(append([]string{"build", "-buildvcs=false"}, args[:len(args)-1]...), "-o", to, args[len(args)-1])...)
 		cmd.Dir, cmd.Env = in, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", cmd, err, out)

@@ -6,7 +6,7 @@
 //	release evidence --dir DIR --commit C [--chaos FILE] [--sim FILE] [--model FILE] [--bugs FILE]
 //	release list --dir DIR
 //
-// `make release-snapshot` fills the directory of work: linux-amd64, linux-arm64 and
+// `make release DO=snapshot` fills the directory of work: linux-amd64, linux-arm64 and
 // darwin-arm64, each with what deploy/image left there. pack makes archives, packages of
 // Debian and RPM, an OCI layout for each image with both architectures in one index, the
 // chart, SBOMs, and SHA256SUMS of all. push copies the layouts to a registry, where docker

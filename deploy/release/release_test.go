@@ -462,7 +462,7 @@ func FuzzEvidence(f *testing.F) {
 // The files of a whole release, if the test is given one.
 func TestRelease(t *testing.T) {
 	if *releaseDir == "" {
-		t.Skip("not run: make release-snapshot and make release-test do it")
+		t.Skip("not run: make release DO=snapshot and make release DO=test do it")
 	}
 	checkSums(t, *releaseDir)
 	images, err := readImages(*releaseDir)

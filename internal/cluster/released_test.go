@@ -17,7 +17,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-var released = flag.String("released", "", "write what a release of this version says into testdata/released, as `make released` does")
+var released = flag.String("released", "", "write what a release of this version says into testdata/released: docs/RELEASING.md")
 
 // aMessage is a message of a release: what it means, and its bytes as they would be written now.
 type aMessage struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-var released = flag.String("released", "", "write what a release of this version stores into testdata/released, as `make released` does")
+var released = flag.String("released", "", "write what a release of this version stores into testdata/released: docs/RELEASING.md")
 
 // aRecord is a record of a release: what it means, and how it is read from its stored form.
 type aRecord struct {

@@ -69,7 +69,7 @@ func build(t *testing.T, name, from string, flags ...string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	cmd := exec.Command("go", slices.Concat([]string{"build", "-trimpath", "-o", path}, flags, []string{from})...)
+	cmd := exec.Command("go", slices.Concat([]string{"build", "-o", path}, flags, []string{from})...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd, err, out)

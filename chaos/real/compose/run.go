@@ -16,7 +16,7 @@ import (
 // allocators are the nodes in deploy/compose.yaml.
 var allocators = []string{"allocator-1", "allocator-2", "allocator-3"}
 
-// Images, as `make compose-test` packs them. They have tags of their own, so that
+// Images, as `make compose` packs them. They have tags of their own, so that
 // images in use keep their names.
 const (
 	imageOwn   = "allocator:compose-test"

@@ -362,7 +362,7 @@ func (p *page) first(from float64, what string, match func(mark) bool) mark {
 
 // buildDev builds the allocator with its dev command once.
 var buildDev = sync.OnceValues(func() (string, error) {
-	return build.Dev(context.Background(), programs)
+	return build.Allocator(context.Background(), programs)
 })
 
 // cluster is a running "allocator dev".

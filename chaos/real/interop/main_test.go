@@ -41,7 +41,7 @@ var buildAllocator = sync.OnceValues(func() (string, error) {
 
 // buildDev does so with its dev command.
 var buildDev = sync.OnceValues(func() (string, error) {
-	return build.Dev(context.Background(), programs)
+	return build.Allocator(context.Background(), programs)
 })
 
 // allocator runs a command of the allocator and returns its standard output.

@@ -4,5 +4,5 @@
 // settings that the chart writes with the node's own configuration package.
 //
 // It is a module of its own, so that the product does not need its libraries. Checks
-// with Helm and other programs are in `make chart-test`.
+// with Helm and other programs are in `make chart`.
 package charttest

@@ -35,13 +35,13 @@ func TestReadmeWorks(t *testing.T) {
 			}
 		}
 	}
-	makefile, err := os.ReadFile("../../../Makefile")
+	script, err := os.ReadFile("../../image/build.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"IMAGE   ?= allocator#", "--tag $(IMAGE):latest", "--tag $(IMAGE)-etcd:latest", "\nimage:"} {
-		if !strings.Contains(string(makefile), want) {
-			t.Errorf("the Makefile has no %q, which README.md relies on", want)
+	for _, want := range []string{"image=${IMAGE:-allocator} ", `--tag "$image:latest"`, `--tag "$image-etcd:latest"`} {
+		if !strings.Contains(string(script), want) {
+			t.Errorf("deploy/image/build.sh has no %q, which README.md relies on", want)
 		}
 	}
 	if port := r.find(t, "Service/ids-allocator").text; !strings.Contains(readme, "port-forward service/ids-allocator 8080") || !strings.Contains(port, "port: 8080") {

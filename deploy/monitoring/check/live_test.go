@@ -204,7 +204,7 @@ func (p prometheus) await(t *testing.T, job string, fire, quiet []string) {
 // nodes are cut off from etcd, and of three others one has a clock that is a second ahead.
 func TestLive(t *testing.T) {
 	if *live == "" {
-		t.Skip("not run: it needs a Prometheus; see make monitoring-test")
+		t.Skip("not run: it needs a Prometheus; see make chart")
 	}
 	path, err := program()
 	if err != nil {

@@ -27,7 +27,7 @@ var programs string
 var program = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	return build.Dev(ctx, programs)
+	return build.Allocator(ctx, programs)
 })
 
 func TestMain(m *testing.M) {

@@ -92,7 +92,7 @@ func NewCluster(t *testing.T) *Cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // the first build takes long
 	defer cancel()
-	program, err := build.Dev(ctx, t.TempDir())
+	program, err := build.Allocator(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

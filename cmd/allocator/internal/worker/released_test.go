@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var released = flag.String("released", "", "write the file of a worker of this version into testdata/released, as `make released` does")
+var released = flag.String("released", "", "write the file of a worker of this version into testdata/released: docs/RELEASING.md")
 
 // What agents of each release wrote is read by this one. Programs have mapped such files, and
 // an agent is upgraded beside them.

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -13,12 +12,12 @@ import (
 // A record is the result of a test, or of a package.
 type record struct {
 	Package string
-	Test    string  `json:",omitempty"` // empty: the package
-	Result  string  // pass, fail or skip
-	Seconds float64 `json:",omitempty"`
-	Cached  bool    `json:",omitempty"`
-	Tier    string  `json:",omitempty"` // The first tier that runs a skipped test is named here.
-	Why     string  `json:",omitempty"` // it was skipped, or did less than it could
+	Test    string // empty: the package
+	Result  string // pass, fail or skip
+	Seconds float64
+	Cached  bool
+	Tier    string // The first tier that runs a skipped test is named here.
+	Why     string // it was skipped, or did less than it could
 }
 
 // event is one of go test -json.
@@ -44,18 +43,17 @@ type pack struct {
 
 // results reads the output of go test -json, prints it to out as lines, and passes each result to
 // keep.
-func results(in io.Reader, out io.Writer, keep func(record) error) error {
+func results(in io.Reader, out io.Writer, keep func(record)) error {
 	packs := map[string]*pack{}
-	var errs []error
 	for lines := bufio.NewReader(in); ; {
 		line, err := lines.ReadBytes('\n')
 		var e event
 		switch {
 		case err != nil:
 			if err != io.EOF {
-				errs = append(errs, fmt.Errorf("read the output of go test: %w", err))
+				return fmt.Errorf("read the output of go test: %w", err)
 			}
-			return errors.Join(errs...)
+			return nil
 		case json.Unmarshal(line, &e) != nil:
 			_, _ = out.Write(line)
 			continue
@@ -69,7 +67,7 @@ func results(in io.Reader, out io.Writer, keep func(record) error) error {
 			packs[e.Package] = p
 		}
 		if r, ok := p.add(e); ok {
-			errs = append(errs, keep(r))
+			keep(r)
 			if e.Test == "" {
 				p.print(out, r)
 				delete(packs, e.Package)
@@ -127,10 +125,10 @@ func (p *pack) print(out io.Writer, r record) {
 				_, _ = io.WriteString(out, l.Output)
 			}
 		}
-		_, _ = fmt.Fprintf(out, "FAIL  %8s  %s\n", seconds(r.Seconds), r.Package)
+		_, _ = fmt.Fprintf(out, "FAIL  %8s  %s\n", elapsed(r.Seconds), r.Package)
 	case r.Cached:
 		_, _ = fmt.Fprintf(out, "ok    %8s  %s\n", "cached", r.Package)
 	default:
-		_, _ = fmt.Fprintf(out, "ok    %8s  %s\n", seconds(r.Seconds), r.Package)
+		_, _ = fmt.Fprintf(out, "ok    %8s  %s\n", elapsed(r.Seconds), r.Package)
 	}
 }

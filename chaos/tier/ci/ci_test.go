@@ -1,0 +1,205 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/flakelease/allocator/chaos/output"
+)
+
+// tree is a module with tests of every outcome, and a second module.
+const tree = `
+-- go.mod --
+module github.com/flakelease/allocator
+go 1.26
+-- good/good_test.go --
+package good
+
+import "testing"
+
+func TestQuick(t *testing.T)   { t.Log("noise") }
+func TestNightly(t *testing.T) { t.Skip("tier nightly: a day") }
+func TestFew(t *testing.T)     { t.Log("tier test: 1 seeds; in check 20, in nightly 300") }
+func TestParts(t *testing.T) {
+	t.Run("a", func(t *testing.T) { t.Skip("tier check: an hour") })
+	t.Run("b", func(t *testing.T) { t.Skip("tier check: an hour") })
+	t.Run("c", func(t *testing.T) { t.Skip("no terminals") })
+}
+-- bad/bad_test.go --
+package bad
+
+import (
+	"os"
+	"testing"
+)
+
+func TestGood(t *testing.T) { t.Log("noise") }
+
+// TestOnce fails the first time.
+func TestOnce(t *testing.T) {
+	if f, err := os.OpenFile("failed", os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		f.Close()
+		t.Error("it is wrong")
+	}
+}
+-- empty/empty.go --
+package empty
+-- broken/go.mod --
+module github.com/flakelease/allocator/broken
+go 1.26
+-- broken/broken_test.go --
+package broken
+
+func TestX(t *testing.T) {}
+`
+
+// enter makes a module the working directory, and returns what runs ci in it.
+func enter(t *testing.T) (ci func(want int, args ...string) string) {
+	dir := t.TempDir()
+	for _, f := range txtar.Parse([]byte(tree)).Files {
+		path := filepath.Join(dir, f.Name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, f.Data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	t.Setenv("GOFLAGS", "") // -count=1 would keep all out of the cache
+	return func(want int, args ...string) string {
+		t.Helper()
+		var out, errs output.Text
+		if code := run(t.Context(), args, &out, &errs); code != want {
+			t.Errorf("%q: code %d, want %d\n%s%s", args, code, want, &out, &errs)
+		}
+		return regexp.MustCompile(` +[0-9.]+m?s\b`).ReplaceAllString(out.String()+errs.String(), " TIME")
+	}
+}
+
+func contains(t *testing.T, out string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(out, w) {
+			t.Errorf("no %q in\n%s", w, out)
+		}
+	}
+}
+
+// TestTest runs the real go command, whose output it reads. What failed once has failed, and no second run of it
+// makes the command pass.
+func TestTest(t *testing.T) {
+	ci := enter(t)
+	out := ci(1, "test", "./good", "./bad", "./empty")
+	contains(t, out, "compiling tests and what they need", "ok TIME  good\n", "FAIL TIME  bad\n", "it is wrong", "failed after")
+	if strings.Contains(out, "noise") || strings.Contains(out, "empty") {
+		t.Errorf("what passes is printed:\n%s", out)
+	}
+	report := `left to make check, 2 tests:
+    2  good                         an hour
+left to make nightly, 1 test:
+    1  good                         a day
+did less than it can, 1 test:
+    1  good                         1 seeds; in check 20, in nightly 300
+not run here, 1 test:
+    1  good                         no terminals
+`
+	contains(t, out, report)
+	// What Go has in its cache is reported alike.
+	contains(t, ci(0, "test", "./good"), "ok      cached  good\n", report, "passed in")
+	contains(t, ci(0, "test", "-limit", "./good"), report, "the slowest tests:\n", "good TestQuick\n")
+
+	contains(t, ci(1, "test", "./broken"), "undefined: testing", "compile: ")
+	contains(t, ci(1, "test", "./nothing/..."), "there is no directory ./nothing: packages are directories such as")
+	contains(t, ci(1, "test", "./good", "./broken/..."), "./broken/... is in module broken, and the others in .")
+	contains(t, ci(2, "tests"), `there is no command "tests": use test, check`)
+	contains(t, ci(2), "no command")
+	ci(2, "test", "-nothing")
+	contains(t, ci(2, "check", "abuse", "everything"), `there is no step "everything": the steps are compile tests`)
+	contains(t, ci(2, "list", "hourly"), "name one of the tiers test, check, nightly")
+}
+
+// TestSteps: what fails is printed and fails the tier; what cannot run is skipped, and says what is missing.
+func TestSteps(t *testing.T) {
+	dir := t.TempDir()
+	for name, tc := range map[string]struct {
+		step step
+		pass bool
+		says string
+	}{
+		"passes":  {step{run: script("echo noise")}, true, "passed"},
+		"fails":   {step{run: script("echo it is wrong; false; echo noise")}, false, "it is wrong\n----\n"},
+		"skipped": {step{run: script("echo noise; echo npm cannot get it; exit 77")}, true, "skipped: npm cannot get it\n"},
+		"missing": {step{needs: []string{"spin-of-nobody", "bash"}}, true, "skipped: spin-of-nobody is not installed"},
+	} {
+		var out output.Text
+		c := &ci{out: &out, dir: dir}
+		tc.step.name = name
+		if c.step(t.Context(), "check", tc.step) != tc.pass {
+			t.Errorf("%s: passed is %v", name, !tc.pass)
+		}
+		contains(t, out.String(), tc.says)
+		if strings.Contains(out.String(), "noise") {
+			t.Errorf("%s: what passes is printed:\n%s", name, &out)
+		}
+	}
+}
+
+// TestLimits: a package or a run that takes too long fails when it is asked for.
+func TestLimits(t *testing.T) {
+	c := &ci{limit: true, records: []record{{Package: "good", Test: "TestSlow", Seconds: 999}, {Package: "good", Seconds: 3.5}}}
+	if err := c.exceeded("test", time.Minute); err != nil {
+		t.Error(err)
+	}
+	c.records[1].Seconds = 61
+	if err := c.exceeded("test", time.Hour); err == nil || err.Error() !=
+		"good took 1m1s; the limit of a package is 1m0s\nall of it took 1h0m0s; the limit is 3m0s" {
+		t.Errorf("got %v", err)
+	}
+	c.limit = false
+	if err := c.exceeded("test", time.Hour); err != nil {
+		t.Errorf("without -limit: %v", err)
+	}
+}
+
+// TestTable: each package and program that the table names exists, and every module has a step.
+func TestTable(t *testing.T) {
+	t.Chdir("../../..")
+	for _, p := range slices.Concat(unraced, bubbles, fewLines) {
+		if _, err := os.Stat(p); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, p := range strings.Fields(mutated) {
+		if _, err := os.Stat(filepath.Join("internal", p)); err != nil {
+			t.Error(err)
+		}
+	}
+	seen := names("")
+	for _, m := range modules() {
+		if !slices.Contains(seen, strings.ReplaceAll(m, "/", "-")) {
+			t.Errorf("no step tests module %s", m)
+		}
+	}
+	slices.Sort(seen)
+	if n := len(seen); n != len(slices.Compact(seen)) || n < 30 {
+		t.Errorf("%d steps, and some share a name", n)
+	}
+	for _, s := range table() {
+		for _, name := range s.needs {
+			if install[name] == "" {
+				t.Errorf("step %s needs %s, and nothing says how to install it", s.name, name)
+			}
+		}
+	}
+	if len(names("check"))+len(names("nightly")) != len(names("")) {
+		t.Error("a step is in no tier, or in two")
+	}
+}

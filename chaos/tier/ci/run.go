@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/flakelease/allocator/chaos/tier"
+)
+
+// ci is one run of a tier.
+type ci struct {
+	dir   string // for what steps print
+	limit bool
+
+	mu      sync.Mutex // guards what follows
+	out     io.Writer
+	records []record
+}
+
+// A job is a step while it runs.
+type job struct {
+	ci   *ci
+	ctx  context.Context
+	out  io.Writer
+	name string
+	dir  string // in which its commands run
+	env  []string
+	nice bool // It gives way to what measures time.
+}
+
+// skipped is the reason why a step did not run.
+type skipped string
+
+func (s skipped) Error() string { return string(s) }
+
+func (c *ci) job(ctx context.Context, name, in string, out io.Writer) *job {
+	env := []string{tier.Variable + "=" + in, "CGO_ENABLED=0"}
+	return &job{ci: c, ctx: ctx, out: out, name: name, dir: ".", env: env}
+}
+
+func (j *job) command(args ...string) *exec.Cmd {
+	if path, err := exec.LookPath("nice"); err == nil && j.nice {
+		args = append([]string{path, "-n", "10"}, args...)
+	}
+	cmd := exec.CommandContext(j.ctx, args[0], args[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Dir, cmd.Stdout, cmd.Stderr = j.dir, j.out, j.out
+	cmd.Env = append(os.Environ(), j.env...)
+	return cmd
+}
+
+// goCommand is a command of go, which writes its output to whoever asks for it. The race detector is the only
+// thing that needs a C compiler.
+func (j *job) goCommand(race bool, name string, args ...string) *exec.Cmd {
+	if race {
+		args = append([]string{"-race"}, args...)
+	}
+	cmd := j.command(append([]string{"go", name}, args...)...)
+	cmd.Stdout = nil
+	if race {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
+	}
+	return cmd
+}
+
+// packages returns the packages of the module, as patterns, without some.
+func (j *job) packages(without ...string) ([]string, error) {
+	out, err := j.goCommand(false, "list", "-f", "{{.Dir}}", "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list packages: %w", err)
+	}
+	root, err := filepath.Abs(j.dir)
+	if err != nil {
+		return nil, err
+	}
+	dirs := strings.Fields(strings.ReplaceAll(string(out), root, "."))
+	return slices.DeleteFunc(dirs, func(dir string) bool { return slices.Contains(without, dir) }), nil
+}
+
+// sh runs a script. If it ends with 77, the step is skipped, and its last line says why.
+func (j *job) sh(script string) error {
+	var last bytes.Buffer
+	cmd := j.command("bash", "-euo", "pipefail", "-c", script)
+	cmd.Stdout = io.MultiWriter(j.out, &last)
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 77 {
+		lines := strings.Split(strings.TrimSpace(last.String()), "\n")
+		return skipped(lines[len(lines)-1])
+	}
+	return err
+}
+
+// compile compiles the tests of packages and what they need, and links none. It says how far it is.
+func (j *job) compile(race bool, patterns ...string) error {
+	args := append([]string{"-deps", "-test"}, patterns...)
+	count := j.goCommand(race, "list", args...)
+	all, err := count.Output()
+	if err != nil {
+		return fmt.Errorf("list packages: %w", err)
+	}
+	total := bytes.Count(all, []byte("\n"))
+	cmd := j.goCommand(race, "list", append([]string{"-export", "-v"}, args...)...)
+	cmd.Stderr = nil
+	lines, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	began, said, compiled := time.Now(), time.Now(), 0
+	for in := bufio.NewScanner(lines); in.Scan(); {
+		if line := in.Text(); strings.ContainsAny(line, " \t") {
+			_, _ = fmt.Fprintln(j.out, line)
+			continue
+		}
+		if compiled++; compiled == 1 {
+			_, _ = fmt.Fprintln(j.out,
+				"compiling tests and what they need, before any runs: 3 to 15 minutes the first time")
+		}
+		if time.Since(said) > 15*time.Second {
+			said = time.Now()
+			_, _ = fmt.Fprintf(j.out, "  %4.0f s  compiled %d of at most %d packages\n",
+				time.Since(began).Seconds(), compiled, total)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("compile: %w", err)
+	}
+	if compiled > 0 {
+		_, _ = fmt.Fprintf(j.out, "compiled %d packages in %s\n", compiled, seconds(time.Since(began)))
+	}
+	return nil
+}
+
+// test runs go test, prints its results, and records them.
+func (j *job) test(race bool, args ...string) error {
+	cmd := j.goCommand(race, "test", append([]string{"-json", "-vet=off", "-timeout", "15m", "-p", "4"}, args...)...)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err = results(stdout, j.out, func(r record) {
+		j.ci.mu.Lock()
+		defer j.ci.mu.Unlock()
+		j.ci.records = append(j.ci.records, r)
+	})
+	return cmp.Or(cmd.Wait(), err)
+}
+
+// steps runs the steps of a tier, or some of them, and returns the exit code.
+func (c *ci) steps(ctx context.Context, in string, only []string) int {
+	var chosen []step
+	for _, s := range table() {
+		if len(only) == 0 && s.in(in) || slices.Contains(only, s.name) {
+			chosen = append(chosen, s)
+		}
+	}
+	if known := names(""); len(chosen) < len(only) {
+		for _, name := range only {
+			if !slices.Contains(known, name) {
+				_, _ = fmt.Fprintf(c.out, "there is no step %q: the steps are %s\n", name, strings.Join(known, " "))
+			}
+		}
+		return 2
+	}
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		_, _ = fmt.Fprintln(c.out, err)
+		return 1
+	}
+	began := time.Now()
+	var failed []string
+	lane := func(timed bool) {
+		for _, s := range chosen {
+			if s.timed == timed && ctx.Err() == nil && !c.step(ctx, in, s) {
+				c.mu.Lock()
+				failed = append(failed, s.name)
+				c.mu.Unlock()
+			}
+		}
+	}
+	var both sync.WaitGroup
+	both.Go(func() { lane(true) })
+	both.Go(func() { lane(false) })
+	both.Wait()
+	c.report()
+	if err := c.exceeded(in, time.Since(began)); err != nil {
+		_, _ = fmt.Fprintln(c.out, err)
+		failed = append(failed, "limits")
+	}
+	if err := ctx.Err(); err != nil {
+		failed = append(failed, "interrupted")
+	}
+	if len(failed) > 0 {
+		_, _ = fmt.Fprintf(c.out, "failed after %s: %s\n", seconds(time.Since(began)), strings.Join(failed, ", "))
+		return 1
+	}
+	_, _ = fmt.Fprintf(c.out, "all passed in %s\n", seconds(time.Since(began)))
+	return 0
+}
+
+// step runs one step, and reports whether it passed or was skipped.
+func (c *ci) step(ctx context.Context, in string, s step) bool {
+	began := time.Now()
+	say := func(format string, a ...any) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		_, _ = fmt.Fprintf(c.out, "%7s  %-14s "+format+"\n",
+			append([]any{time.Since(began).Round(time.Second), s.name}, a...)...)
+	}
+	if missing := s.missing(); missing != "" {
+		say("skipped: %s", missing)
+		return true
+	}
+	name := filepath.Join(c.dir, s.name+".log")
+	log, err := os.Create(name)
+	if err != nil {
+		say("FAILED: %v", err)
+		return false
+	}
+	say("began")
+	j := c.job(ctx, s.name, in, log)
+	j.nice = !s.timed
+	err = s.run(j)
+	_ = log.Close()
+	var skip skipped
+	switch {
+	case err == nil:
+		say("passed")
+	case errors.As(err, &skip):
+		say("skipped: %s", skip)
+		return true
+	default:
+		text, _ := os.ReadFile(name)
+		c.mu.Lock()
+		_, _ = fmt.Fprintf(c.out, "---- %s\n%s----\n", name, text)
+		c.mu.Unlock()
+		say("FAILED: %v", err)
+	}
+	return err == nil
+}
+
+func seconds(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }
