@@ -117,7 +117,7 @@ play: ## the simulation as a page, in bin/play: any browser opens it
 image: ## container images without Docker, in bin/image; DO=twice compares two builds
 	@deploy/image/build.sh $(DO)
 
-chart: ## the chart and alerts by Helm, kubeconform and Prometheus
+chart: ## the chart and alerts by Helm and Prometheus
 	deploy/helm/chart-test.sh && deploy/monitoring/test.sh
 
 kube: ## the chart in a real Kubernetes, which is built first: 10 to 20 minutes

@@ -10,9 +10,7 @@ GO=${GO:-go}
 CHART=deploy/helm/allocator
 TOOLS=$PWD/bin/tools/chart
 WORK=$PWD/bin/chart
-HELM3=v3.22.0 HELM4=v4.3.1 KUBECONFORM=v0.8.0 KUBERNETES=v1.36.3
-# Kinds that are not part of Kubernetes.
-FOREIGN=Certificate,Issuer,ServiceMonitor,PodMonitor,PrometheusRule,HTTPRoute,GRPCRoute
+HELM3=v3.22.0 HELM4=v4.3.1 KUBERNETES=v1.36.3
 
 failed=0 began=$SECONDS summary=()
 pass() { summary+=("  passed   $1"); }
@@ -77,34 +75,6 @@ if [[ -d $WORK/out/v3 && -d $WORK/out/v4 ]]; then
 		diff -BZ <(sed 's/--fresh-until=.*//' "$f") <(sed 's/--fresh-until=.*//' "$WORK/out/v4/$(basename "$f")") || ok=0
 	done
 	((ok)) && pass "both versions of Helm render the same" || bad "both versions of Helm render the same"
-fi
-
-step "kubeconform with the schemas of Kubernetes $KUBERNETES"
-if ! bin=$(tool kubeconform "kubeconform-$KUBECONFORM" "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM"); then
-	skip "kubeconform" "it could not be built"
-elif ! ls "$WORK"/out/v[34]/*.yaml >/dev/null 2>&1; then
-	skip "kubeconform" "no Helm, so nothing is rendered"
-else
-	schemas=$TOOLS/schemas-$KUBERNETES
-	if ! [[ -e $schemas/statefulset-apps-v1.json ]]; then
-		if module=$(cd / && $GO mod download -json "k8s.io/kubernetes@$KUBERNETES"); then
-			dir=$(sed -n 's/.*"Dir": "\(.*\)",*$/\1/p' <<<"$module")
-			$GO run -C deploy ./helm/schemas "$dir/api/openapi-spec/swagger.json" "$schemas"
-		fi
-	fi
-	if [[ -e $schemas/statefulset-apps-v1.json ]]; then
-		check() { "$bin" -strict -summary -skip $FOREIGN -schema-location "$schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json" "$@"; }
-		ok=1
-		check "$WORK"/out/v[34]/*.yaml || ok=0
-		# It must report a field that does not exist.
-		if sed 's/^  replicas: /  replicaz: /' "$WORK"/out/v*/external.yaml | check - >/dev/null; then
-			echo "kubeconform accepts a field that does not exist"
-			ok=0
-		fi
-		((ok)) && pass "kubeconform" || bad "kubeconform"
-	else
-		skip "kubeconform" "k8s.io/kubernetes@$KUBERNETES could not be downloaded"
-	fi
 fi
 
 printf '\nchart-test, %d s\n' $((SECONDS - began))
