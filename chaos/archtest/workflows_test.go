@@ -2,6 +2,7 @@ package archtest
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -72,6 +73,19 @@ func TestWrongInWorkflow(t *testing.T) {
 		got := strings.Join(wrongInWorkflow(text, map[string]bool{"lint": true, "contracts": true}), "; ")
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A lock file of npm must install anywhere: it names no host.
+func TestLockFilesNameNoHost(t *testing.T) {
+	out, err := exec.Command("git", "-C", root(t), "ls-files", "*package-lock.json").Output()
+	if err != nil || len(out) == 0 {
+		t.Fatalf("%q, %v", out, err)
+	}
+	for _, name := range strings.Fields(string(out)) {
+		if text := read(t, name); strings.Contains(text, "://") || !strings.Contains(text, `"integrity"`) {
+			t.Errorf("%s names a host, or lacks the sums of its packages", name)
 		}
 	}
 }

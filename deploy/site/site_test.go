@@ -173,10 +173,3 @@ func TestLinks(t *testing.T) {
 		}
 	}
 }
-
-// The lock file must install anywhere: it names no host.
-func TestLockFileNamesNoHost(t *testing.T) {
-	if b := read(t, "package-lock.json"); bytes.Contains(b, []byte("://")) || !bytes.Contains(b, []byte(`"integrity"`)) {
-		t.Error("package-lock.json names a host, or lacks the sums of its packages")
-	}
-}
