@@ -58,7 +58,7 @@ model: ## the full Spin run of the protocol: 5 to 20 minutes, 2 GB
 
 SEEDS ?= 2000
 FIRST ?= 0
-sim: ## clusters in one goroutine, from seeds: SEEDS=2000 FIRST=1, or for a time: FOR=1h
+sim: ## clusters in one goroutine, from seeds: SEEDS=2000 FIRST=1, or FOR=1h
 ifdef FOR
 	$(GO) test -timeout 0 -count 1 -v ./chaos/sim -run 'TestCampaign$$' -campaign $(abspath $(BIN))/sim-campaign.json -campaign-for $(FOR) -commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 else

@@ -16,7 +16,7 @@ var printed = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	program, err := build.Dev(context.Background(), dir)
+	program, err := build.Allocator(context.Background(), dir)
 	if err != nil {
 		return "", err
 	}
