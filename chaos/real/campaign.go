@@ -197,6 +197,9 @@ func (r *runner) inject(ctx context.Context) error {
 	}
 	r.log.line("%d etcd members and %d nodes are up after %v", rig.Members, len(r.rig.Nodes),
 		time.Since(began).Round(100*time.Millisecond))
+	if err := r.idleMemory(); err != nil {
+		return err
+	}
 	r.nemesis = &nemesis.Runner{
 		Rig:      r.rig,
 		Table:    nemesis.Table(),
@@ -227,6 +230,28 @@ func (r *runner) inject(ctx context.Context) error {
 	quiet, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return errors.Join(err, r.stopNodes(quiet))
+}
+
+// idleMemory finds nodes that use more memory than they may without load. Nodes with a member of etcd
+// inside, and those whose sids are many, need more.
+func (r *runner) idleMemory() error {
+	if r.opts.etcd == "inside" || r.rig.Format.Layout != flake.Scalable {
+		return nil
+	}
+	for _, n := range r.rig.Servers() {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", n.PID()))
+		if err != nil {
+			return err
+		}
+		var size, resident int
+		if _, err := fmt.Sscan(string(data), &size, &resident); err != nil {
+			return err
+		}
+		if mib := resident * os.Getpagesize() >> 20; mib > 64 {
+			r.foundBroken(fmt.Errorf("%s uses %d MiB without load: the limit is 64", n.Name, mib))
+		}
+	}
+	return nil
 }
 
 // allServe waits until every node issues after the last fault was healed.

@@ -69,7 +69,8 @@ func etcdFaults() []Fault {
 			About: "kill -9 two of three etcd members, for less than the windows last",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				d := windowLeft(t) - election(t)
-				return d / 2, max(d*3/4, d/2)
+				shortest := max(d/2, d-3*time.Second) // with the default times 20 s
+				return shortest, max(d*3/4, shortest)
 			},
 			Begin:  killMembers,
 			Fired:  membersKilled,

@@ -180,9 +180,6 @@ func nights() []step {
 		{name: "night-inside", run: script("make chaos ARGS='soak --for 10m --etcd inside'")},
 		{name: "night-workers", run: tests("chaos/real",
 			"-count", "1", "-timeout", "30m", "./workers", "-ids", "10000000")},
-		{name: "night-e2e", run: tests("chaos/real",
-			"-count", "1", "-timeout", "60m", ".", "-run", "TestEndToEnd",
-			"-ids", "10000000", "-outage", "20s", "-long")},
 		{name: "night-abuse", run: script("make abuse ARGS='--for 8s' && make abuse ARGS='--for 8s --memory 512'")},
 	}
 	out = append(out, []step{
