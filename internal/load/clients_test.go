@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/loopback"
@@ -213,7 +214,7 @@ func TestStaleStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
 	// The connection learns of the end a moment before its stream does, so once in a
 	// while the stream is not stale yet.
