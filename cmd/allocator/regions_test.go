@@ -7,8 +7,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/pages"
@@ -189,8 +191,10 @@ func TestMoveFromUUIDs(t *testing.T) {
 	if _, out, errs := allocator("status", "--addr", addr); !strings.Contains(out, "layout scalable, sids 0-30 of 32, epoch 2015-01-01") {
 		t.Error(out, errs)
 	}
+	began := time.Now().UnixMilli()
 	_, id, errs := allocator("get", "--as", "int", "--addr", addr)
-	if _, out, _ := allocator("parse", "--epoch", "2015-01-01", "--only", "ago", strings.TrimSpace(id)); !strings.Contains(out, "now") {
-		t.Errorf("issued %q%s: %q", id, errs, out)
+	_, out, _ := allocator("parse", "--epoch", "2015-01-01", "--only", "unix_ms", strings.TrimSpace(id))
+	if ms, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64); err != nil || ms < began-1000 || ms > time.Now().UnixMilli()+1000 {
+		t.Errorf("issued %q%s at %d, of %q", id, errs, began, out)
 	}
 }
