@@ -1,0 +1,18 @@
+-- The types and queries of docs/how-to/store-ids.md in MySQL and MariaDB. A test runs them.
+
+CREATE TABLE orders (id BIGINT PRIMARY KEY, note TEXT);
+INSERT INTO orders VALUES (95552449887521538, 'Friday'), (95552449898644130, 'Friday too'), (95600000000000002, 'Saturday');
+SELECT note FROM orders WHERE id >= 95489202585600000 AND id < 95579799552000000 ORDER BY id;
+
+SET time_zone = '+00:00';
+SELECT FROM_UNIXTIME(((id >> 20) + 1704067200000) / 1000) FROM orders WHERE note = 'Friday too';
+
+CREATE TABLE events (id BINARY(16) PRIMARY KEY, note TEXT);
+INSERT INTO events VALUES (UNHEX(REPLACE('01a1f9d9-1a9a-7082-a8a2-962be40838f5', '-', '')), 'Friday');
+SELECT note FROM events WHERE id >= x'01a1f640bc0070008000000000000000' AND id < x'01a1fb67180070008000000000000000';
+
+-- prints:
+-- Friday
+-- Friday too
+-- 2026-11-20 16:45:17.3380
+-- Friday
