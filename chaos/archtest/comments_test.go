@@ -70,7 +70,7 @@ func uncommented(t *testing.T, name string, src any) (out []string) {
 	return out
 }
 
-// Whoever reads the documentation of a package finds a sentence for every name in it.
+// The documentation of a package has a sentence for every exported name.
 // (staticcheck's ST1020 to ST1022 look at the words of comments that are there, and at no
 // members.)
 func TestPublicNamesHaveComments(t *testing.T) {

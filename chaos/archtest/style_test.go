@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -21,11 +22,45 @@ const widest = 120
 // fragment matches a comment that leaves open what it is about.
 var fragment = regexp.MustCompile(`^//\s*(of|that|which|how|the same)\b`)
 
+// riddle matches phrases that make the reader look for what a pronoun means.
+var riddle = regexp.MustCompile(`(?i)\b(whoever|(those|that|the one|one) of (one|those)|of (one|those) (that|who|whose)|as one that|` +
+	`counts? no more|what does not|nobody's|the one of|(all )?of it is|that which)\b`)
+
+// maxRiddles is how many sentences of comments and documents are riddles. It may only fall.
+const maxRiddles = 183
+
+// pronouns are the words of which a sentence has at most 38 in a hundred.
+var pronouns = regexp.MustCompile(`^(it|its|that|those|these|ones?|of|whoever|what|which)$`)
+
+var (
+	sentenceEnd = regexp.MustCompile(`[.!?]\s+`)
+	paragraph   = regexp.MustCompile(`\n\s*(\n|[-*|#>])`)
+	fenced      = regexp.MustCompile("(?s)```.*?```")
+	aWord       = regexp.MustCompile(`[A-Za-z']+`)
+)
+
+// riddles returns the sentences of a text that have one of the phrases, or mostly pronouns.
+func riddles(text string) (out []string) {
+	for _, s := range sentenceEnd.Split(strings.Join(strings.Fields(text), " "), -1) {
+		words, n := aWord.FindAllString(strings.ToLower(s), -1), 0
+		for _, w := range words {
+			if pronouns.MatchString(w) {
+				n++
+			}
+		}
+		if riddle.MatchString(s) || len(words) >= 8 && n*100 > 38*len(words) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // faults are the lines of a file that break a rule of layout, as "name:line".
 type faults struct {
 	wide      []string // lines that go beyond the widest column
 	fragments []string // comments behind code that are fragments
 	mixed     []string // imports that are not in two groups: the standard library, then others
+	riddles   []string // sentences of comments
 }
 
 // faultsOf returns the faults of a file. Only imports matter in tests.
@@ -37,6 +72,11 @@ func faultsOf(t *testing.T, name string, src []byte) (out faults) {
 		t.Fatal(err)
 	}
 	at := func(line int) string { return name + ":" + strconv.Itoa(line) }
+	for _, group := range f.Comments {
+		for _, r := range riddles(group.Text()) {
+			out.riddles = append(out.riddles, at(fset.Position(group.Pos()).Line)+": "+r)
+		}
+	}
 	if !strings.HasSuffix(name, "_test.go") {
 		lines := strings.Split(string(src), "\n")
 		for i, line := range lines {
@@ -78,9 +118,11 @@ func isStandard(spec *ast.ImportSpec) bool {
 	return !strings.Contains(first, ".")
 }
 
-// Lines end by column 120, a comment behind code is no fragment, and imports are in two groups.
+// Lines end by column 120, a comment behind code is no fragment, imports are in two groups, and there are no more
+// riddles than there were.
 func TestStyle(t *testing.T) {
-	out, err := exec.Command("git", "-C", root(t), "ls-files", "*.go", ":!*.pb.go").Output()
+	var all []string
+	out, err := exec.Command("git", "-C", root(t), "ls-files", "*.go", "*.md", ":!*.pb.go").Output()
 	if err != nil {
 		t.Skipf("not run: git ls-files: %v", err)
 	}
@@ -91,7 +133,16 @@ func TestStyle(t *testing.T) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
+		if strings.HasSuffix(name, ".md") {
+			for _, text := range paragraph.Split(fenced.ReplaceAllString(string(src), ""), -1) {
+				for _, r := range riddles(text) {
+					all = append(all, name+": "+r)
+				}
+			}
+			continue
+		}
 		in := faultsOf(t, name, src)
+		all = append(all, in.riddles...)
 		for _, place := range in.wide {
 			t.Errorf("%s: end the line by column %d", place, widest)
 		}
@@ -103,7 +154,20 @@ func TestStyle(t *testing.T) {
 			t.Errorf("%s: put imports of the standard library first, then a blank line and the others, as goimports does", place)
 		}
 	}
+	t.Logf("%d sentences are riddles", len(all))
+	switch {
+	case len(all) > maxRiddles:
+		t.Errorf("%d sentences are riddles, at most %d may be: name the thing again, not \"that of one that\" or \"whoever\"; "+
+			"-riddles lists all", len(all), maxRiddles)
+	case len(all) < maxRiddles-50:
+		t.Errorf("%d sentences are riddles: lower maxRiddles to that", len(all))
+	}
+	if *allRiddles {
+		t.Log(strings.Join(all, "\n"))
+	}
 }
+
+var allRiddles = flag.Bool("riddles", false, "list every sentence that is a riddle")
 
 func TestFaultsFindsPlanted(t *testing.T) {
 	const head = "package p\n\n"
@@ -115,6 +179,10 @@ func TestFaultsFindsPlanted(t *testing.T) {
 		{"p.go", head + "var a = 1 // the same as b\n", faults{fragments: []string{"p.go:3"}}},
 		{"p.go", head + "var a = 1 // often\n\n// of b\nvar c = 1\n", faults{}},
 		{"p_test.go", head + "var a = 1 // of b\n", faults{}},
+		{"p.go", head + "// Nobody compares that of one that does not.\nvar a = 1\n",
+			faults{riddles: []string{"p.go:3: Nobody compares that of one that does not."}}},
+		{"p.go", head + "// It is that of those of which it is one. Peers compare clocks.\nvar a = 1\n",
+			faults{riddles: []string{"p.go:3: It is that of those of which it is one"}}},
 		{"p.go", head + "\t// " + strings.Repeat("x", 113) + "\n", faults{}},
 		{"p.go", head + "\t// " + strings.Repeat("x", 114) + "\n", faults{wide: []string{"p.go:3"}}},
 		{"p.go", head + "// " + strings.Repeat("µ", 117) + "\n", faults{}},

@@ -15,8 +15,8 @@ import (
 // duplicates in systems without the rule that prevents them here. A run without danger passes
 // every check, and shows little.
 type Danger struct {
-	// Zombies counts answers of processes whose sid was another's, or nobody's, before the call began:
-	// their lease had ended.
+	// Zombies counts answers of processes whose lease had ended before the call began: the sid was free, or another
+	// process held it.
 	Zombies int64 `json:"zombies"`
 	// Late counts extensions that etcd confirmed when the window before them had run out.
 	Late int64 `json:"late"`

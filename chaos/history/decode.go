@@ -15,7 +15,7 @@ import (
 type decoder struct{ names map[string]string }
 
 // mostNames bounds the texts kept: a history of a million sessions must not
-// fill the memory of whoever reads it.
+// fill the reader's memory.
 const mostNames = 1 << 16
 
 func (d *decoder) intern(b []byte) string {

@@ -11,8 +11,8 @@ import (
 // Final checks I9: once a node has shown a watermark, nobody is answered with an ID of a time
 // below it, if the call began afterwards. It measures how far above the watermark answers are.
 //
-// Of a node that vanished that rests on its clock. So answers are left out of a node whose clock a
-// fault changed, of a sid whose holder key was gone; whoever holds its sid keeps to the watermark by
+// For a node that vanished the claim assumes that its clock went on. So an answer does not count if a fault
+// had changed the node's clock and the sid's holder key was gone. The holder of a sid keeps to the watermark with
 // any clock. While etcd's data is changed behind the nodes' backs, and until an era has begun and
 // nodes know of it, nothing is promised.
 type Final struct {

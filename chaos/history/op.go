@@ -161,8 +161,8 @@ const ClassClock = "clock"
 // ClassProcess is the class of faults that kill or pause processes.
 const ClassProcess = "process"
 
-// Fault is a moment in the life of one injection. What is expected of it
-// is in its start, so that a history can be checked without anything else.
+// Fault is a moment in the life of one injection. Its start says what
+// is expected, so that a history can be checked without anything else.
 type Fault struct {
 	Phase   string   `json:"phase"`             // FaultStart, FaultFired or FaultStop
 	ID      int64    `json:"id"`                // All phases of an injection have the same ID.

@@ -219,7 +219,7 @@ type gone struct{}
 
 func (gone) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// Many clients at once: no line is torn, times never fall, and whoever follows
+// Many clients at once: no line is torn, times never fall, and a reader who follows
 // the run sees what is on the disk.
 func TestWriterIsShared(t *testing.T) {
 	var b bytes.Buffer

@@ -7,10 +7,10 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
-// Deadlines checks that nodes refuse in time. A fault that names a reason its
-// targets Must refuse with gives them a deadline: of calls that began after it
-// and ended before the stop, a target answered none with IDs, and refused with
-// that reason or one of those it May. A run in which no client asked a target after
+// Deadlines checks that nodes refuse in time. A fault may name a reason with
+// which its targets Must refuse from a deadline on: no call that began after the deadline
+// and ended before the stop got IDs, and each refusal had that reason, or a reason
+// of May. A run in which no client asked a target after
 // its deadline, or in which such a fault names no targets, shows nothing.
 type Deadlines struct {
 	findings
@@ -21,7 +21,7 @@ type Deadlines struct {
 	aimless string // a fault without a node that has to refuse
 }
 
-// duty is what one target of one fault did after its deadline.
+// duty is what a target of a fault did after the deadline.
 type duty struct {
 	on      *injection
 	node    string

@@ -48,9 +48,9 @@ func NewWriter(w io.Writer, cfg WriterConfig) *Writer {
 
 // Write records op and returns its time.
 //
-// It returns ErrValue for an op that means nothing, ErrOrder for one from
-// before the last, and ErrFull for one that would pass the limit; nothing of it
-// is then written. After ErrFull, or an error of the underlying writer, every
+// It returns ErrValue for an op that means nothing, ErrOrder for an op from
+// before the last, and ErrFull for an op that would pass the limit; then it
+// writes nothing. After ErrFull, or an error of the underlying writer, every
 // Write returns the same.
 func (w *Writer) Write(op Op) (clock.Mono, error) {
 	w.mu.Lock()

@@ -100,7 +100,7 @@ func run(ctx context.Context, args []string) int {
 	return code
 }
 
-// Result is the finding of one test of one bug.
+// Result is what one test found with one bug.
 type Result struct {
 	Bug   Bug
 	Catch Catch

@@ -145,8 +145,8 @@ const (
 // listOfMutants explains the survivors.
 const listOfMutants = "chaos/planted/mutants.txt"
 
-// mutate runs the tests of a package with each of its mutants, or with those of one of its
-// files, at most limit of them, and prints the survivors that the list does not explain. A
+// mutate runs the tests of a package with mutants of the package, or of one file, at most limit
+// mutants, and prints the survivors that the list does not explain. A
 // test that hangs with a mutant has noticed it.
 func mutate(ctx context.Context, root, pkg string, limit, atOnce int, seed uint64) error {
 	pkg = strings.TrimSuffix(strings.TrimPrefix(filepath.ToSlash(pkg), "./"), "/")

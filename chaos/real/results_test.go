@@ -110,7 +110,7 @@ func TestRunVerdicts(t *testing.T) {
 	}
 }
 
-// What this machine does not support, or what does not fit, is not run and states why.
+// A fault that this machine does not support, or that does not fit, is not run, and its result states why.
 func TestNotRun(t *testing.T) {
 	needs := map[string]nemesis.Need{}
 	for _, f := range nemesis.Table() {

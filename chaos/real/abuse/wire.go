@@ -87,7 +87,7 @@ func (a *attacker) dialTLS(ctx context.Context, addr string, protocols ...string
 }
 
 // each runs f n times at once, each again and again until ctx ends. After an error
-// it waits a moment, as whoever is refused has to.
+// it waits a moment, as a refused client has to.
 func each(ctx context.Context, n int, f func(context.Context) error) {
 	var all sync.WaitGroup
 	for range n {

@@ -183,7 +183,7 @@ func (t *test) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// For uid 65532, whoever owns it; the parent directory is ours alone.
+	// Uid 65532 must read it, whatever its owner; the parent directory is ours alone.
 	if err := os.WriteFile(filepath.Join(t.dir, "gossip.keys"), []byte(key+"\n"), 0o644); err != nil {
 		return err
 	}

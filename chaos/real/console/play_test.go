@@ -220,8 +220,8 @@ func TestPlayRule(t *testing.T) {
 	}
 }
 
-// TestPlaySceneLeft: the counter says how fast a scene is played, and whoever acts in one leaves it, since what it goes on
-// to say would not be so.
+// TestPlaySceneLeft: the counter says how fast a scene is played, and a visitor who acts in a scene leaves it, since the
+// rest of its texts would be false.
 func TestPlaySceneLeft(t *testing.T) {
 	t.Parallel()
 	p := openPlay(t, "#scene=restore")
@@ -521,4 +521,3 @@ func TestPlayAccessible(t *testing.T) {
 		}
 	}
 }
-

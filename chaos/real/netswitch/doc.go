@@ -9,8 +9,8 @@
 // unmodified; so is the kernel's TCP between them. No packet leaves this process
 // for the machine's own network: the hosts have no route to it.
 //
-// It needs Linux, /dev/net/tun and the right to make network namespaces: of root,
-// or of whoever may make user namespaces, into which [Enter] takes the program.
+// It needs Linux, /dev/net/tun and the right to make network namespaces. Root has
+// it, and so has a user who may make user namespaces: [Enter] moves the program into one.
 // Elsewhere it returns [ErrUnsupported] with the reason, and faults of the network
 // cannot be run; loopback is then what is left.
 //

@@ -176,7 +176,7 @@ func (w *wire) meet(p packet) fate {
 }
 
 // chance draws only where there is something to draw, so that a fault without an
-// effect changes nobody's luck.
+// effect changes no later draw.
 func (w *wire) chance(share float64) bool {
 	return share > 0 && (share >= 1 || w.rand.Float64() < share)
 }

@@ -23,8 +23,8 @@ import (
 )
 
 // window is worker.window, as short as possible: faults last longer. firstSID and numbers
-// are the range: as many as there are programs, so that one more gets the number of one
-// whose interval has passed, and of no other.
+// are the range: as many as there are programs, so that one more program gets a number
+// whose interval has passed.
 const (
 	window   = 2 * time.Second
 	firstSID = 8
@@ -40,7 +40,7 @@ type fleet struct {
 	etcd    string
 	init    *rig.Process
 	nodes   [2]*rig.Process
-	proxies [2][]*proxy // of each node: one of the last program, and one of all others
+	proxies [2][]*proxy // Each node has two: for the last program, and for all others.
 
 	programs []*program
 	spare    *program // started by faults
@@ -160,7 +160,7 @@ func (f *fleet) until(what string, done func() bool) {
 	}
 }
 
-// restore starts what does not run, and waits until each program uses IDs.
+// restore starts the processes that do not run, and waits until each program uses IDs.
 func (f *fleet) restore() {
 	f.t.Helper()
 	for _, p := range f.nodes {
