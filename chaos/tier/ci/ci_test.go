@@ -122,7 +122,7 @@ not run here, 1 test:
 	contains(t, ci(2, "tests"), `there is no command "tests": use test, check`)
 	contains(t, ci(2), "no command")
 	ci(2, "test", "-nothing")
-	contains(t, ci(2, "check", "abuse", "everything"), `there is no step "everything": the steps are compile tests`)
+	contains(t, ci(2, "check", "abuse", "everything"), `there is no step "everything": the steps are format commits`)
 	contains(t, ci(2, "list", "hourly"), "name one of the tiers test, check, nightly")
 }
 
@@ -150,6 +150,34 @@ func TestSteps(t *testing.T) {
 			t.Errorf("%s: what passes is printed:\n%s", name, &out)
 		}
 	}
+}
+
+// TestOrder: nothing is compiled beside the first step, but what compiles nothing need not wait; what measures time
+// runs in order.
+func TestOrder(t *testing.T) {
+	var order output.Text
+	note := func(s step) step {
+		s.run = func(*job) error { _, err := order.Write([]byte(s.name + " ")); return err }
+		return s
+	}
+	var out output.Text
+	c := &ci{out: &out, dir: t.TempDir()}
+	early := make(chan struct{})
+	code := c.all(t.Context(), "check", []step{
+		{name: "early", early: true, run: func(*job) error { close(early); return nil }},
+		note(step{name: "static"}),
+		{name: compiling, timed: true, run: func(*job) error {
+			<-early
+			_, err := order.Write([]byte("compile "))
+			return err
+		}},
+		{name: "chaos", timed: true, run: script("exit 3")},
+		note(step{name: "abuse", timed: true}),
+	})
+	if got := order.String(); code != 1 || !strings.HasPrefix(got, "compile ") || len(strings.Fields(got)) != 3 {
+		t.Errorf("code %d, in the order %s", code, got)
+	}
+	contains(t, out.String(), "chaos          FAILED: exit status 3", ": chaos\n")
 }
 
 // TestLimits: a package or a run that takes too long fails when it is asked for.

@@ -17,6 +17,7 @@ type step struct {
 	name  string
 	night bool     // It is one of make nightly, and not of make check.
 	timed bool     // It measures real time, so no other such step runs beside it.
+	early bool     // It compiles nothing, and need not wait until all tests are compiled.
 	needs []string // programs
 	run   func(*job) error
 }
@@ -64,7 +65,7 @@ var lint = []string{"format", "vet", "static", "commits"}
 // tests them with it, too.
 var unraced = []string{
 	"./chaos/agreement", "./chaos/archtest", "./chaos/build", "./chaos/planted", "./chaos/play/player", "./chaos/sim",
-	"./cmd/allocator", "./internal/lease/protocol",
+	"./internal/lease/protocol", "./cmd/allocator",
 }
 
 // bubbles are packages that the race detector sees on one processor: the timers of a bubble of testing/synctest
@@ -100,11 +101,23 @@ func table() []step {
 	return slices.Concat(checks(), nights())
 }
 
+// compiling is the step that others wait for.
+const compiling = "compile"
+
 // checks are the steps of make check. Those that measure time run in this order.
 func checks() []step {
 	out := []step{
-		{name: "compile", timed: true, run: compileAll},
-		{name: "tests", timed: true, run: func(j *job) error { return j.test(false, unraced...) }},
+		{name: "format", early: true, run: script(format)},
+		{name: "commits", early: true, run: script("tools/check-commits")},
+		{name: "openapi", early: true, needs: []string{"npm"}, run: script(`
+redocly="npm exec --yes --package @redocly/cli@1.34.5 -- redocly"; export REDOCLY_TELEMETRY=off
+$redocly --version >/dev/null 2>&1 || { echo "npm cannot get @redocly/cli"; exit 77; }
+mkdir -p bin
+$redocly lint --max-problems 0 --format summary api/openapi.yaml 2>&1 | tee bin/redocly.txt
+! grep -Eq '[1-9][0-9]* (warning|error)|[1-9][0-9]* problem' bin/redocly.txt`)},
+		{name: "model", early: true, needs: []string{"spin", "gcc"}, run: script("chaos/model/run.sh short")},
+		{name: compiling, timed: true, run: compileAll},
+		{name: "tests", timed: true, run: unracedTests},
 		{name: "race", timed: true, run: raced},
 	}
 	for _, m := range modules() {
@@ -120,7 +133,6 @@ code=0; bin/chaos run --for 60s --dir bin/chaos-ci || code=$?
 exit $code`)},
 		{name: "abuse", timed: true, run: script(`
 go -C chaos/real build -o "$PWD/bin/abuse" ./abuse && bin/abuse --short --for 4s`)},
-		{name: "format", run: script(format)},
 		{name: "vet", run: each(func(j *job) error { return j.command("go", "vet", "./...").Run() })},
 		{name: "static", run: func(j *job) error {
 			build := tool("actionlint", "github.com/rhysd/actionlint/cmd/actionlint")
@@ -129,7 +141,6 @@ go -C chaos/real build -o "$PWD/bin/abuse" ./abuse && bin/abuse --short --for 4s
 			}
 			return static(j, false)
 		}},
-		{name: "commits", run: script("tools/check-commits")},
 		{name: "contracts", run: script("tools/contracts")},
 		{name: "generated", needs: []string{"protoc"}, run: script(`
 rm -rf bin/gen && tools/gen bin/gen
@@ -137,11 +148,6 @@ rm -rf bin/gen && tools/gen bin/gen
 for f in allocator.pb.go allocator_grpc.pb.go; do
 	diff -u -I '^//.*protoc  *v' api/allocator/v1/$f bin/gen/api/allocator/v1/$f || { echo "run make gen"; exit 1; }
 done`)},
-		{name: "openapi", needs: []string{"npm"}, run: script(`
-redocly="npm exec --yes --package @redocly/cli@1.34.5 -- redocly"; export REDOCLY_TELEMETRY=off
-$redocly --version >/dev/null 2>&1 || { echo "npm cannot get @redocly/cli"; exit 77; }
-$redocly lint --max-problems 0 --format summary api/openapi.yaml 2>&1 | tee bin/redocly.txt
-! grep -Eq '[1-9][0-9]* (warning|error)|[1-9][0-9]* problem' bin/redocly.txt`)},
 		{name: "site", needs: []string{"npm"}, run: func(j *job) error {
 			j.env = append(j.env, "DOCS_BASE=/allocator/")
 			if err := j.sh(`make bin/site/installed || { echo "npm cannot get its packages"; exit 77; }
@@ -150,7 +156,6 @@ make docs`); err != nil {
 			}
 			return tests("deploy", "-count", "1", "./site")(j)
 		}},
-		{name: "model", needs: []string{"spin", "gcc"}, run: script("chaos/model/run.sh short")},
 	}...)
 }
 
@@ -238,6 +243,13 @@ func compileAll(j *job) error {
 		}
 	}
 	return nil
+}
+
+// unracedTests tests the packages in unraced: first those that take all of a processor, then the command line
+// alone, whose processes measure time.
+func unracedTests(j *job) error {
+	last := len(unraced) - 1
+	return errors.Join(j.test(false, append([]string{"-p", "2"}, unraced[:last]...)...), j.test(false, unraced[last]))
 }
 
 // raced tests all packages that are not in unraced, with the race detector.
