@@ -210,7 +210,8 @@ func (t *Table) Wait(ctx context.Context, f Floor, look func([]Holder)) error {
 // viewOfSQL says whether the view $1 reads the table $2, and no other table has its name $3, to which
 // programs write. Both can be dropped, renamed and made again, and the locks of another table say
 // nothing about this one.
-const viewOfSQL = `coalesce(to_regclass($3), $2::oid) = $2::oid AND EXISTS (SELECT FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
+const viewOfSQL = `coalesce(to_regclass($3), $2::oid) = $2::oid AND EXISTS (
+	SELECT FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
 	WHERE r.ev_class = to_regclass($1) AND d.refclassid = 'pg_class'::regclass AND d.refobjid = $2::oid)`
 
 // serverSQL names the process and the history that answer. After a failover a connection of the

@@ -171,7 +171,8 @@ func (t *Table) objectsSQL() []string {
 		fmt.Sprintf(`SELECT FROM %s FOR UPDATE`, t.ident(fenceSuffix)),
 		// Logical replication and some dumps bring rows to another server, and no sequences.
 		fmt.Sprintf(`SELECT setval('%s', greatest(s.last_value, %s)) FROM %s s, %s f`,
-			strings.ReplaceAll(t.ident(floorSuffix), "'", "''"), t.readableSQL(), t.ident(floorSuffix), t.ident(fenceSuffix)),
+			strings.ReplaceAll(t.ident(floorSuffix), "'", "''"), t.readableSQL(), t.ident(floorSuffix),
+			t.ident(fenceSuffix)),
 		fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s(id %s) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $fence$
 BEGIN

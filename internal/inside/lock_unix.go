@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flakelease/allocator/internal/meet"
 )
 
 // errTaken says that another process holds a lock.
@@ -32,7 +34,11 @@ const (
 // It returns errTaken with the ID that the process which has it wrote.
 func hold(path string, within time.Duration) (release func(), pid int, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = meet.Own(filepath.Dir(path), filepath.Base(path))
+	}
 	if err != nil {
+		_ = f.Close()
 		return nil, 0, err
 	}
 	for range within/lockPause + 1 {

@@ -222,8 +222,9 @@ func TestUpTakesOver(t *testing.T) {
 	}
 }
 
-// One restore at a time is prepared or taken over, and it is the one that was planned.
-func TestRestoreAlone(t *testing.T) {
+// snapshotFile returns the file of an empty database.
+func snapshotFile(t *testing.T) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "db")
 	be := backend.NewDefaultBackend(zap.NewNop(), file)
 	schema.NewMembershipBackend(zap.NewNop(), be).MustCreateBackendBuckets()
@@ -231,6 +232,58 @@ func TestRestoreAlone(t *testing.T) {
 	if err := be.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return file
+}
+
+// TestRestoreAsRoot: what root prepares in the directory of another user belongs to that user, whose
+// node takes it over. Nothing outside of the directory changes its owner.
+func TestRestoreAsRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not run: only root gives files away")
+	}
+	const user, group = 65534, 65533
+	d, outside := Dir(t.TempDir()), filepath.Join(t.TempDir(), "file")
+	err := errors.Join(os.WriteFile(outside, nil, 0o600), os.Lchown(string(d), user, group))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := d.PlanRestore(snapshotFile(t), "a", "http://a:2380", "a=http://a:2380", 0)
+	if err == nil {
+		err = d.Restore(r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := func(path string) [2]uint32 {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := info.Sys().(*syscall.Stat_t)
+		return [2]uint32{s.Uid, s.Gid}
+	}
+	seen := map[string]bool{}
+	err = filepath.WalkDir(string(d), func(path string, _ os.DirEntry, err error) error {
+		if got := owner(path); got != [2]uint32{user, group} {
+			t.Errorf("%s belongs to %v", path, got)
+		}
+		seen[path] = true
+		return err
+	})
+	for _, path := range []string{d.restoreLock(), d.restoredMarker(), filepath.Join(d.restored(), "member", "snap", "db")} {
+		if err != nil || !seen[path] {
+			t.Errorf("%s is not there, %v", path, err)
+		}
+	}
+	err = errors.Join(os.Symlink(outside, filepath.Join(d.restored(), "link")), meet.Own(string(d), "restored"))
+	if got := owner(outside); err != nil || got != [2]uint32{} {
+		t.Errorf("a file outside belongs to %v, %v", got, err)
+	}
+}
+
+// One restore at a time is prepared or taken over, and it is the one that was planned.
+func TestRestoreAlone(t *testing.T) {
+	file := snapshotFile(t)
 	d := Dir(t.TempDir())
 	plan := func(again uint) (Restored, error) {
 		return d.PlanRestore(file, "a", "http://a:2380", "a=http://a:2380", again)

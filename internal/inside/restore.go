@@ -48,6 +48,9 @@ func (d Dir) holdRestored() (release func(), err error) {
 	switch {
 	case errors.Is(err, errTaken):
 		return nil, d.unfit("has a restore that process %d prepares or takes over: try again when that has ended", pid)
+	case errors.Is(err, os.ErrPermission):
+		return nil, d.unfit("has files of another user: %v; give them to the user of the node: chown -R USER %s",
+			err, string(d))
 	case err != nil:
 		return nil, d.unfit("cannot be locked: %v", err)
 	}
@@ -159,6 +162,9 @@ func (d Dir) Restore(r Restored) error {
 	})
 	if err == nil {
 		err = r.unchanged()
+	}
+	if err == nil {
+		err = meet.Own(string(d), filepath.Base(d.restored()))
 	}
 	if err != nil {
 		_ = os.RemoveAll(d.restored())
