@@ -1,7 +1,6 @@
 package certs_test
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/certs"
 )
 
@@ -35,7 +35,7 @@ func listen(t *testing.T, c *tls.Config) string {
 			}
 			go func() {
 				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+				_ = conn.SetDeadline(time.Now().Add(wait.Most))
 				b := make([]byte, 1)
 				for { // an answer for each byte
 					if _, err := conn.Read(b); err != nil {
@@ -52,7 +52,7 @@ func listen(t *testing.T, c *tls.Config) string {
 
 // ask sends a byte and returns the answer.
 func ask(conn net.Conn) (string, error) {
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(wait.Most))
 	if _, err := conn.Write([]byte("x")); err != nil {
 		return "", err
 	}
@@ -274,9 +274,8 @@ func TestClientFollowsItsFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer raw.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		conn, _, err := creds.ClientHandshake(ctx, authority, raw)
+		_ = raw.SetDeadline(time.Now().Add(wait.Most))
+		conn, _, err := creds.ClientHandshake(t.Context(), authority, raw)
 		if err != nil {
 			return "", err
 		}

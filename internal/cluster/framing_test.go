@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/memberlist"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -189,7 +190,7 @@ func TestFraming(t *testing.T) {
 				t.Fatal(err)
 			}
 			f, kinds, packets := newFraming(testLabel, keys), map[byte]int{}, 0
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 			defer cancel()
 			for kinds[kindState] == 0 || kinds[kindProbe] == 0 || packets == 0 {
 				select {

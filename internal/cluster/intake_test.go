@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-msgpack/v2/codec"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/agreement"
 )
 
@@ -156,14 +157,14 @@ func TestIdleStreams(t *testing.T) {
 	noLeaks(t)
 	a := start(t, "a", 0)
 	idle := make(chan int)
-	go func() { idle <- flood(t, a.addr, 300, label(), 0, 10*time.Second) }()
+	go func() { idle <- flood(t, a.addr, 300, label(), 0, wait.Most) }()
 	for range 3 {
 		b := start(t, "b", 0)
 		seedAll(a, b)
 		b.until(t, "a was measured", func() bool { return b.heard("a") > 0 })
 	}
 	if closed := <-idle; closed != 300 {
-		t.Errorf("%d of 300 connections were closed within 10 s", closed)
+		t.Errorf("%d of 300 connections were closed", closed)
 	}
 	if d := a.Stats().Dropped; d["stream_limit"] < 200 || d["stream_timeout"] == 0 {
 		t.Errorf("dropped %v", d)
@@ -229,12 +230,7 @@ func TestPackets(t *testing.T) {
 			}
 		}
 		dropped := func() uint64 { return a.Stats().Dropped["packet_invalid"] }
-		for end := time.Now().Add(5 * time.Second); dropped() < uint64(len(tc.bad)) && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
-		if dropped() != uint64(len(tc.bad)) {
-			t.Errorf("%d of %d packets were dropped: %v", dropped(), len(tc.bad), a.Stats().Dropped)
-		}
+		wait.Until(t, "all packets are dropped", func() bool { return dropped() == uint64(len(tc.bad)) })
 	}
 }
 
@@ -255,13 +251,10 @@ func TestManyPeers(t *testing.T) {
 	for range 20 {
 		a.SetPeers(slices.Clone(peers))
 	}
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("6,000 peers were compared in %v", took/20)
-	}
-	const within = time.Second
-	time.Sleep(within)
+	wait.Until(t, "some addresses are dialed", func() bool { return a.Stats().Joins > 64 })
+	joins, within := a.Stats().Joins, time.Since(began)
 	// 100 ms is the test's Rejoin, and a fifteenth of it the pause between rounds.
-	if joins, limit := a.Stats().Joins, uint64(64*(within*15/(100*time.Millisecond)+2)); joins == 0 || joins > limit {
+	if limit := uint64(64 * (within*15/(100*time.Millisecond) + 2)); joins > limit {
 		t.Errorf("%d addresses were dialled in %v; at most %d may be", joins, within, limit)
 	}
 	a.until(t, "b was measured", func() bool { return a.heard("b") > 0 })

@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/cluster"
 )
@@ -46,7 +47,7 @@ func (l *live) heard(of string) int {
 // until waits for a condition, looking at every exchange.
 func (l *live) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(wait.Most)
 	for !ok() {
 		select {
 		case <-l.changed:
@@ -130,7 +131,7 @@ func start(t *testing.T, name string, keys ...int) *live {
 			if err != nil {
 				t.Errorf("%s: Run: %v", name, err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait.Most):
 			t.Errorf("%s: Run does not end", name)
 		}
 	})

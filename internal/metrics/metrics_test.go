@@ -14,6 +14,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/storetest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
@@ -92,12 +93,7 @@ func newRig(t *testing.T) *rig {
 				t.Error(err)
 			}
 		})
-		for deadline := time.Now().Add(5 * time.Second); n.Ready() != nil; {
-			if time.Now().After(deadline) {
-				t.Fatalf("not ready: %v", n.Ready())
-			}
-			time.Sleep(time.Millisecond)
-		}
+		wait.Until(t, "the node is ready", func() bool { return n.Ready() == nil })
 	}
 	return r
 }
