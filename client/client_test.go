@@ -199,41 +199,6 @@ func connected(t testing.TB, c *client.Client, n int) {
 	})
 }
 
-// TestDelayIsWaitedOut: if all nodes refuse, the client waits for their delay, without a
-// timeout too.
-func TestDelayIsWaitedOut(t *testing.T) {
-	t.Parallel()
-	for _, reason := range []client.Reason{client.AfterTooFar, client.EntropyOverflow, client.Starting} {
-		for _, mode := range modes {
-			t.Run(string(reason)+"/"+mode.String(), func(t *testing.T) {
-				f := newFake(t, 1)
-				const delay = 150 * time.Millisecond
-				var from time.Time
-				var early bool
-				f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
-					if number == 1 {
-						from = time.Now()
-						return act{refuse: reason, retry: delay}
-					}
-					early = early || time.Since(from) < delay
-					return act{}
-				})
-				timeout := time.Duration(0) // the default
-				if reason == client.Starting {
-					timeout = -1
-				}
-				c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, Timeout: timeout})
-				if _, err := c.Next(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if early {
-					t.Errorf("asked again before %v had passed", delay)
-				}
-			})
-		}
-	}
-}
-
 // TestPermanentAfterTooFar: AFTER_TOO_FAR without a delay is an error, and the
 // client stays usable.
 func TestPermanentAfterTooFar(t *testing.T) {

@@ -197,33 +197,6 @@ func TestTrialThatIsRefusedForGood(t *testing.T) {
 	}
 }
 
-// TestPrefetchServesManyCallers: many callers that wait for prefetched IDs are
-// served by a few large blocks, not by many blocks that double in size.
-func TestPrefetchServesManyCallers(t *testing.T) {
-	const callers = 5000
-	f := newFake(t, 1)
-	release := make(chan struct{})
-	f.act(func(context.Context, int64, *pb.AllocateRequest) act { <-release; return act{} })
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Minute, AttemptTimeout: time.Minute, Timeout: time.Minute})
-	w := &callLog{}
-	var wg sync.WaitGroup
-	for range callers {
-		wg.Go(func() {
-			if err := w.call(func() (client.Block, error) { return one(c.Next(t.Context())) }); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wait.Until(t, "all wait", func() bool { return waiting("client.(*prefetcher).takeSlow(") == callers })
-	close(release)
-	wg.Wait()
-	w.finish(t, true, callers)
-	// One for who came first, one for all who waited, one ahead.
-	if n := f.asked.Load(); n > 4 {
-		t.Errorf("%d requests", n)
-	}
-}
-
 // TestNextNOfASmallLimit: NextN and NextULIDs send as many requests as the limit of
 // the cluster requires.
 func TestNextNOfASmallLimit(t *testing.T) {

@@ -152,6 +152,8 @@ func TestResult(t *testing.T) {
 			},
 		}}
 	}
+	refusal := res(2, 0)
+	refusal.Result = &pb.AllocateStreamResponse_Refusal{Refusal: &pb.Refusal{Reason: pb.Reason_REASON_INVALID_ID}}
 	for _, tc := range []struct {
 		name        string
 		res         *pb.AllocateStreamResponse
@@ -162,6 +164,8 @@ func TestResult(t *testing.T) {
 		{"not above after", res(1, 100), 100, 99, "ID 100 is not above 100"},
 		{"not above the one before", res(1, 100), 99, 100, "ID 100 is not above 100"},
 		{"another number", res(2, 100), 99, 99, "answer 2 to request 1"},
+		{"an earlier number", res(0, 100), 99, 99, "answer 0 to request 1"},
+		{"a refusal with another number", refusal, 99, 99, "answer 2 to request 1"},
 	} {
 		co, s, _ := shared(t)
 		one := co.waiting(2)

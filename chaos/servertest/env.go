@@ -3,6 +3,7 @@
 package servertest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -35,6 +36,7 @@ import (
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/watermark"
 	"github.com/flakelease/allocator/internal/worker/broker"
@@ -262,6 +264,29 @@ func (e *Env) Send(req *http.Request) *http.Response {
 	record(e.T, req, res, rec.Body.Bytes())
 	res.Body = io.NopCloser(bytes.NewReader(rec.Body.Bytes()))
 	return res
+}
+
+// Redis sends a line to a RESP listener and returns a reader of the answer.
+func (e *Env) Redis(line string) *bufio.Reader {
+	e.T.Helper()
+	listener := must(respserver.New(respserver.Config{
+		Service: e.Service,
+		Reader:  e.Reader,
+		Logger:  slog.New(slog.DiscardHandler),
+	}))
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	ended := make(chan error, 1)
+	go func() { ended <- listener.Serve(l) }()
+	c := must(net.Dial("tcp", l.Addr().String()))
+	e.T.Cleanup(func() {
+		_ = c.Close()
+		if err := listener.Shutdown(context.Background()); err != nil {
+			e.T.Error(err)
+		}
+		<-ended
+	})
+	must(io.WriteString(c, line+"\r\n"))
+	return bufio.NewReaderSize(c, 1<<16)
 }
 
 // Body decodes a JSON answer.

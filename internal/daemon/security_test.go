@@ -298,23 +298,6 @@ func TestHostileClients(t *testing.T) {
 				}
 			}
 		}},
-		{"wrong tokens", func(t *testing.T) {
-			f := *f
-			f.tokens = map[string]string{"wrong": "allocator_WRONG", "read": f.tokens["read"]}
-			for token, want := range map[string]codes.Code{"wrong": codes.Unauthenticated, "none": codes.Unauthenticated, "read": codes.PermissionDenied} {
-				_, err := pb.NewAllocatorServiceClient(f.grpc(t, good)).Allocate(f.as(t, token), &pb.AllocateRequest{Count: 1})
-				if status.Code(err) != want {
-					t.Errorf("gRPC with %s: %v", token, err)
-				}
-				code, body, err := f.post(t, good, "", token, "")
-				if err != nil || code != map[codes.Code]int{codes.Unauthenticated: 401, codes.PermissionDenied: 403}[want] {
-					t.Errorf("HTTP with %s: %d %s, %v", token, code, body, err)
-				}
-			}
-			if _, err := pb.NewAdminServiceClient(f.grpc(t, good)).Drain(f.as(t, "read"), &pb.DrainRequest{}); status.Code(err) != codes.PermissionDenied {
-				t.Errorf("drain: %v", err)
-			}
-		}},
 		{"never begins a handshake", func(t *testing.T) {
 			f.closes(t, nil)
 		}},

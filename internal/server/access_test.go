@@ -10,110 +10,18 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
-	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 )
-
-// scopesOf is who may call what. "" is everybody. A method or route that is not
-// here fails the tests below: decide who may call it.
-var scopesOf = map[string]string{
-	"/allocator.v1.AllocatorService/Allocate":                        "issue",
-	"/allocator.v1.AllocatorService/AllocateStream":                  "issue",
-	"/allocator.v1.AllocatorService/Describe":                        "read",
-	"/allocator.v1.AllocatorService/GetWatermark":                    "read",
-	"/allocator.v1.AllocatorService/WatchWatermark":                  "read",
-	"/allocator.v1.AdminService/GetCluster":                          "read",
-	"/allocator.v1.AdminService/WatchEvents":                         "read",
-	"/allocator.v1.AdminService/Drain":                               "admin",
-	"/allocator.v1.AdminService/Undrain":                             "admin",
-	"/allocator.v1.WorkerService/AcquireWorker":                      "worker",
-	"/allocator.v1.WorkerService/ExtendWorker":                       "worker",
-	"/allocator.v1.WorkerService/ReleaseWorker":                      "worker",
-	"/grpc.health.v1.Health/Check":                                   "",
-	"/grpc.health.v1.Health/List":                                    "",
-	"/grpc.health.v1.Health/Watch":                                   "",
-	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      "read",
-	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
-}
-
-// call calls any method with an empty message and returns the code of its answer.
-func call(t *testing.T, conn *grpc.ClientConn, method string, streams bool, token string) codes.Code {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
-	defer cancel()
-	if token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-	}
-	if !streams {
-		return status.Code(conn.Invoke(ctx, method, &emptypb.Empty{}, &emptypb.Empty{}))
-	}
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
-	if err != nil {
-		return status.Code(err)
-	}
-	if err := stream.SendMsg(&emptypb.Empty{}); err != nil && err != io.EOF {
-		return status.Code(err)
-	}
-	_ = stream.CloseSend()
-	if err := stream.RecvMsg(&emptypb.Empty{}); err != nil && err != io.EOF {
-		return status.Code(err)
-	}
-	return codes.OK
-}
-
-// TestEveryMethodRequiresItsScope: of all that the gRPC server serves. Refusals
-// changed nothing (I7).
-func TestEveryMethodRequiresItsScope(t *testing.T) {
-	env, tokens, _ := servertest.NewGuarded(t, access.Config{})
-	tokens["unknown"] = "allocator_UNKNOWN"
-	conn, seen := env.Dial(), 0
-	before := env.Node.Stats()
-	for service, info := range env.GRPC.GRPC().GetServiceInfo() {
-		for _, m := range info.Methods {
-			method := "/" + service + "/" + m.Name
-			needs, ok := scopesOf[method]
-			if !ok {
-				t.Errorf("nobody decided who may call %s", method)
-				continue
-			}
-			seen++
-			for _, token := range servertest.Shown {
-				want := map[node.Reason]codes.Code{node.Unauthenticated: codes.Unauthenticated, node.PermissionDenied: codes.PermissionDenied}[servertest.Verdict(needs, token)]
-				drained := env.Node.Stats().Draining
-				got := call(t, conn, method, m.IsClientStream || m.IsServerStream, tokens[token])
-				refused := got == codes.Unauthenticated || got == codes.PermissionDenied
-				if refused != (want != codes.OK) || refused && got != want {
-					t.Errorf("%s with a token of %q: %v, want %v", method, token, got, want)
-				}
-				if refused && env.Node.Stats().Draining != drained {
-					t.Errorf("%s with a token of %q was refused and changed whether the node drains", method, token)
-				}
-			}
-		}
-	}
-	if seen != 17 {
-		t.Errorf("%d methods", seen)
-	}
-	after := env.Node.Stats()
-	if after.Issued != 0 || after.Lead != before.Lead || after.Ceil != before.Ceil {
-		t.Errorf("refusals changed the node: %+v to %+v", before, after)
-	}
-	if after.Refused[node.Unauthenticated] != 28 || after.Refused[node.PermissionDenied] != 30 {
-		t.Errorf("counted %d and %d refusals", after.Refused[node.Unauthenticated], after.Refused[node.PermissionDenied])
-	}
-}
 
 // Without a guard, whatever a caller sends along is its own affair.
 func TestNoGuardLooksAtNoToken(t *testing.T) {

@@ -1,14 +1,11 @@
 package server_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,14 +20,12 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/servertest"
-	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server/respserver"
 )
 
 // answer is the part of an answer that is equal on every surface.
@@ -228,7 +223,7 @@ func (x fixture) resp(text func(flake.ID) string) func(ask) answer {
 		if a.after != 0 {
 			line += " AFTER " + text(a.after)
 		}
-		r := x.redis(line)
+		r := x.Redis(line)
 		head, err := r.ReadString('\n')
 		if err != nil {
 			x.T.Fatal(err)
@@ -258,37 +253,6 @@ func (x fixture) resp(text func(flake.ID) string) func(ask) answer {
 		}
 		return got
 	}
-}
-
-// redis sends a line to a RESP listener and returns a reader of the answer.
-func (x fixture) redis(line string) *bufio.Reader {
-	listener, err := respserver.New(respserver.Config{Service: x.Service, Reader: x.Reader, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		x.T.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		x.T.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- listener.Serve(l) }()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		x.T.Fatal(err)
-	}
-	x.T.Cleanup(func() {
-		_ = c.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), wait.Most)
-		defer cancel()
-		if err := listener.Shutdown(ctx); err != nil {
-			x.T.Error(err)
-		}
-		<-ended
-	})
-	if _, err := io.WriteString(c, line+"\r\n"); err != nil {
-		x.T.Fatal(err)
-	}
-	return bufio.NewReaderSize(c, 1<<16)
 }
 
 // respRefusal reads "CODE REASON message (key=value … retry_after_ms=n)".

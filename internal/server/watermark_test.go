@@ -55,7 +55,7 @@ func (x fixture) watermarks() map[string]func(after flake.ID, wait time.Duration
 		if after != 0 || wait != 0 {
 			x.T.Skip("Redis clients cannot wait")
 		}
-		r := x.redis("ID.WATERMARK")
+		r := x.Redis("ID.WATERMARK")
 		head, err := r.ReadString('\n')
 		if err != nil {
 			x.T.Fatal(err)

@@ -143,7 +143,7 @@ func TestOperate(t *testing.T) {
 }
 
 // TestRecoveryPlan: the page shows what a new era rests on, and begins it only if nothing
-// is missing, over what was shown.
+// is missing, over what was shown. internal/operate has all obstacles.
 func TestRecoveryPlan(t *testing.T) {
 	cluster, o := two(), newOperator()
 	c := fixture(&cluster, o.serve)
@@ -152,21 +152,9 @@ func TestRecoveryPlan(t *testing.T) {
 		{Name: hostile, GRPC: "10.0.0.9:9000';reboot", Answered: true, Era: 4, Highest: start + 900},
 	}}
 	form := url.Values{"action": {"recover"}}
-	for _, tc := range []struct {
-		what   string
-		change func(*operate.Answers)
-		want   string
-	}{
-		{"a node did not answer", func(a *operate.Answers) { a.Nodes[1].Answered = false }, "did not answer"},
-		{"a clock of the future", func(a *operate.Answers) { a.Nodes[1].Highest = start * 2 }, "far in the future"},
-		{"no node sees a need", func(a *operate.Answers) { a.Nodes[0].Refusing = 0 }, "may not be needed"},
-		{"the clock is not confirmed", func(a *operate.Answers) { a.Confirmed = false }, "no majority confirms"},
-	} {
-		o.answers = operate.Answers{Confirmed: whole.Confirmed, Nodes: slices.Clone(whole.Nodes)}
-		tc.change(&o.answers)
-		if key := planOf(t, c, form, "This page does not do it", "allocator admin recover --addr", tc.want); key != "" {
-			t.Errorf("%s: it can be confirmed", tc.what)
-		}
+	o.answers = operate.Answers{Nodes: whole.Nodes} // The clock is not confirmed.
+	if key := planOf(t, c, form, "This page does not do it", "allocator admin recover --addr", "no majority confirms"); key != "" {
+		t.Error("an era with an obstacle can be confirmed")
 	}
 	o.answers = whole
 	shown := []string{

@@ -1,11 +1,19 @@
 package httpserver_test
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -16,9 +24,27 @@ import (
 	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
-// scopesOf has the scope of each route; "": open. A route that is missing fails the
-// test: add it here with its scope.
+// scopesOf is who may call what, on each surface. "" is everybody. A method or route that is not here fails the
+// test below: decide who may call it.
 var scopesOf = map[string]string{
+	"/allocator.v1.AllocatorService/Allocate":                        "issue",
+	"/allocator.v1.AllocatorService/AllocateStream":                  "issue",
+	"/allocator.v1.AllocatorService/Describe":                        "read",
+	"/allocator.v1.AllocatorService/GetWatermark":                    "read",
+	"/allocator.v1.AllocatorService/WatchWatermark":                  "read",
+	"/allocator.v1.AdminService/GetCluster":                          "read",
+	"/allocator.v1.AdminService/WatchEvents":                         "read",
+	"/allocator.v1.AdminService/Drain":                               "admin",
+	"/allocator.v1.AdminService/Undrain":                             "admin",
+	"/allocator.v1.WorkerService/AcquireWorker":                      "worker",
+	"/allocator.v1.WorkerService/ExtendWorker":                       "worker",
+	"/allocator.v1.WorkerService/ReleaseWorker":                      "worker",
+	"/grpc.health.v1.Health/Check":                                   "",
+	"/grpc.health.v1.Health/List":                                    "",
+	"/grpc.health.v1.Health/Watch":                                   "",
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      "read",
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
+
 	"POST /v1/ids":                "issue",
 	"/v1/ids":                     "",
 	"GET /v1/ids/{id}":            "read",
@@ -38,52 +64,131 @@ var scopesOf = map[string]string{
 	"GET /docs/{page...}":         "",
 	"/openapi.yaml":               "",
 	"/":                           "",
+
+	"ID.NEXT":      "issue",
+	"HGET id next": "issue",
+	"ID.STATUS":    "read",
+	"ID.WATERMARK": "read",
+	"ID.DECODE 5":  "read",
 }
 
-// TestEveryRouteRequiresItsScope: a caller without the scope is refused, and nothing is
-// issued.
-func TestEveryRouteRequiresItsScope(t *testing.T) {
+// outcomes are the reasons of refusals of access, by what each surface says of them.
+var outcomes = map[string]node.Reason{
+	codes.Unauthenticated.String(): node.Unauthenticated, codes.PermissionDenied.String(): node.PermissionDenied,
+	"401": node.Unauthenticated, "403": node.PermissionDenied,
+	"-NOAUTH": node.Unauthenticated, "-WRONGPASS": node.Unauthenticated, "-NOPERM": node.PermissionDenied,
+}
+
+// call calls any method with an empty message and returns the code of its answer.
+func call(t *testing.T, conn *grpc.ClientConn, method string, streams bool, token string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
+	defer cancel()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	err := func() error {
+		if !streams {
+			return conn.Invoke(ctx, method, &emptypb.Empty{}, &emptypb.Empty{})
+		}
+		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+		if err != nil {
+			return err
+		}
+		if err := stream.SendMsg(&emptypb.Empty{}); err != nil && err != io.EOF {
+			return err
+		}
+		_ = stream.CloseSend()
+		if err := stream.RecvMsg(&emptypb.Empty{}); err != io.EOF {
+			return err
+		}
+		return nil
+	}()
+	return status.Code(err).String()
+}
+
+// request sends a request to a route, which issues nothing when it is let through.
+func request(t *testing.T, env *servertest.Env, pattern, token string) string {
+	t.Helper()
+	method, path, ok := strings.Cut(pattern, " ")
+	if !ok {
+		method, path = "PUT", pattern
+	}
+	worker := "16-1"
+	if method == "POST" {
+		worker, path = "16-1:extend", path+"?count=0"
+	}
+	var header []string
+	if token != "" {
+		header = []string{"Authorization", "Bearer " + token}
+	}
+	res := env.Do(method, strings.NewReplacer("{id}", "02MVRE9KJ2642", "{worker}", worker).Replace(path), "", header...)
+	refused := res.StatusCode == 401 || res.StatusCode == 403
+	if reason := servertest.ProblemIn(res).Reason; refused && reason != outcomes[fmt.Sprint(res.StatusCode)].String() {
+		t.Errorf("%s: %d has the reason %s", pattern, res.StatusCode, reason)
+	}
+	if challenge := res.Header.Get("WWW-Authenticate"); refused != strings.HasPrefix(challenge, "Bearer ") {
+		t.Errorf("%s: %d has WWW-Authenticate %q", pattern, res.StatusCode, challenge)
+	}
+	return fmt.Sprint(res.StatusCode)
+}
+
+// TestCredentials: each call of each surface with each credential has its outcome, and a refusal changes nothing (I7).
+func TestCredentials(t *testing.T) {
 	env, tokens, _ := servertest.NewGuarded(t, access.Config{})
 	tokens["unknown"] = "allocator_UNKNOWN"
 	env.Feed.End() // so that streams end
-	for _, r := range httpserver.Routes(env.Service) {
-		needs, ok := scopesOf[r.Pattern]
-		if !ok {
-			t.Errorf("nobody decided who may call %s", r.Pattern)
-			continue
-		}
-		method, path, ok := strings.Cut(r.Pattern, " ")
-		if !ok {
-			method, path = "PUT", r.Pattern
-		}
-		worker := "16-1"
-		if method == "POST" {
-			worker += ":extend"
-		}
-		target := strings.NewReplacer("{id}", "02MVRE9KJ2642", "{worker}", worker).Replace(path)
-		if method == "POST" {
-			target += "?count=0" // so that nothing is issued when it is let through
-		}
-		for _, token := range servertest.Shown {
-			want := servertest.Verdict(needs, token)
-			var header []string
-			if token != "" {
-				header = []string{"Authorization", "Bearer " + tokens[token]}
-			}
-			res := env.Do(method, target, "", header...)
-			p := servertest.ProblemIn(res)
-			status := map[node.Reason]int{node.Unauthenticated: 401, node.PermissionDenied: 403}[want]
-			refused := res.StatusCode == 401 || res.StatusCode == 403
-			if refused != (want != 0) || refused && (res.StatusCode != status || p.Reason != want.String()) {
-				t.Errorf("%s with a token of %q: %d %s, want %s", r.Pattern, token, res.StatusCode, p.Reason, want)
-			}
-			if challenge := res.Header.Get("WWW-Authenticate"); refused != strings.HasPrefix(challenge, "Bearer ") {
-				t.Errorf("%s with a token of %q: WWW-Authenticate %q", r.Pattern, token, challenge)
+	conn, before := env.Dial(), env.Node.Stats()
+	calls := map[string]func(call, token string) string{}
+	for service, info := range env.GRPC.GRPC().GetServiceInfo() {
+		for _, m := range info.Methods {
+			calls["/"+service+"/"+m.Name] = func(method, token string) string {
+				return call(t, conn, method, m.IsClientStream || m.IsServerStream, token)
 			}
 		}
 	}
-	if n := env.Node.Stats().Issued; n != 0 {
-		t.Errorf("%d IDs issued", n)
+	for _, r := range httpserver.Routes(env.Service) {
+		calls[r.Pattern] = func(pattern, token string) string { return request(t, env, pattern, token) }
+	}
+	for name := range scopesOf {
+		if !strings.Contains(name, "/") {
+			calls[name] = func(command, token string) string {
+				answers := env.Redis("AUTH " + token + "\r\n" + command)
+				if token == "" {
+					answers = env.Redis(command)
+				}
+				line := ""
+				for range min(len(token), 1) + 1 {
+					line, _ = answers.ReadString('\n')
+				}
+				first, _, _ := strings.Cut(line, " ")
+				return first
+			}
+		}
+	}
+	for name, do := range calls {
+		needs, ok := scopesOf[name]
+		if !ok {
+			t.Errorf("nobody decided who may call %s", name)
+		}
+		for _, shown := range servertest.Shown {
+			got := do(name, tokens[shown])
+			if want := servertest.Verdict(needs, shown); outcomes[got] != want {
+				t.Errorf("%s with a token of %q: %s, want %v", name, shown, got, want)
+			} else if want != 0 && env.Node.Stats().Draining {
+				t.Errorf("%s with a token of %q was refused and drains the node", name, shown)
+			}
+			if _, err := env.Drainer.Undrain(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(calls) != len(scopesOf) {
+		t.Errorf("%d calls, and %d have a scope", len(calls), len(scopesOf))
+	}
+	after := env.Node.Stats()
+	if after.Issued != 4 || after.Ceil != before.Ceil { // by two commands, with two tokens each
+		t.Errorf("refusals changed the node: %+v to %+v", before, after)
 	}
 }
 
