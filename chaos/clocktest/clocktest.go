@@ -41,6 +41,13 @@ func (m *Manual) Suspend(d time.Duration) {
 	m.now.Asleep += d
 }
 
+// SetUndecided says whether a step of the wall clock is undecided.
+func (m *Manual) SetUndecided(undecided bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now.Undecided = undecided
+}
+
 // Step moves the wall time alone, forward or back, as a bad clock would.
 func (m *Manual) Step(d time.Duration) {
 	m.mu.Lock()

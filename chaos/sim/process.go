@@ -199,7 +199,13 @@ func (p *process) Now() clock.Reading {
 	if p.sim.plan.rawClock {
 		return clock.Reading{Wall: clock.Millis(r.Wall / 1e6), Mono: r.Mono, Asleep: p.host.slept}
 	}
-	return clock.Reading{Wall: clock.Millis(p.judge.anchor.UnixNano(r.Mono) / 1e6), Mono: r.Mono, Asleep: p.host.slept}
+	a := p.judge.anchor
+	return clock.Reading{
+		Wall:      clock.Millis(a.UnixNano(r.Mono) / 1e6),
+		Mono:      r.Mono,
+		Asleep:    p.host.slept,
+		Undecided: a.Undecided(),
+	}
 }
 
 func (p *process) readings() clock.Readings {

@@ -46,6 +46,11 @@ const (
 	// a space whose other nodes crashed for good is unconfirmed.
 	lapsedFor = 10 * time.Minute
 
+	// wrongFor is how long a step beyond the limit is remembered after it was reverted, or after the
+	// latest answer of a process that started with its time: that process may be restarted once more,
+	// or have its clock set right later than ours.
+	wrongFor = 10 * time.Minute
+
 	// askSoon is for how long after a step of the wall clock peers are asked more
 	// often. Nodes that stepped together then follow within one evaluation of each
 	// other, and no gate shuts in between.
@@ -208,8 +213,10 @@ type Machine struct {
 	estimates  clock.Peers
 	peers      map[string]*peer // by instance
 	duplicates map[Duplicate]clock.Mono
-	suspends   int64  // Estimates were last forgotten at this number of suspends of this machine.
-	jumps      uint64 // discontinuities of all peers, of forgotten ones too
+	wrong      clock.Reference // the time of the latest step of our wall clock beyond the limit
+	wrongAt    clock.Mono      // our wall clock, or a process that started with that time, had it last
+	suspends   int64           // Estimates were last forgotten at this number of suspends of this machine.
+	jumps      uint64          // discontinuities of all peers, of forgotten ones too
 
 	wake    clock.Mono
 	asked   clock.Mono // when all were last asked out of turn
@@ -409,11 +416,16 @@ func (m *Machine) evaluate(r Reading) {
 		m.count(r) // one may count no more
 	}
 	maps.DeleteFunc(m.duplicates, func(_ Duplicate, at clock.Mono) bool { return r.Mono.Sub(at) > repeatAfter })
-	in := clock.Input{Peers: m.opinions(r), Kernel: r.Clocks.Kernel, MaxSkew: m.cfg.Gate.MaxSkew}
-	if r.Anchor.Blocked {
-		in.Held = r.Anchor.Held - r.Anchor.Slewing
+	in := clock.Input{
+		Peers:   m.opinions(r),
+		Kernel:  r.Clocks.Kernel,
+		MaxSkew: m.cfg.Gate.MaxSkew,
+		Held:    m.held(r),
 	}
 	j := clock.Judge(in)
+	if j.Started > 0 {
+		m.wrongAt = r.Mono
+	}
 	v, transitions := m.gate.Step(r.Mono, j)
 	for _, t := range transitions {
 		m.do(GateTransition{t})
@@ -438,11 +450,27 @@ func (m *Machine) evaluate(r Reading) {
 		m.do(SetGate{gate})
 	}
 	// Those who started under a wrong time source must not find a space that nobody holds a sid
-	// of: they would take it for one that was switched off.
-	if m.lease.Held && (m.draining || m.gate.ReleaseDue() && !r.Anchor.Blocked) {
+	// of: they would take it for one that was switched off. Their clocks may be set right later than ours.
+	if m.lease.Held && (m.draining || m.gate.ReleaseDue() && in.Held == 0) {
 		m.do(Notify{lease.GiveUp{}})
 	}
 	m.reportRevision(r.Mono)
+}
+
+// held returns how far ahead of our issuing clock the time of a step beyond the limit is, while our
+// wall clock is there and for wrongFor afterwards; 0: there is none. All clocks of a cluster are never
+// set right at one moment: the judgement after our own is set back is still made with answers from
+// before the peers' are.
+func (m *Machine) held(r Reading) time.Duration {
+	issuing, elapsed := r.Clocks.Raw+r.Clocks.Issuing, time.Duration(r.Mono)+r.Anchor.Asleep
+	if s := r.Anchor; s.Blocked { // The wall clock of the same tick: that of this reading may be set right already.
+		m.wrong.Set(issuing+int64(s.Held-s.Slewing), elapsed)
+		m.wrongAt = r.Mono
+	}
+	if !m.wrong.Exists() || r.Mono.Sub(m.wrongAt) > wrongFor {
+		return 0
+	}
+	return max(-m.wrong.Ahead(issuing, elapsed), 0)
 }
 
 // stale reports that the peers' last answers may be out of date: they disagree,

@@ -667,3 +667,66 @@ func TestBlockedStep(t *testing.T) {
 		}
 	}
 }
+
+// TestRepairedBeforeOthers: alice and bob started with the time of a step that this node held against,
+// and they are a majority. When its own wall clock is set right first, they do not disagree either, and
+// it keeps its sid, though it has refused for minutes: who started with a wrong time would acquire with
+// it once nobody holds a sid. Ten minutes after the last answer with that time it is forgotten.
+func TestRepairedBeforeOthers(t *testing.T) {
+	d := newDesk()
+	d.m.cfg.Gate.Strict = true
+	d.m.gate = clock.NewGate(d.m.cfg.Gate)
+	d.now = time.Minute
+	d.list(true, "me", alice, bob)
+	step := func(held, off time.Duration) (gaveUp bool) {
+		d.now += time.Second
+		for _, peer := range []string{alice, bob} {
+			d.exchange(peer, off)
+		}
+		r := d.reading()
+		r.Clocks.Wall = r.Clocks.Issuing // The wall clock is set right before the tick that notices it.
+		r.Anchor = clock.AnchorStats{Blocked: held != 0, Held: held}
+		for _, a := range of[Notify](d.m.Step(r, Tick{})) {
+			gaveUp = gaveUp || a.Event == lease.GiveUp{}
+		}
+		return gaveUp
+	}
+	is := func(when string, want clock.Phase, started int) {
+		t.Helper()
+		if j := d.m.gate.Stats().Judgement; d.m.Verdict().Phase != want || j.Started != started {
+			t.Fatalf("%s: %v, want %v: %+v", when, d.m.Verdict().Phase, want, j)
+		}
+	}
+	for range 180 {
+		if step(time.Hour, time.Hour) {
+			t.Fatal("it gives its sid back while the step is held")
+		}
+	}
+	is("while the step is held", clock.Strict, 2)
+	for range 1200 {
+		if step(0, time.Hour) {
+			t.Fatal("it gives its sid back, and the others have the wrong time")
+		}
+	}
+	is("when it was set right alone", clock.Strict, 2)
+	for range 2 {
+		if step(0, 0) {
+			t.Fatal("it gives its sid back when all are right")
+		}
+	}
+	is("when all are right", clock.Confirmed, 0)
+	for range 590 {
+		step(0, 0)
+	}
+	for range 6 {
+		step(0, time.Hour)
+	}
+	is("wrong again within ten minutes", clock.Grace, 2)
+	for range 610 {
+		step(0, 0)
+	}
+	for range 6 {
+		step(0, time.Hour)
+	}
+	is("after ten minutes", clock.Shut, 0)
+}

@@ -44,6 +44,9 @@ const (
 	// slewLimit is the longest way back that is slewed, 20 s of it; further
 	// back issuing time jumps, and the generator refuses until it has caught up.
 	slewLimit = 2 * time.Second
+	// undecidedFor is for how long after a step Undecided holds without a vote. The last answer of a peer
+	// that is gone counts for Freshness, and until then there is none.
+	undecidedFor = Freshness + 2*time.Second
 	// stall is how much later than the last a tick may come.
 	stall = time.Second
 )
@@ -204,6 +207,10 @@ func NewAnchor(cfg AnchorConfig, r Readings) *Anchor {
 // UnixNano returns issuing time at m in Unix ns. m is not before the last tick.
 func (a *Anchor) UnixNano(m Mono) int64 { return a.line.unixNano(m) }
 
+// Undecided reports, as of the last tick, that the wall clock was set lately, and that no vote has decided
+// yet which side is right.
+func (a *Anchor) Undecided() bool { return a.line.undecided }
+
 // Stats returns the measurements as of the last tick.
 func (a *Anchor) Stats() AnchorStats { return a.stats }
 
@@ -246,6 +253,13 @@ func (a *Anchor) Tick(r Readings, k Kernel, w PeerVote) (events []AnchorEvent) {
 	a.last, a.ticked = r, true
 	a.ref.Follow(int64(r.Mono)+int64(a.target), time.Duration(r.Boot))
 	a.stats.Held, a.stats.Slewing = t.held(), a.line.ahead(r.Mono)
+	s := &a.stats
+	undecided := s.Pending && !s.Blocked && !a.refuted && t.sinceStep() < undecidedFor
+	if undecided != a.line.undecided {
+		next := *a.line
+		next.undecided = undecided
+		a.line = &next
+	}
 	return t.events
 }
 

@@ -166,6 +166,42 @@ func TestStepMatrix(t *testing.T) {
 	}
 }
 
+// TestUndecided: from the tick that sees a step on it is undecided which side of it is right: until a
+// vote decides, or for 12 s without one.
+func TestUndecided(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		says Vote
+		step time.Duration
+		want time.Duration // It is undecided for this long.
+	}{
+		{"peers have the old time", VoteOld, -time.Hour, every},
+		{"peers have the new time", VoteNew, -time.Hour, every},
+		{"peers have the new time, beyond the limit", VoteNew, time.Hour, every},
+		{"peers do not answer", VoteNone, -time.Hour, undecidedFor},
+		{"alone", VoteAlone, -time.Hour, 10 * time.Second},
+		{"what is followed at once", VoteNone, 10 * time.Millisecond, 0},
+	} {
+		d := newDesk(t, tc.says)
+		d.run(every)
+		d.clocks.Step(tc.step)
+		got := time.Duration(0)
+		for d.run(every); d.anchor.Undecided() && got < time.Minute; d.run(every) {
+			got += every
+		}
+		if got != tc.want {
+			t.Errorf("%s: undecided for %v, want %v", tc.name, got, tc.want)
+		}
+	}
+	d := newDesk(t, VoteNone)
+	d.clocks.Step(-time.Hour)
+	d.run(time.Second)
+	d.clocks.Step(time.Hour)
+	if d.run(every); d.anchor.Undecided() {
+		t.Error("a step that was undone is undecided")
+	}
+}
+
 // Incident T07 (asleep), docs/INCIDENTS.md.
 func TestSuspend(t *testing.T) {
 	for _, says := range []Vote{VoteNone, VoteAlone, VoteOld, VoteNew} {

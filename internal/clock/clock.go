@@ -40,6 +40,9 @@ type Reading struct {
 	// Asleep is for how long the machine was suspended in all, since an unknown
 	// origin: time in which Mono did not run.
 	Asleep time.Duration
+	// Undecided: the wall clock was set lately, and neither peers nor time have decided yet whether it is
+	// right or Wall is. A sid acquired now might have a ceiling of the wrong one.
+	Undecided bool
 }
 
 // Elapsed returns the time since an unknown origin, suspends included.

@@ -53,8 +53,8 @@ type Input struct {
 	Kernel  Sync          // what our kernel reports
 	MaxSkew time.Duration // T, the distance up to which clocks agree
 
-	// Held is how far our wall clock is ahead of our issuing clock, in a step that is not
-	// followed since it is beyond the limit of steps; 0: there is none.
+	// Held is how far ahead of our issuing clock our wall clock is, or lately was, in a step that is
+	// not followed since it is beyond the limit of steps; 0: there is none.
 	Held time.Duration
 }
 
@@ -70,6 +70,8 @@ type Judgement struct {
 	Disagree           int // surely further off
 	Ambiguous          int // the estimate is too wide to decide
 	Silent             int // did not answer lately
+	// Started counts those in Ambiguous and Silent that started with the time of the step in Input.Held.
+	Started int
 	// Dissent counts those in Disagree, and the silent ones whose last answer, as old as it is, was surely
 	// further off.
 	Dissent int
@@ -109,8 +111,8 @@ type Judgement struct {
 // is not, and then the latter's clock is the false one.
 //
 // A peer that issues nothing, and whose clock is where our own wall clock was set beyond the
-// limit of steps, has just started under the time source that we do not follow. It says no
-// more than our wall clock does, and neither agrees nor disagrees.
+// limit of steps, has started under the time source that we do not follow. It says no more than
+// our wall clock did, and neither agrees nor disagrees: also if our time source is repaired first.
 //
 // Judge is pure and total: any input has a judgement.
 //
@@ -127,6 +129,7 @@ func Judge(in Input) Judgement {
 	for _, o := range in.Peers {
 		i := o.Issuing
 		if in.started(o) {
+			j.Started++
 			if o.Fresh {
 				j.Ambiguous++
 			} else {
@@ -179,10 +182,11 @@ func Judge(in Input) Judgement {
 	return j
 }
 
-// started reports whether o is that of a process which started with the time that our wall
-// clock has and that we hold against.
+// started reports whether o is that of a process which started with the time of the step that we
+// hold against. A step so short that a clock could agree with both sides of it shows nothing.
 func (in *Input) started(o Opinion) bool {
-	return in.Held > 0 && !o.Issues && o.Issuing.valid() && o.Issuing.Inside(around(int64(in.Held), max(in.MaxSkew, 0)))
+	skew := max(in.MaxSkew, 0)
+	return in.Held > 2*skew && !o.Issues && o.Issuing.valid() && o.Issuing.Inside(around(int64(in.Held), skew))
 }
 
 func (o *Opinion) usable() bool { return o.Fresh && o.Issuing.valid() }

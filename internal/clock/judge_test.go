@@ -204,14 +204,16 @@ func TestStartedUnderWrongSource(t *testing.T) {
 		{"4 of 5", "3600002i 3600001i 3600000i 3600000i", held, clock.Unconfirmed},
 		{"4 of 5, three issue", "3600002i 3600001 3600000 3600000", held, clock.SelfFalse},
 		{"it went silent", "3600002i? 3", held, clock.Agreed},
+		{"a step that a clock may agree with both sides of", "400i", 400 * time.Millisecond, clock.ClusterSplit},
 	} {
 		j := clock.Judge(clock.Input{Peers: peers(c.peers), MaxSkew: limit, Held: c.held})
 		if j.Finding != c.want || j.Agree+j.Disagree+j.Ambiguous+j.Silent != j.Registered {
 			t.Errorf("%s: %v, want %v: %+v", c.name, j.Finding, c.want, j)
 		}
 	}
-	if j := clock.Judge(clock.Input{Peers: peers("3600002i?"), MaxSkew: limit, Held: held}); j.Dissent != 0 {
-		t.Errorf("silent, it dissents: %+v", j)
+	j := clock.Judge(clock.Input{Peers: peers("3600002i? 3600001i 3600000 3"), MaxSkew: limit, Held: held})
+	if j.Dissent != 1 || j.Started != 2 {
+		t.Errorf("one silent, one fresh, one that issues: %+v", j)
 	}
 }
 

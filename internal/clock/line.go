@@ -12,6 +12,8 @@ type line struct {
 	slow Mono          // not before at
 
 	asleep time.Duration // time suspended, since an unknown origin
+	// undecided: the wall clock was set, and neither peers nor time have decided which side is right.
+	undecided bool
 }
 
 // slewShare is the part of time that is given back while slewing: 1 s in 10 s.

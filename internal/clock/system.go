@@ -57,9 +57,10 @@ func (s *System) Now() Reading {
 	elapsed := s.elapsed()
 	l := s.line.Load()
 	return Reading{
-		Wall:   Millis(l.unixNano(elapsed) / int64(time.Millisecond)),
-		Mono:   elapsed,
-		Asleep: l.asleep,
+		Wall:      Millis(l.unixNano(elapsed) / int64(time.Millisecond)),
+		Mono:      elapsed,
+		Asleep:    l.asleep,
+		Undecided: l.undecided,
 	}
 }
 

@@ -75,6 +75,9 @@ func TestRun(t *testing.T) {
 		c.step.Add(int64(5 * time.Minute))
 		time.Sleep(tickEvery)
 		want("stepped", 0)
+		if !s.Now().Undecided {
+			t.Error("a step that nobody has voted on is not undecided")
+		}
 		time.Sleep(time.Minute)
 		want("stepped", 0)
 		say(VoteNew)

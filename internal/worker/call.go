@@ -165,6 +165,9 @@ func (c *Call) barred(now clock.Reading, k Knowledge) *node.Refusal {
 	switch {
 	case k.Closed != nil:
 		return k.Closed
+	case now.Undecided && acquire && !c.extend:
+		return again(node.ClockSkew,
+			"this node's wall clock was set, and it is not known yet which time is right: try another node")
 	case !k.Limit.Permits(now, acquire && !c.extend):
 		return again(node.ClockSkew,
 			"this node's clock reads %s, further ahead of what records show than is followed: "+

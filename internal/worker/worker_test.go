@@ -126,6 +126,22 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestUndecidedStep: a node whose clock was just set acquires for nobody, and extends what it held to before.
+func TestUndecidedStep(t *testing.T) {
+	e := newEnv(t, 1)
+	w := e.acquired("a")
+	e.pass(25 * time.Second)
+	e.clock.SetUndecided(true)
+	act := worker.NewCall(e.cfg, acquire("b")).Step(e.clock.Now(), e.known(), worker.Answer{})
+	if r, ok := act.(worker.Refused); !ok || r.Refusal.Reason != node.ClockSkew {
+		t.Errorf("an acquisition: %s", show(act))
+	}
+	act = worker.NewCall(e.cfg, worker.Extend{Handle: w.Handle}).Step(e.clock.Now(), e.known(), worker.Answer{})
+	if _, refused := act.(worker.Refused); refused {
+		t.Errorf("an extension: %s", show(act))
+	}
+}
+
 // TestBarredMeanwhile: the node's gate, its drain and the guard against clocks ahead are looked at
 // before each write, not at the beginning of a call alone. The guard of acquisitions is another one
 // than that of extensions.

@@ -43,7 +43,8 @@ var worldCommands = map[string]func(*scenario, args){
 	"outside":    func(s *scenario, a args) { s.outside = a.word(0) },
 	"pass":       (*scenario).pass,      // pass D, without a tick
 	"step":       (*scenario).stepClock, // step D, the wall clock alone
-	"suspend":    (*scenario).suspend,   // suspend D, as pass, of a machine that sleeps
+	"undecided":  func(s *scenario, a args) { s.w.clock.SetUndecided(a.word(0) == "yes") },
+	"suspend":    (*scenario).suspend, // suspend D, as pass, of a machine that sleeps
 }
 
 // nodeCommands are the commands that follow the name of a process. They return what the

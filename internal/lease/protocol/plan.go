@@ -152,7 +152,9 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 func (m *Machine) seek(now clock.Reading) {
 	switch {
 	case m.session.ID() == 0: // It registers first.
-	case !m.gate.Open:
+	case !m.gate.Open, now.Undecided:
+		// A ceiling stays: while it is not known which side of a step is right, none is written with the time of
+		// one. A hold is extended, for its clock is held to what it was before.
 		m.next = now.Mono.Add(m.cfg.RetryAfter)
 	case m.poisoned(now, true), m.noMark():
 		m.catalog.Stale()
