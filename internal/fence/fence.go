@@ -223,6 +223,10 @@ func (t *Table) readColumns(ctx context.Context) error {
 		case !notNull:
 			return setup("column %s of %s may be null, and no reader would get such a row: "+
 				"ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", name, t, t.ident(""), pgx.Identifier{name}.Sanitize())
+		case makes == "random":
+			return setup("column %s of %s has random UUIDs by default, which no reader of the view would get: let programs "+
+				"draw IDs, and ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT", name, t, t.ident(""),
+				pgx.Identifier{name}.Sanitize())
 		case makes != "":
 			return setup("column %s of %s has numbers of a sequence, and the fence would refuse all of them: "+
 				"let programs draw IDs first, as in docs/how-to/move-from-bigserial.md", name, t)

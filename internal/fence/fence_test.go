@@ -544,6 +544,10 @@ func wideIDs(t *testing.T, e env) {
 	if n := w.read(`SELECT count(*) FROM events_complete`)[0]; n != 1 {
 		t.Errorf("%d rows below the end of the view", n)
 	}
+	f.has()
+	w.exec(`INSERT INTO events VALUES ('f47ac10b-58cc-4372-a567-0e02b2c3d479')`)
+	f.has("perhaps a UUID of version 4")
+	w.exec(`DELETE FROM events WHERE id = 'f47ac10b-58cc-4372-a567-0e02b2c3d479'`)
 	f.moveTo(100_001)
 	if n := w.read(`SELECT count(*) FROM events_complete`)[0]; n != 4 {
 		t.Errorf("%d rows below the end of the view", n)
@@ -835,6 +839,8 @@ CREATE TABLE texts (key text PRIMARY KEY);
 CREATE TABLE nulls (id bigint);
 CREATE TABLE keyless (id bigint NOT NULL, k int PRIMARY KEY); CREATE INDEX ON keyless (k, id);
 CREATE TABLE serial (id bigserial PRIMARY KEY);
+CREATE TABLE random (id uuid PRIMARY KEY DEFAULT gen_random_uuid());
+CREATE TABLE ahead (id uuid PRIMARY KEY); INSERT INTO ahead VALUES ('f47ac10b-58cc-4372-a567-0e02b2c3d479');
 CREATE TABLE identity (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE TABLE secured (id bigint PRIMARY KEY); ALTER TABLE secured ENABLE ROW LEVEL SECURITY;
 CREATE VIEW view AS SELECT * FROM ints;
@@ -849,7 +855,7 @@ CREATE FOREIGN TABLE far PARTITION OF spread FOR VALUES FROM (0) TO (10) SERVER 
 `)
 	for name, want := range map[string]string{
 		"nothing": "no table", "x.y.z.w": "", `"`: "no name of a table", "ints": "is integer", "texts": `one of key`,
-		"nulls": "SET NOT NULL", "keyless": "CREATE UNIQUE INDEX", "serial": "sequence", "identity": "sequence", "secured": "row security", "view": "is no table",
+		"nulls": "SET NOT NULL", "keyless": "CREATE UNIQUE INDEX", "serial": "sequence", "identity": "sequence", "random": "DROP DEFAULT", "ahead": "of 10488-", "secured": "row security", "view": "is no table",
 		"taken": "taken_fence", "called": "called_fence_refuse", "a234567890123456789012345678901234567890123456789_": "",
 		"spread": "another database",
 	} {

@@ -2,9 +2,11 @@ package fence
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -17,7 +19,9 @@ WHERE c.oid = to_regclass($1)`
 const columnsSQL = `
 SELECT a.attname, format_type(a.atttypid, -1), a.attnotnull,
        CASE WHEN a.attidentity <> '' THEN 'identity'
-            WHEN pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%' THEN 'sequence' ELSE '' END,
+            WHEN pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%' THEN 'sequence'
+            WHEN pg_get_expr(d.adbin, d.adrelid) ~ '(gen_random_uuid|uuid_generate_v[1-5]|uuidv4)' THEN 'random'
+            ELSE '' END,
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisvalid AND i.indkey[0] = a.attnum)
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum`
@@ -119,12 +123,48 @@ func (t *Table) SQL(ctx context.Context, role string) ([]string, error) {
 			return nil, setup("there is another %s already, which is no part of a fence: rename it", o.name)
 		}
 	}
+	unseen, err := t.unseen(ctx)
+	if err == nil && unseen != "" {
+		err = setup("%s", unseen)
+	}
+	if err != nil {
+		return nil, err
+	}
 	unfenced, err := t.unfenced(ctx)
 	if err != nil {
 		return nil, err
 	}
 	triggers, err := t.triggersSQL(unfenced)
 	return slices.Concat(t.objectsSQL(), triggers, t.grantsSQL(role)), err
+}
+
+// maxFuture is how far the time of an ID may be ahead of the database's clock: programs and databases
+// have clocks of their own.
+const maxFuture = 24 * time.Hour
+
+// unseen says which rows no reader gets for days or for ever: their IDs have a time ahead of now, as most
+// UUIDs of version 4 do. It is empty if there are none, or if this role may not read the table. It reads
+// one row, and knows no times of integer IDs.
+func (t *Table) unseen(ctx context.Context) (string, error) {
+	if !t.wide {
+		return "", nil
+	}
+	var newest string
+	var ms, now int64
+	column := pgx.Identifier{t.column}.Sanitize()
+	err := t.db.pool.QueryRow(ctx, fmt.Sprintf(`
+SELECT id::text, ('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint,
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+FROM (SELECT %s AS id FROM %s ORDER BY 1 DESC LIMIT 1) newest`, column, t.ident(""))).Scan(&newest, &ms, &now)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) || code(err) == "42501":
+		return "", nil
+	case err != nil || ms-now <= maxFuture.Milliseconds():
+		return "", err
+	}
+	return fmt.Sprintf("%s has the ID %s of %s, and readers of the view do not get its row before then: it is perhaps "+
+		"a UUID of version 4; give rows with IDs ahead of now others",
+		t, newest, time.UnixMilli(ms).UTC().Format(time.DateOnly)), nil
 }
 
 // idType returns the SQL type of the IDs.

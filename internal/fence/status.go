@@ -60,6 +60,13 @@ func (t *Table) Status(ctx context.Context) (Status, error) {
 		s.Problems = append(s.Problems, `the floor is below the end of the view, so late rows are not refused: `+
 			`run "allocator fence init" again`)
 	}
+	unseen, err := t.unseen(ctx)
+	if err != nil {
+		return s, err
+	}
+	if unseen != "" {
+		s.Problems = append(s.Problems, unseen)
+	}
 	holders, err := t.Holders(ctx)
 	for _, h := range holders {
 		// One that began after the floor was raised is not waited for. Of a prepared one only the
