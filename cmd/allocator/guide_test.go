@@ -256,7 +256,7 @@ func TestGuideInside(t *testing.T) {
 	c.await(t, 1000)
 
 	machines[0].script(t, work, page.Text(t, "run: backup"))
-	time.Sleep(6 * time.Second) // lease.extend-every and more: windows that the backup does not know
+	extended(t, machines)
 	for _, m := range machines {
 		m.script(t, work, strings.Replace(page.Text(t, "run: restore"), "etcd restore", "etcd restore --yes", 1))
 	}
@@ -321,6 +321,25 @@ func (m *machine) awaitReadyz(t *testing.T, code int, want string) {
 		}
 		return nil
 	})
+}
+
+// extended waits until every node has extended its window, which a backup of before does not know.
+func extended(t *testing.T, machines []*machine) {
+	t.Helper()
+	counted := regexp.MustCompile(`allocator_etcd_call_duration_seconds_count{op="extend"} (\d+)`)
+	for _, m := range machines {
+		count := func() string {
+			r, err := http.Get("http://" + m.ip + ":7947/metrics")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Body.Close()
+			body, _ := io.ReadAll(r.Body)
+			return counted.FindString(string(body))
+		}
+		before := count()
+		wait.Until(t, m.ip+" extends its window", func() bool { now := count(); return now != "" && now != before })
+	}
 }
 
 // drawing is a client that draws IDs until it is stopped, and fails the test if one
@@ -424,7 +443,7 @@ func restore(t *testing.T, work string, machines []*machine, c *drawing) {
 	page, host := pages.Open(t, "../../docs/how-to/restore-etcd.md"), machines[0]
 	host.script(t, work, pages.Open(t, "../../docs/how-to/use-your-own-etcd.md").Text(t, "run: backup"))
 	t.Logf("%s", host.script(t, work, page.Text(t, "run: members")+page.Text(t, "run: nospace")))
-	time.Sleep(6 * time.Second) // lease.extend-every and more: windows that the backup does not know
+	extended(t, machines)
 
 	for _, m := range machines {
 		m.stopEtcd()
