@@ -29,6 +29,12 @@
 //     runs out (15 s), and that sid's next holder starts when the window has
 //     passed (30 s after it was last extended). Close frees both at once.
 //
+// Ranges that overlap by mistake cost order in the pool, never an ID. The default name has
+// the process's number, since under one name the second of two live processes would reclaim
+// the first one's sid. A program is one more node in every respect: writes, watch, gossip,
+// some 40 goroutines and 10 MB. "allocator admin recover" cannot ask it for its highest
+// ceiling, and reports that.
+//
 // Short-lived programs, functions that scale by hundreds, and whatever is
 // started more often than once a minute ask servers instead: package client has
 // the same methods.

@@ -1,5 +1,12 @@
 // Package player plays the simulation for a page: it steps a run, and tells in JSON what the
 // page draws. It runs in the browser, and in tests.
+//
+// The page is chaos/sim itself, compiled to WebAssembly, since an animation would show what its
+// author believes. A run is a function of its seed and of what a visitor did, so a link repeats
+// it to the last event, and "back" plays it again from the start. A rule is left out by a
+// planted bug that is compiled in, one program for each: a switch in the core would be a way to
+// turn the rule off in production. Programs are scripts in base64, since a page that is a file
+// may load nothing else.
 package player
 
 import (
