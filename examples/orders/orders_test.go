@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/examples/internal/rig"
 	"github.com/flakelease/allocator/flake"
@@ -22,16 +23,16 @@ import (
 func TestReplicas(t *testing.T) {
 	c := rig.NewCluster(t)
 	program := rig.Build(t, "orders")
-	start := func(name string) (*rig.Process, string) {
+	start := func(name string) (*devtest.Process, string) {
 		at := loopback.Address()
-		p := rig.Start(t, []string{
+		p := devtest.Start(t, []string{
 			"ETCD=" + c.Etcd, "NAME=" + name, "SIDS=10-12", "GOSSIP=127.0.0.1:0", "LISTEN=" + at, "DRAIN=500ms",
 			"ALLOCATOR_WORKER_SID_RANGE=16-31",
 		}, program)
 		p.Until(t, http.StatusOK, "http://"+at+"/readyz")
 		return p, "http://" + at
 	}
-	var replicas []*rig.Process
+	var replicas []*devtest.Process
 	var mu sync.Mutex // guards the next three
 	var urls []string
 	all, sids := []flake.ID{}, map[flake.SID]int{}

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
@@ -51,14 +52,14 @@ func TestOutboxThroughFaults(t *testing.T) {
 	var urls []string
 	for range 2 {
 		at := loopback.Address()
-		p := rig.Start(t, []string{database, "NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at}, program, "serve")
+		p := devtest.Start(t, []string{database, "NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at}, program, "serve")
 		p.Until(t, http.StatusNotFound, "http://"+at)
 		urls = append(urls, "http://"+at)
 	}
 	topic := filepath.Join(t.TempDir(), "topic")
-	var relays []*rig.Process
+	var relays []*devtest.Process
 	for range 2 {
-		relays = append(relays, rig.Start(t, []string{database}, "sh", "-c", `exec "$0" relay >>"$1"`, program, topic))
+		relays = append(relays, devtest.Start(t, []string{database}, "sh", "-c", `exec "$0" relay >>"$1"`, program, topic))
 	}
 
 	const writers, each, payments = 4, 40, 4

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
@@ -25,12 +26,12 @@ import (
 func TestOrdersThroughFaults(t *testing.T) {
 	c := rig.NewCluster(t)
 	program := rig.Build(t, "service")
-	replicas := make([]*rig.Process, 2)
+	replicas := make([]*devtest.Process, 2)
 	urls := make([]string, 2)
 	for i := range replicas {
 		at := loopback.Address()
 		urls[i] = "http://" + at
-		replicas[i] = rig.Start(t, []string{"NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at, "DRAIN=500ms"}, program)
+		replicas[i] = devtest.Start(t, []string{"NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at, "DRAIN=500ms"}, program)
 		replicas[i].Until(t, http.StatusOK, urls[i]+"/readyz")
 	}
 

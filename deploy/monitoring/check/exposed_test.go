@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/devtest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/loopback"
 )
 
@@ -61,22 +63,19 @@ func (c catalog) label(name, label string) map[string]bool {
 // with TLS.
 func exposed(t *testing.T) catalog {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodes := dev(t, path, 2, "--resp")
+	program := devtest.Program(t)
+	nodes := devtest.Dev(t, program, 2, "--resp")
 	cert, key := certstest.NewAuthority(t, "check").Issue(t, "node", 0, time.Hour).Write(t, t.TempDir(), "node")
-	nodes = append(nodes, serve(t, path, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
-	inside := node{Node: "node-inside", HTTP: loopback.Address(), Admin: loopback.Address()}
+	nodes = append(nodes, devtest.Serve(t, program, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
+	inside := devtest.Node{Name: "node-inside", HTTP: loopback.Address(), Admin: loopback.Address()}
 	_, clients, _ := net.SplitHostPort(loopback.Address())
 	_, members, _ := net.SplitHostPort(loopback.Address())
-	start(t, path, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--etcd.port-clients", clients,
-		"--etcd.port-members", members, "--node.name", inside.Node, "--listen.grpc", "", "--listen.http", inside.HTTP,
+	devtest.Start(t, nil, program, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--etcd.port-clients", clients,
+		"--etcd.port-members", members, "--node.name", inside.Name, "--listen.grpc", "", "--listen.http", inside.HTTP,
 		"--listen.admin", inside.Admin, "--listen.gossip", loopback.Address())
 	nodes = append(nodes, inside)
 	var c catalog
-	await(t, "measurements of each other's clocks", time.Minute, func() error {
+	wait.NoError(t, "nodes have measured each other's clocks", func() error {
 		c = catalog{"up": {}}
 		for _, l := range targets {
 			c["up"][l] = nil
@@ -113,7 +112,7 @@ func exposed(t *testing.T) catalog {
 		return nil
 	})
 	// What takes snapshots of the chart's etcd exposes these: TestEtcdPods of cmd/allocator.
-	known := reference(t, path)
+	known := reference(t, program)
 	known["allocator_etcd_snapshot_timestamp_seconds"] = nil
 	known["allocator_etcd_upkeep_failures_total"] = []string{"task"}
 	for name, labels := range known {

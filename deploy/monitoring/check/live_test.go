@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,87 +17,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/devtest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/loopback"
 )
 
 var live = flag.String("live", "", "path of the Prometheus to run; without it, TestLive is skipped")
-
-// proxy forwards connections from nodes to etcd, and can be cut.
-type proxy struct {
-	to, addr string
-
-	mu     sync.Mutex // guards the fields below
-	listen net.Listener
-	open   map[net.Conn]bool
-}
-
-func newProxy(t *testing.T, to string) *proxy {
-	t.Helper()
-	p := &proxy{to: to, addr: loopback.Address(), open: map[net.Conn]bool{}}
-	if err := p.restore(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.cut)
-	return p
-}
-
-// restore accepts connections.
-func (p *proxy) restore() error {
-	l, err := net.Listen("tcp", p.addr)
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	p.listen = l
-	p.mu.Unlock()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go p.forward(c)
-		}
-	}()
-	return nil
-}
-
-func (p *proxy) forward(from net.Conn) {
-	to, err := net.Dial("tcp", p.to)
-	if err != nil {
-		_ = from.Close()
-		return
-	}
-	p.mu.Lock()
-	p.open[from], p.open[to] = true, true
-	p.mu.Unlock()
-	var both sync.WaitGroup
-	for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
-		both.Go(func() {
-			_, _ = io.Copy(pair[0], pair[1])
-			_ = pair[0].Close()
-			_ = pair[1].Close()
-		})
-	}
-	both.Wait()
-	p.mu.Lock()
-	delete(p.open, from)
-	delete(p.open, to)
-	p.mu.Unlock()
-}
-
-// cut closes all connections and accepts no new ones.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_ = p.listen.Close()
-	for c := range p.open {
-		_ = c.Close()
-	}
-}
 
 // prometheus is a running Prometheus.
 type prometheus struct{ addr string }
@@ -111,7 +39,7 @@ func shorten(text string) string {
 }
 
 // run starts a Prometheus with these rules, which scrapes the nodes of each job every second.
-func run(t *testing.T, jobs map[string][]node) prometheus {
+func run(t *testing.T, jobs map[string][]devtest.Node) prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	var c strings.Builder
@@ -128,8 +56,8 @@ func run(t *testing.T, jobs map[string][]node) prometheus {
 		}
 	}
 	p := prometheus{loopback.Address()}
-	start(t, *live, "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", p.addr, "--log.level", "warn")
-	await(t, "Prometheus", time.Minute, func() error {
+	devtest.Start(t, nil, *live, "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", p.addr, "--log.level", "warn")
+	wait.NoError(t, "Prometheus is ready", func() error {
 		_, err := get(t.Context(), "http://"+p.addr+"/-/ready")
 		return err
 	})
@@ -180,7 +108,7 @@ func (p prometheus) firing(t *testing.T, job string) (map[string]bool, error) {
 func (p prometheus) await(t *testing.T, job string, fire, quiet []string) {
 	t.Helper()
 	began := time.Now()
-	await(t, job+": alerts", 90*time.Second, func() error {
+	wait.NoError(t, job+": alerts", func() error {
 		got, err := p.firing(t, job)
 		if err != nil {
 			return err
@@ -200,28 +128,21 @@ func (p prometheus) await(t *testing.T, job string, fire, quiet []string) {
 	t.Logf("%s: after %v: %v", job, time.Since(began).Round(time.Second), fire)
 }
 
-// Alerts fire in a real Prometheus while faults are injected into real nodes: two
-// nodes are cut off from etcd, and of three others one has a clock that is a second ahead.
+// Alerts fire in a real Prometheus while faults are injected into real nodes: the etcd of
+// two nodes is paused, and of three others one has a clock that is a second ahead.
 func TestLive(t *testing.T) {
 	if *live == "" {
 		t.Skip("not run: it needs a Prometheus; see make chart")
 	}
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	skewed := dev(t, path, 3, "--skew", "3=1s")
-	to, err := url.Parse(skewed[0].Etcd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command(path, "init", "--fresh", "--space", "cut", "--etcd.endpoints", skewed[0].Etcd).CombinedOutput(); err != nil {
+	program := devtest.Program(t)
+	skewed := devtest.Dev(t, program, 3, "--skew", "3=1s")
+	etcd := devtest.Dev(t, program, 1)[0]
+	if out, err := exec.Command(program, "init", "--fresh", "--space", "cut", "--etcd.endpoints", etcd.Etcd).CombinedOutput(); err != nil {
 		t.Fatalf("init: %v\n%s", err, out)
 	}
-	link := newProxy(t, to.Host)
-	var cut []node
+	var cut []devtest.Node
 	for _, name := range []string{"cut-1", "cut-2"} {
-		cut = append(cut, serve(t, path, "http://"+link.addr, name, "--space", "cut", "--lease.window", "10s", "--lease.extend-every", "2s",
+		cut = append(cut, devtest.Serve(t, program, etcd.Etcd, name, "--space", "cut", "--lease.window", "10s", "--lease.extend-every", "2s",
 			"--lease.ttl", "10s", "--lease.keepalive", "2s", "--lease.call-timeout", "1s"))
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -239,14 +160,14 @@ func TestLive(t *testing.T) {
 			}
 		})
 	}
-	p := run(t, map[string][]node{"cut": cut, "skewed": skewed})
+	p := run(t, map[string][]devtest.Node{"cut": cut, "skewed": skewed})
 
 	outage := []string{
 		"AllocatorWindowLow cut-1", "AllocatorWindowLow cut-2", "AllocatorEtcdGone", "AllocatorEtcdErrors cut-1", "AllocatorEtcdErrors cut-2",
 	}
 	after := []string{"AllocatorWindowExhausted", "AllocatorRefusals", "AllocatorNoNodeReady", "AllocatorNodeNotReady cut-1", "AllocatorNodeNotReady cut-2"}
 	healthy := slices.Concat(outage, after, []string{"AllocatorLeaseShort", "AllocatorClockSkew", "AllocatorDuplicateHolder", "AllocatorTargetDown"})
-	await(t, "scrapes of all nodes", time.Minute, func() error {
+	wait.NoError(t, "all nodes are scraped", func() error {
 		var v struct{ Result []json.RawMessage }
 		if err := p.ask(t.Context(), "query?query="+url.QueryEscape(`allocator_node_info and on (instance) up == 1`), &v); err != nil {
 			return err
@@ -259,7 +180,7 @@ func TestLive(t *testing.T) {
 	p.await(t, "skewed", []string{"AllocatorClockSkew node-3", "AllocatorFalseticker", "AllocatorNodeNotReady node-3"}, []string{"AllocatorNoNodeReady", "AllocatorClusterSplit", "AllocatorClockSkew node-1", "AllocatorWindowLow", "AllocatorEtcdGone"})
 	p.await(t, "cut", nil, healthy)
 
-	link.cut()
+	etcd.Signal(t, syscall.SIGSTOP)
 	p.await(t, "cut", []string{"AllocatorWindowLow cut-1", "AllocatorWindowLow cut-2"}, nil)
 	got, err := p.firing(t, "cut")
 	t.Logf("AllocatorWindowExhausted fires already: %v (%v)", got["AllocatorWindowExhausted"], err)
@@ -268,9 +189,7 @@ func TestLive(t *testing.T) {
 	p.await(t, "skewed", []string{"AllocatorClockSkew node-3"}, []string{"AllocatorNoNodeReady", "AllocatorWindowLow", "AllocatorEtcdGone", "AllocatorWindowExhausted"})
 	p.evaluated(t)
 
-	if err := link.restore(); err != nil {
-		t.Fatal(err)
-	}
+	etcd.Signal(t, syscall.SIGCONT)
 	p.await(t, "cut", nil, healthy)
 }
 
@@ -313,4 +232,24 @@ func (p prometheus) evaluated(t *testing.T) {
 		t.Errorf("%d of %d queries have no result", len(empty), len(asked))
 	}
 	t.Logf("%d rules and %d queries were evaluated; queries without a result: %q", n, len(asked), empty)
+}
+
+// get returns the body of a page; a status other than 200 is an error.
+func get(ctx context.Context, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(r.Body, 16<<20))
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", r.Status, b)
+	}
+	return b, err
 }
