@@ -85,7 +85,7 @@ bench: ## measure beside others; WHAT=redis, agent, peers, scale; go: our own
 		$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(ROUNDS) -slice $(SLICE) -json $(BIN)/bench \
 			$(if $(WHAT),-only redis-benchmark -o $(BIN)/redis.md,-o $(BIN)/benchmarks.md);; \
 	agent) GO="$(GO)" bench/agent.sh;; \
-	peers) $(GO) -C bench run ./ratios;; \
+	peers) $(GO) -C bench run ./run -peers;; \
 	scale) $(GO) test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m && \
 		$(GO) test ./chaos/virtual -run TestReads -reads 32,128,1024 -timeout 60m && \
 		$(GO) test ./chaos/scale -run TestCalculation -v;; \

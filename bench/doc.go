@@ -3,7 +3,7 @@
 //
 // It is a module of its own, so that programs which compile the ID formats do not
 // get the other libraries. `go test` checks that each case does its work, `go test
-// -bench .` runs them one by one, and `go run ./ratios` runs them in turns and
+// -bench .` runs them one by one, and `go run ./run -peers` runs them in turns and
 // compares. Compare ratios within a run; times of different runs or machines are
 // not comparable.
 package bench

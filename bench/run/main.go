@@ -44,18 +44,22 @@ func run(ctx context.Context) error {
 	rounds := flag.Int("rounds", 5, "number of rounds")
 	slice := flag.Duration("slice", time.Second, "duration of one measurement of a service")
 	only := flag.String("only", "", "measure only cases whose \"group: name\" matches this regular expression")
+	peers := flag.Bool("peers", false, "measure the cases in process alone, and fail if a goal is missed")
 	profile := flag.String("cpuprofile", "", "file to write a processor profile of the client to")
 	flag.Parse()
 	if *serve != "" {
 		return services.Serve(*serve, *addr)
 	}
-	if *binary == "" || *rounds < 1 || *slice <= 0 || flag.NArg() > 0 {
-		flag.Usage()
-		return errors.New("-allocator is required")
-	}
 	which, err := regexp.Compile(*only)
 	if err != nil {
 		return err
+	}
+	if *peers {
+		return inProcess(os.Stdout, which)
+	}
+	if *binary == "" || *rounds < 1 || *slice <= 0 || flag.NArg() > 0 {
+		flag.Usage()
+		return errors.New("-allocator is required")
 	}
 	if *profile != "" {
 		f, err := os.Create(*profile)
@@ -72,7 +76,7 @@ func run(ctx context.Context) error {
 	if err := r.services(ctx, *binary, which); err != nil {
 		return err
 	}
-	r.inProcess(which)
+	r.times = measureInProcess(which)
 	r.spins = append(r.spins, spins()...)
 	if *keep != "" {
 		if err := r.keep(*keep); err != nil {
@@ -146,7 +150,7 @@ func (r *report) services(ctx context.Context, binary string, only *regexp.Regex
 // Rounds of the cases in process: they are short, so that many run undisturbed.
 const quickRounds, quickSlice = 100, 2 * time.Millisecond
 
-func (r *report) inProcess(only *regexp.Regexp) {
+func measureInProcess(only *regexp.Regexp) bench.Times {
 	var cases []bench.Case
 	for _, c := range bench.Cases() {
 		if only.MatchString(c.Group + ": " + c.Library) {
@@ -154,7 +158,22 @@ func (r *report) inProcess(only *regexp.Regexp) {
 		}
 	}
 	fmt.Fprintf(os.Stderr, "in process: %d cases, %d rounds\n", len(cases), quickRounds)
-	r.times = bench.Measure(cases, quickRounds, quickSlice)
+	return bench.Measure(cases, quickRounds, quickSlice)
+}
+
+// inProcess writes the times of the cases in process, and returns an error if one missed its goal. The median of the
+// ratios of all rounds is beside each ratio of minimum times: if the two differ much, the machine was busy.
+func inProcess(w io.Writer, only *regexp.Regexp) error {
+	times := measureInProcess(only)
+	times.Tables(w)
+	fmt.Fprintln(w, "| | goal | got | | |\n|---|---|--:|--:|---|")
+	times.GoalRows(w)
+	for _, v := range times.Judge() {
+		if v.Measured && !v.Met {
+			return fmt.Errorf("%s: the goal is missed", v.Group)
+		}
+	}
+	return nil
 }
 
 func (r *report) write(w io.Writer) {

@@ -291,7 +291,7 @@ func pgCaller(addr, setup, statement string) (Caller, error) {
 		}
 		return pgAnswer(l.r)
 	}
-	if _, err := ask(message(nil, 0, "\x00\x03\x00\x00user\x00postgres\x00database\x00postgres\x00\x00")); err != nil {
+	if _, err := ask(message(nil, 0, "\x00\x03\x00\x00user\x00test\x00database\x00postgres\x00\x00")); err != nil {
 		return fail(err)
 	}
 	if setup != "" {

@@ -3,14 +3,12 @@ package services
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -18,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	pg "github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/internal/loopback"
 )
 
@@ -39,6 +38,8 @@ type Env struct {
 
 	dir   string
 	procs map[string]*proc // address to process
+
+	stopPostgres func() error // nil: it does not run
 }
 
 // Node is where one of our nodes answers.
@@ -86,9 +87,6 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 	if e.dir, err = os.MkdirTemp("", "bench-"); err != nil {
 		return e, err
 	}
-	if err := os.Chmod(e.dir, 0o755); err != nil { // PostgreSQL runs as another user
-		return e, err
-	}
 	peers := map[string]string{"tcp": "", "http": "", "http-limits": "", "grpc": ""}
 	if runtime.GOOS == "linux" {
 		e.Socket.Epoll = unixPrefix + filepath.Join(e.dir, "epoll.sock")
@@ -99,7 +97,7 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 			addr = loopback.Address()
 		}
 		kind := strings.TrimSuffix(name, "-unix")
-		if err := e.start(ctx, addr, nil, self, "-serve", kind, "-addr", addr); err != nil {
+		if err := e.start(ctx, addr, self, "-serve", kind, "-addr", addr); err != nil {
 			return e, err
 		}
 		e.Peer[name] = addr
@@ -116,7 +114,7 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 
 func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 	e.Etcd = loopback.Address()
-	if err := e.start(ctx, e.Etcd, nil, self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
+	if err := e.start(ctx, e.Etcd, self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
 		return err
 	}
 	out, err := exec.CommandContext(ctx, binary, "init",
@@ -152,7 +150,7 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 			}
 			args = append(args, "--listen.resp", n.RESP)
 		}
-		if err := e.start(ctx, n.GRPC, nil, binary, args...); err != nil {
+		if err := e.start(ctx, n.GRPC, binary, args...); err != nil {
 			return err
 		}
 		if err := e.ready(ctx, n.GRPC, "http://"+admin+"/readyz"); err != nil {
@@ -192,7 +190,7 @@ func (e *Env) startRedis(ctx context.Context) {
 	}
 	addr, socket := loopback.Address(), filepath.Join(e.dir, "redis.sock")
 	_, port, _ := net.SplitHostPort(addr)
-	err = e.start(ctx, addr, nil, path, "--bind", "127.0.0.1", "--port", port, "--unixsocket", socket, "--save", "",
+	err = e.start(ctx, addr, path, "--bind", "127.0.0.1", "--port", port, "--unixsocket", socket, "--save", "",
 		"--appendonly", "no", "--dir", e.dir)
 	if err != nil {
 		e.Missing = append(e.Missing, fmt.Sprintf("Redis: %v", err))
@@ -203,89 +201,21 @@ func (e *Env) startRedis(ctx context.Context) {
 }
 
 func (e *Env) startPostgres(ctx context.Context) {
-	missing := func(err error) { e.Missing = append(e.Missing, fmt.Sprintf("PostgreSQL: %v", err)) }
-	bin, err := postgresBin()
-	if err != nil {
-		missing(err)
-		return
-	}
-	as, err := unprivileged()
-	if err != nil {
-		missing(err)
-		return
-	}
-	dir := filepath.Join(e.dir, "postgres")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		missing(err)
-		return
-	}
-	if as != nil {
-		if err := os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
-			missing(err)
-			return
-		}
-	}
-	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust",
-		"--no-sync", "-E", "UTF8", "--locale=C")
-	initdb.SysProcAttr, initdb.Dir = as, dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		missing(fmt.Errorf("initdb: %e: %s", err, bytes.TrimSpace(out)))
-		return
-	}
 	addr := loopback.Address()
 	_, port, _ := net.SplitHostPort(addr)
-	err = e.start(ctx, addr, as, filepath.Join(bin, "postgres"), "-D", data, "-p", port,
-		"-c", "listen_addresses=127.0.0.1",
-		"-c", "unix_socket_directories="+dir, "-c", "max_connections=120")
+	s, stop, err := pg.New("listen_addresses=127.0.0.1", "port="+port, "max_connections=120", "fsync=on")
 	if err != nil {
-		missing(err)
+		e.Missing = append(e.Missing, fmt.Sprintf("PostgreSQL: %v", err))
 		return
 	}
-	// The port is open before the server takes anybody in.
-	for range 100 {
-		if c, err := pgCaller(addr, "create sequence if not exists ids", "select 1"); err == nil {
-			c.Close()
-			e.Postgres, e.Versions["PostgreSQL"] = addr, versionOf(ctx, filepath.Join(bin, "postgres"), "(PostgreSQL)")
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	e.stopPostgres = stop
+	c, err := pgCaller(addr, "create sequence ids", "select 1")
+	if err != nil {
+		e.Missing = append(e.Missing, fmt.Sprintf("PostgreSQL: %v", err))
+		return
 	}
-	missing(errors.New("it accepts no connection"))
-}
-
-// postgresBin returns the directory of initdb and postgres.
-func postgresBin() (string, error) {
-	if path, err := exec.LookPath("initdb"); err == nil {
-		if path, err = filepath.EvalSymlinks(path); err == nil {
-			return filepath.Dir(path), nil
-		}
-	}
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if len(found) == 0 {
-		return "", errors.New("initdb is not installed (Debian: apt-get install postgresql)")
-	}
-	return filepath.Dir(found[len(found)-1]), nil
-}
-
-// unprivileged returns what lets PostgreSQL run, which refuses to as root; nil
-// if this process is not.
-func unprivileged() (*syscall.SysProcAttr, error) {
-	if os.Getuid() != 0 {
-		return nil, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-		if err1 == nil && err2 == nil {
-			return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
-		}
-	}
-	return nil, errors.New("it does not run as root, and there is no user postgres or nobody")
+	c.Close()
+	e.Postgres, e.Versions["PostgreSQL"] = addr, versionOf(ctx, filepath.Join(s.Bin, "postgres"), "(PostgreSQL)")
 }
 
 // versionOf returns the word after mark in the output of `path --version`.
@@ -299,10 +229,10 @@ func versionOf(ctx context.Context, path, mark string) string {
 }
 
 // start runs a server and waits until addr takes connections.
-func (e *Env) start(ctx context.Context, addr string, as *syscall.SysProcAttr, path string, args ...string) error {
+func (e *Env) start(ctx context.Context, addr string, path string, args ...string) error {
 	p := &proc{cmd: exec.Command(path, args...), log: new(bytes.Buffer), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.log
-	p.cmd.SysProcAttr, p.cmd.Dir = as, e.dir
+	p.cmd.Dir = e.dir
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
@@ -362,6 +292,9 @@ func (e *Env) Close() {
 			_ = p.cmd.Process.Kill()
 			<-p.done
 		}
+	}
+	if e.stopPostgres != nil {
+		_ = e.stopPostgres()
 	}
 	if e.dir != "" {
 		_ = os.RemoveAll(e.dir)

@@ -1,4 +1,4 @@
-// Package postgres starts a PostgreSQL server for a test, from Debian's package.
+// Package postgres starts PostgreSQL servers for tests and measurements, from Debian's package.
 package postgres
 
 import (
@@ -28,61 +28,99 @@ type Server struct {
 // "wal_level=logical". It skips the test where PostgreSQL is not installed.
 func Start(t *testing.T, settings ...string) *Server {
 	t.Helper()
-	return start(t, settings, func(run func(name string, args ...string), data string) {
-		run("initdb", "--no-sync", "--auth=trust", "--username=test", "--pgdata", data)
+	s, stop, err := New(settings...)
+	return started(t, s, stop, err)
+}
+
+// New returns a new server, and what stops it. The error is ErrMissing where PostgreSQL is not installed.
+func New(settings ...string) (s *Server, stop func() error, err error) {
+	return start(settings, func(run runner, data string) error {
+		return run("initdb", "--no-sync", "--auth=trust", "--username=test", "--pgdata", data)
 	})
 }
+
+// ErrMissing means that PostgreSQL cannot run here.
+var ErrMissing = errors.New("PostgreSQL cannot run here")
+
+func started(t *testing.T, s *Server, stop func() error, err error) *Server {
+	t.Helper()
+	if errors.Is(err, ErrMissing) {
+		t.Skipf("not run: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// runner runs one of PostgreSQL's programs.
+type runner func(name string, args ...string) error
 
 // Standby returns a new server that repeats what s writes.
 func (s *Server) Standby(t *testing.T) *Server {
 	t.Helper()
-	return start(t, s.settings, func(run func(name string, args ...string), data string) {
-		run("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host", s.Dir,
+	standby, stop, err := start(s.settings, func(run runner, data string) error {
+		return run("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host", s.Dir,
 			"--username=test", "--pgdata", data)
 	})
+	return started(t, standby, stop, err)
 }
 
-func start(t *testing.T, settings []string, create func(run func(string, ...string), data string)) *Server {
-	t.Helper()
+func start(settings []string, create func(run runner, data string) error) (_ *Server, stop func() error, err error) {
 	bin, err := programs()
 	if err != nil {
-		t.Skipf("not run: %v", err)
+		return nil, nil, err
 	}
 	dir, err := os.MkdirTemp("", "pg") // a path of t.TempDir is too long for a socket
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(dir)
+		}
+	}()
 	as := &syscall.SysProcAttr{}
 	if os.Getuid() == 0 { // PostgreSQL does not run as root
 		if as.Credential, err = credential("postgres"); err != nil {
-			t.Skipf("not run: %v", err)
+			return nil, nil, err
 		}
 		if err := os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
-			t.Fatal(err)
+			return nil, nil, err
 		}
 	}
-	run := func(name string, args ...string) {
-		t.Helper()
-		// The test's context does not end it, since it also stops the server.
+	run := func(name string, args ...string) error {
 		cmd := exec.Command(filepath.Join(bin, name), args...)
 		cmd.SysProcAttr, cmd.Dir = as, os.TempDir()
 		var problems bytes.Buffer
 		cmd.Stderr = &problems
 		if err := cmd.Run(); err != nil {
-			t.Fatalf("%s: %v\n%s", name, err, &problems)
+			return fmt.Errorf("%s: %w\n%s", name, err, &problems)
 		}
+		return nil
 	}
 	data := filepath.Join(dir, "data")
-	create(run, data)
+	if err := create(run, data); err != nil {
+		return nil, nil, err
+	}
 	options := fmt.Sprintf("-F -c listen_addresses='' -c unix_socket_directories=%s", dir)
 	for _, s := range settings {
 		options += " -c " + s
 	}
-	run("pg_ctl", "start", "--wait", "--silent", "--pgdata", data, "--log", filepath.Join(dir, "log"),
-		"--options", options)
-	t.Cleanup(func() { run("pg_ctl", "stop", "--silent", "--mode=immediate", "--pgdata", data) })
-	return &Server{Dir: dir, Bin: bin, settings: settings}
+	if err := run("pg_ctl", "start", "--wait", "--silent", "--pgdata", data, "--log", filepath.Join(dir, "log"),
+		"--options", options); err != nil {
+		return nil, nil, err
+	}
+	stop = func() error {
+		err := run("pg_ctl", "stop", "--silent", "--mode=immediate", "--pgdata", data)
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	return &Server{Dir: dir, Bin: bin, settings: settings}, stop, nil
 }
 
 // URL is what drivers connect to.
@@ -110,7 +148,7 @@ func programs() (string, error) {
 		}
 	}
 	if len(found) == 0 {
-		return "", errors.New("initdb is not installed (Debian: apt-get install postgresql)")
+		return "", fmt.Errorf("%w: initdb is not installed (Debian: apt-get install postgresql)", ErrMissing)
 	}
 	return filepath.Dir(found[len(found)-1]), nil
 }
@@ -118,7 +156,7 @@ func programs() (string, error) {
 func credential(name string) (*syscall.Credential, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL does not run as root, and there is no user %s: %w", name, err)
+		return nil, fmt.Errorf("%w: it does not run as root, and there is no user %s: %w", ErrMissing, name, err)
 	}
 	uid, errU := strconv.ParseUint(u.Uid, 10, 32)
 	gid, errG := strconv.ParseUint(u.Gid, 10, 32)

@@ -23,10 +23,9 @@ type attack struct {
 	sends   string // what the table says
 	sources int    // addresses it comes from; 0 is one
 	args    []string
-	short   bool   // part of the short profile
-	clear   bool   // The node has no TLS, so that the event loop serves RESP.
-	socket  bool   // RESP is on a Unix socket, whose callers are one source: all have the same user.
-	known   string // a weakness not fixed yet: a failure is reported and does not fail the run
+	short   bool // part of the short profile
+	clear   bool // The node has no TLS, so that the event loop serves RESP.
+	socket  bool // RESP is on a Unix socket, whose callers are one source: all have the same user.
 	run     func(context.Context, *attacker)
 }
 

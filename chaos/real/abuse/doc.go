@@ -9,6 +9,6 @@
 // run: the machine at rest, and with every processor taken by a process that is
 // not the node.
 //
-// Exit code 0: all attacks were within their budgets, or are known not to be. 1: one
+// Exit code 0: all attacks were within their budgets. 1: one
 // was not. 2: wrong usage. 3: the run proves nothing.
 package main

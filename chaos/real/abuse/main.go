@@ -85,7 +85,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	}
 	failed := 0
 	for _, r := range s.results {
-		if len(r.broken) > 0 && r.attack.known == "" {
+		if len(r.broken) > 0 {
 			failed++
 		}
 	}
