@@ -3,7 +3,7 @@
 
 GO  ?= go
 BIN := bin
-CI  := $(GO) run ./chaos/tier/ci
+CI   = echo "make $@: starting; the first time its own program is compiled for half a minute" && $(GO) run ./chaos/tier/ci
 
 # Arguments of targets, such as PKG=./internal/gen. An empty one means what the list says.
 PKG  ?=# packages, as directories: ./internal/gen, ./internal/...

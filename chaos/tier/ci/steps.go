@@ -54,7 +54,7 @@ func (s step) missing() string {
 // limits of tiers: of one package, and of the whole run, in which nothing is in Go's test cache.
 var limits = map[string]struct{ each, all time.Duration }{
 	tier.Names[0]: {time.Minute, 3 * time.Minute},
-	tier.Names[1]: {10 * time.Minute, 20 * time.Minute},
+	tier.Names[1]: {10 * time.Minute, 30 * time.Minute},
 }
 
 // lint are the steps that only read the code.
