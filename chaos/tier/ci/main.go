@@ -98,10 +98,10 @@ func (c *ci) test(ctx context.Context, race bool, patterns []string) int {
 		err = c.exceeded(tier.Names[0], time.Since(began))
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(c.out, "failed after %s: %v\n", seconds(time.Since(began)), err)
+		_, _ = fmt.Fprintf(c.out, "failed after %s, and %s of processor time: %v\n", seconds(time.Since(began)), used(), err)
 		return 1
 	}
-	_, _ = fmt.Fprintf(c.out, "passed in %s\n", seconds(time.Since(began)))
+	_, _ = fmt.Fprintf(c.out, "passed in %s, and %s of processor time\n", seconds(time.Since(began)), used())
 	return 0
 }
 

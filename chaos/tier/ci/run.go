@@ -143,7 +143,8 @@ func (j *job) compile(race bool, patterns ...string) error {
 		return fmt.Errorf("compile: %w", err)
 	}
 	if compiled > 0 {
-		_, _ = fmt.Fprintf(j.out, "compiled %d packages in %s\n", compiled, seconds(time.Since(began)))
+		_, _ = fmt.Fprintf(j.out, "compiled %d packages in %s, and %s of processor time\n", compiled,
+			seconds(time.Since(began)), seconds(cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()))
 	}
 	return nil
 }
@@ -236,7 +237,7 @@ func (c *ci) all(ctx context.Context, in string, chosen []step) int {
 		_, _ = fmt.Fprintf(c.out, "failed after %s: %s\n", seconds(time.Since(began)), strings.Join(failed, ", "))
 		return 1
 	}
-	_, _ = fmt.Fprintf(c.out, "all passed in %s\n", seconds(time.Since(began)))
+	_, _ = fmt.Fprintf(c.out, "all passed in %s, and %s of processor time\n", seconds(time.Since(began)), used())
 	return 0
 }
 
@@ -279,6 +280,16 @@ func (c *ci) step(ctx context.Context, in string, s step) bool {
 		say("FAILED: %v", err)
 	}
 	return err == nil
+}
+
+// used returns the processor time of all programs that were started and ended: machines differ in how many
+// processors they have.
+func used() string {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err != nil {
+		return "an unknown amount"
+	}
+	return seconds(time.Duration(u.Utime.Nano() + u.Stime.Nano()))
 }
 
 func seconds(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }
