@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"os"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
@@ -15,63 +15,58 @@ func TestDoctor(t *testing.T) {
 	d := deploy(t)
 	a := d.node("a")
 	a.serves(-1)
-	states := func(code int, args ...string) map[string]string {
+	// finds waits until doctor ends with the code and has these states, the worst of each check; "" is any. A node
+	// or an etcd that is slow on a busy machine may not answer it at first.
+	finds := func(code int, want map[string]string, args ...string) {
 		t.Helper()
-		out := d.says(code, "", append([]string{"doctor", "--format", "json"}, args...)...)
-		got := map[string]string{}
-		rank := map[string]int{"ok": 1, "skipped": 2, "warn": 3, "fail": 4}
-		for line := range strings.Lines(out) {
-			var c struct {
-				Name  string `json:"check"`
-				State string `json:"state"`
+		args = append([]string{"doctor", "--format", "json"}, args...)
+		wait.NoError(t, strings.Join(args, " "), func() error {
+			out, got := d.cli(args...)
+			states := map[string]string{}
+			rank := map[string]int{"ok": 1, "skipped": 2, "warn": 3, "fail": 4}
+			for line := range strings.Lines(out) {
+				var c struct {
+					Name  string `json:"check"`
+					State string `json:"state"`
+				}
+				if err := json.Unmarshal([]byte(line), &c); err != nil {
+					t.Fatalf("%v: %s", err, line)
+				}
+				if rank[c.State] > rank[states[c.Name]] {
+					states[c.Name] = c.State
+				}
 			}
-			if err := json.Unmarshal([]byte(line), &c); err != nil {
-				t.Fatalf("%v: %s", err, line)
+			for name, state := range want {
+				if is := states[name]; is == "" || state != "" && is != state {
+					return fmt.Errorf("%s is %q, want %q:\n%s", name, is, state, out)
+				}
 			}
-			if rank[c.State] > rank[got[c.Name]] {
-				got[c.Name] = c.State
+			if got != code {
+				return fmt.Errorf("exit code %d, want %d:\n%s", got, code, out)
 			}
-		}
-		return got
+			return nil
+		})
 	}
-	healthy := states(cli.ExitOK)
-	for name, state := range map[string]string{ // etcd-endpoint warns of a slow answer, and clock-kernel speaks of this machine: "" is any state
+	finds(cli.ExitOK, map[string]string{
 		"etcd-endpoint": "", "etcd-cluster": "ok", "etcd-version": "ok", "etcd-leader": "ok", "etcd-space": "ok", "etcd-compaction": "",
 		"etcd-role": "", "space": "ok", "era": "ok", "records": "ok", "ceilings": "ok", "quarantine": "ok", "node": "ok", "clock": "ok",
 		"clock-kernel": "", "gossip": "ok",
-	} {
-		if got := healthy[name]; got == "" || state != "" && got != state {
-			t.Errorf("%s is %q where all is well", name, got)
+	})
+	finds(cli.ExitInvalid, map[string]string{"space": "fail"}, "--space", "nosuch")
+	finds(cli.ExitInvalid, map[string]string{"space": "fail"}, "--layout", "fleet")
+	finds(cli.ExitInvalid, map[string]string{"node": "fail"}, "--addr", "127.0.0.1:1")
+	two := d.etcd.Endpoint() + "," + startEtcd(t).Endpoint()
+	wait.NoError(t, "two clusters are found", func() error {
+		if code, out, errs := allocator("doctor", "--etcd.endpoints", two); code != cli.ExitInvalid || !strings.Contains(out, "2 different clusters") {
+			return fmt.Errorf("exit code %d: %s%s", code, out, errs)
 		}
-	}
-	other := startEtcd(t)
-	for _, tc := range []struct {
-		name string
-		args []string
-		fail string
-	}{
-		{"no space", []string{"--space", "nosuch"}, "space"},
-		{"another layout", []string{"--layout", "fleet"}, "space"},
-		{"a node that is away", []string{"--addr", "127.0.0.1:1"}, "node"},
-	} {
-		if got := states(cli.ExitInvalid, tc.args...); got[tc.fail] != "fail" {
-			t.Errorf("%s: %s is %s", tc.name, tc.fail, got[tc.fail])
-		}
-	}
-	var out bytes.Buffer
-	code := run(t.Context(), []string{"doctor", "--etcd.endpoints", d.etcd.Endpoint() + "," + other.Endpoint()}, os.Stdin, &out, &out, nil)
-	if code != cli.ExitInvalid || !strings.Contains(out.String(), "2 different clusters") {
-		t.Errorf("two clusters: %d: %s", code, &out)
-	}
+		return nil
+	})
 	a.stop()
-	if got := states(cli.ExitOK); got["nodes"] != "warn" || got["clock"] != "skipped" {
-		t.Errorf("without nodes: %v", got)
-	}
+	finds(cli.ExitOK, map[string]string{"nodes": "warn", "clock": "skipped"})
 	d.etcd.Stop()
-	if got := states(cli.ExitUnavailable); got["etcd"] != "fail" {
-		t.Errorf("without etcd: %v", got)
-	}
-	if code := run(t.Context(), []string{"doctor"}, os.Stdin, &out, &out, nil); code != cli.ExitUsage {
+	finds(cli.ExitUnavailable, map[string]string{"etcd": "fail"})
+	if code, _, _ := allocator("doctor"); code != cli.ExitUsage {
 		t.Errorf("without endpoints: %d", code)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +57,8 @@ func (c cleaning) Run() int {
 // commands they use
 //
 //	code N prog args…      like exec, and expects exit code N
+//	until PATTERN prog args…
+//	                       repeats it until it ends with 0 and prints PATTERN
 //	start NAME args…       starts `allocator args…` and goes on
 //	ready NAME N           waits for N lines of JSON from it, and sets
 //	                       $NAME_<i>_{sid,state,http,grpc,admin,etcd}, and
@@ -107,7 +110,7 @@ func scripts(t *testing.T, names []string) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"code": cmdCode, "start": cmdStart, "ready": cmdReady, "text": cmdText, "logged": cmdLogged, "signal": cmdSignal, "quit": cmdQuit, "http": cmdHTTP,
+			"code": cmdCode, "until": cmdUntil, "start": cmdStart, "ready": cmdReady, "text": cmdText, "logged": cmdLogged, "signal": cmdSignal, "quit": cmdQuit, "http": cmdHTTP,
 		},
 	})
 }
@@ -126,6 +129,19 @@ func cmdCode(ts *testscript.TestScript, _ bool, args []string) {
 	if got != want {
 		ts.Logf("%s%s", ts.ReadFile("stdout"), ts.ReadFile("stderr"))
 		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+func cmdUntil(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Since(began) > patience {
+			ts.Fatalf("not within %v: %v\n%s%s", patience, err, ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+		}
 	}
 }
 
