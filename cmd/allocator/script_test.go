@@ -156,7 +156,7 @@ type proc struct {
 	ended chan struct{}
 }
 
-const patience = 4 * time.Minute // 34 nodes, with -race, on two busy cores
+const patience = 4 * time.Minute // with -race, on two busy cores
 
 func procOf(ts *testscript.TestScript, name string) *proc {
 	p := ts.Value(procsKey{}).(map[string]*proc)[name]
