@@ -2,7 +2,7 @@
 # `make chart`: promtool checks and tests the rules, and a Prometheus scrapes
 # real nodes while faults are injected. Both programs come from PATH, or from Debian's
 # package, unpacked into bin/tools. Tests that need neither are in check, which `make
-# test` runs.
+# check` runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
