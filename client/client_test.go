@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -478,71 +477,6 @@ func TestAnotherSpace(t *testing.T) {
 			t.Fatalf("%+v after %+v", b.Format, format)
 		}
 		format = b.Format
-	}
-}
-
-// TestCancellations: callers whose contexts end do not affect others, and their IDs
-// are counted.
-func TestCancellations(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
-			f, g := newFake(t, 1), newFake(t, 2)
-			slow := func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
-				time.Sleep(time.Duration(number%5) * 200 * time.Microsecond)
-				return act{lose: number%50 == 49}
-			}
-			f.act(slow)
-			g.act(slow)
-			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, Timeout: time.Minute, MaxPrefetch: 64})
-			w := &callLog{}
-			var wg sync.WaitGroup
-			var left, served [32]int
-			for i := range left {
-				wg.Go(func() {
-					rnd := rand.New(rand.NewPCG(seed, uint64(i)))
-					for range 150 {
-						ctx, cancel := context.WithCancel(t.Context())
-						hurried := rnd.IntN(2) == 0
-						if hurried {
-							ctx, cancel = context.WithTimeout(t.Context(), time.Duration(rnd.IntN(1500))*time.Microsecond)
-						}
-						n := 1 + rnd.IntN(40)
-						err := w.call(func() (client.Block, error) { return c.Block(ctx, n) })
-						switch {
-						case err == nil:
-							served[i]++
-						case errors.Is(err, context.DeadlineExceeded) && hurried:
-							left[i]++
-						default:
-							t.Errorf("caller %d: %v", i, err)
-						}
-						cancel()
-					}
-				})
-			}
-			wg.Wait()
-			total, ids := 0, int64(0)
-			for i := range left {
-				total += left[i]
-			}
-			for _, g := range w.given {
-				ids += int64(g.block.Count)
-			}
-			w.finish(t, true, 1000)
-			if total == 0 {
-				t.Error("no call was canceled")
-			}
-			s := c.Stats()
-			if mode != client.Direct && s.IDs != ids {
-				t.Errorf("%d IDs were given, and %d counted", ids, s.IDs)
-			}
-			if mode == client.Coalesce && s.Dropped == 0 {
-				t.Error("no share was dropped")
-			}
-		})
 	}
 }
 

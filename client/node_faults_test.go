@@ -1,27 +1,14 @@
 package client_test
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"os"
-	"os/exec"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/build"
-	"github.com/flakelease/allocator/chaos/daemontest"
-	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
-	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/loopback"
 )
 
 // clients is one client of each mode, used by several goroutines while faults are
@@ -152,120 +139,6 @@ func TestRollingRestart(t *testing.T) {
 		c.Listen.GRPC = n.addr()
 		again := start(t, c, 0)
 		wait.Until(t, "ready", func() bool { return again.Node().Ready() == nil })
-		l.served(t, 50)
-	}
-	l.finish(t)
-}
-
-// TestEtcdAway: etcd is unreachable for some time, as when its leader changes or it
-// is restarted.
-func TestEtcdAway(t *testing.T) {
-	t.Parallel()
-	e, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = e.Close() })
-	var targets []string
-	for _, name := range []string{"a", "b"} {
-		c := settings(t, name)
-		c.Etcd.Endpoints = []string{e.Endpoint()}
-		if name == "a" {
-			daemontest.Init(t, c)
-		}
-		n := start(t, c, 0)
-		wait.Until(t, "ready", func() bool { return n.Node().Ready() == nil })
-		targets = append(targets, n.addr())
-	}
-	l := load(t, targets)
-	l.served(t, 100)
-	e.Stop()
-	l.served(t, 200)
-	if err := e.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	l.served(t, 100)
-	l.finish(t)
-}
-
-// process is a node that runs as a process.
-type process struct {
-	cmd  *exec.Cmd
-	logs bytes.Buffer
-	args []string
-	bin  string
-}
-
-func (p *process) run(t *testing.T) {
-	t.Helper()
-	p.cmd = exec.Command(p.bin, p.args...)
-	p.cmd.Stderr = &p.logs
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// kill ends the process with SIGKILL and waits for it.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
-}
-
-// TestKill: each of three nodes is killed with SIGKILL while it serves, and restarted.
-func TestKill(t *testing.T) {
-	tier.Check(t, "builds the release")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	bin, err := build.Allocator(ctx, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	space := settings(t, "any")
-	if _, _, err := daemon.Init(ctx, space, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	var nodes []*process
-	var targets, admins []string
-	for i := range 3 {
-		grpc, admin := loopback.Address(), loopback.Address()
-		p := &process{bin: bin, args: []string{"serve", "--node.name", fmt.Sprint("p", i), "--space", space.Space,
-			"--etcd.endpoints", space.Etcd.Endpoints[0], "--listen.grpc", grpc, "--listen.http", "127.0.0.1:0",
-			"--listen.admin", admin, "--listen.gossip", "127.0.0.1:0"}}
-		p.run(t)
-		t.Cleanup(p.kill)
-		t.Cleanup(func() {
-			if t.Failed() {
-				fmt.Fprintf(os.Stderr, "%s", p.logs.String())
-			}
-		})
-		nodes, targets, admins = append(nodes, p), append(targets, grpc), append(admins, admin)
-	}
-	ready := func(i int) {
-		t.Helper()
-		wait.Until(t, "ready", func() bool {
-			resp, err := http.Get("http://" + admins[i] + "/readyz")
-			if err != nil {
-				return false
-			}
-			_ = resp.Body.Close()
-			return resp.StatusCode == http.StatusOK
-		})
-	}
-	for i := range nodes {
-		ready(i)
-	}
-	defer http.DefaultClient.CloseIdleConnections()
-	l := load(t, targets)
-	l.served(t, 100)
-	for i, p := range nodes {
-		p.kill()
-		l.served(t, 100)
-		p.run(t)
-		ready(i)
-		for _, c := range l.all {
-			connected(t, c, 3)
-		}
 		l.served(t, 50)
 	}
 	l.finish(t)

@@ -121,10 +121,10 @@ func panics(call *ast.CallExpr) bool {
 // slow to be run for each mutant: faults of whole nodes and processes are left out.
 var testsOf = map[string][]string{
 	"client": {"./client",
-		"-skip=TestKill|TestRollingRestart|TestEtcdAway|TestBlackHole|TestNodesThatDoNotServe|TestManyAddresses|" +
+		"-skip=TestRollingRestart|TestBlackHole|TestNodesThatDoNotServe|TestManyAddresses|" +
 			"TestRandomFaults|TestFailedLookups"},
 	"internal/daemon": {"./internal/daemon",
-		"-skip=TestSecured|TestFilesAreReplaced|TestHostileClients|TestOutage|TestEtcdAppears|TestStandby"},
+		"-skip=TestSecured|TestFilesAreReplaced|TestHostileClients|TestOutage|TestEtcdAppears"},
 	"internal/lease/keeper": {"./internal/lease/keeper", "-skip=OnEtcd"},
 	"internal/lease/catalog": {"./internal/lease/catalog", "./internal/lease/protocol",
 		"-skip=TestEveryCallFails|TestRandomSchedules"},

@@ -117,7 +117,7 @@ func store(t *testing.T, c config.Config) *etcdstore.Store {
 	return s
 }
 
-func TestFirstIDWithinASecond(t *testing.T) {
+func TestFirstID(t *testing.T) {
 	c := daemontest.Settings(t, "a", shared.Endpoint())
 	daemontest.Init(t, c)
 	r := start(t, c)
@@ -412,60 +412,6 @@ func TestTwoNodesOfOneName(t *testing.T) {
 	}
 }
 
-func TestStandbyTakesOver(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
-	daemontest.Init(t, c)
-	s := store(t, c)
-	v, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := lease.Registration{Instance: "other", Node: "other"}
-	id, err := s.Register(t.Context(), 0, 60*time.Second, other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := v.Era.Value.Floor
-	released := lease.Txn{}
-	for sid := range c.Layout.Holders() {
-		txn := lease.Txn{
-			Op: lease.Acquire, SID: flake.SID(sid), Config: v.Config, Era: v.Era, Lease: id,
-			Holder: lease.Holder{Instance: "other", Node: "other"},
-			Window: lease.Window{Era: 1, Term: 1, Instance: "other", Node: "other", Nonce: fmt.Sprint("n", sid),
-				Base: now, Ceil: now + 1, State: lease.Active, Wall: now},
-		}
-		applied, after, err := s.Commit(t.Context(), txn)
-		if err != nil || !applied {
-			t.Fatalf("occupy sid %d: applied %v, %v", sid, applied, err)
-		}
-		if sid == 17 {
-			released = txn
-			released.Op, released.Seen = lease.Release, after.SIDs[17]
-			released.Window.State, released.Window.Nonce = lease.Released, "gone"
-		}
-	}
-
-	r := start(t, c)
-	wait.Until(t, "standby", func() bool {
-		st := r.Node().Stats().Lease
-		return st.Phase == lease.Standby && st.Pool.Held == c.Layout.Holders()
-	})
-	_, err = r.Node().Next(t.Context(), 1, 0)
-	if !errors.Is(err, &node.Refusal{Reason: node.NoSID}) {
-		t.Errorf("got %v, want NO_SID", err)
-	}
-	if code, _ := get(t, "http://"+r.Addresses().Admin+"/readyz"); code != 503 {
-		t.Errorf("a standby says that it is ready: %d", code)
-	}
-	if applied, _, err := s.Commit(t.Context(), released); err != nil || !applied {
-		t.Fatalf("release: applied %v, %v", applied, err)
-	}
-	r.untilReady(t)
-	if sid := c.Format().SID(r.next(t)); sid != 17 {
-		t.Errorf("issues from sid %d, want 17", sid)
-	}
-}
-
 // While load balancers look away, readiness is off and requests are served.
 func TestDrainDelayServesOn(t *testing.T) {
 	c := daemontest.Settings(t, "a", shared.Endpoint())
@@ -529,7 +475,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A node takes sids of its range alone, and says so where it shows who it is.
+// A node takes sids of its range alone, and says so where it shows who it is. A standby takes one over.
 func TestSIDRange(t *testing.T) {
 	c := daemontest.Settings(t, "a", shared.Endpoint())
 	daemontest.Init(t, c)
@@ -559,6 +505,9 @@ func TestSIDRange(t *testing.T) {
 		return errors.As(err, &r) && r.Reason == node.NoSID && r.Metadata["pool_held"] == "1" && r.Metadata["pool_size"] == "1" &&
 			r.Metadata["sid_range"] == "24" && strings.Contains(r.Message, "no sid in 24 (sid-range) is free: 1 of 1 are held by a")
 	})
+	if code, _ := get(t, "http://"+two.Addresses().Admin+"/readyz"); code != 503 {
+		t.Errorf("a standby says that it is ready: %d", code)
+	}
 	if err := one.Stop(); err != nil {
 		t.Fatal(err)
 	}
