@@ -101,15 +101,3 @@ func Start(t testing.TB, c config.Config, host daemon.Host) *Running {
 	}
 	return n
 }
-
-// Until waits for ok, which what names, and returns how long that took.
-func Until(t testing.TB, within time.Duration, what string, ok func() bool) time.Duration {
-	t.Helper()
-	from := time.Now()
-	for ; !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Since(from) > within {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
-	return time.Since(from)
-}
