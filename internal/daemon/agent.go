@@ -25,6 +25,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/respserver"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // AgentConfig is what an agent needs. All fields are required.
@@ -139,8 +140,8 @@ func (a *Agent) learn(ctx context.Context) (node.About, error) {
 			return node.About{Name: a.cfg.Settings.Node.Name, Format: b.Format, MaxBlock: limit}, nil
 		case ctx.Err() != nil:
 			return node.About{}, nil
-		case err.Error() != said:
-			said = err.Error()
+		case text.Kind(err.Error()) != said:
+			said = text.Kind(err.Error())
 			log.Warn("no node gives IDs: the agent waits, and listens nowhere yet", "error", err)
 		}
 		select {

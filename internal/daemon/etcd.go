@@ -17,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/reload"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // etcd connects a store. With a password the store has no client until etcd has accepted
@@ -117,8 +118,8 @@ func (e *etcd) connect(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}
-		if err.Error() != last {
-			last = err.Error()
+		if kind := text.Kind(err.Error()); kind != last {
+			last = kind
 			e.log.Warn("etcd authentication failed: check etcd.username and etcd.password-file; retrying",
 				"endpoints", e.dial.Endpoints, "error", err)
 		}

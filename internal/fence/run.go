@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Config is what moves fences. All fields are required.
@@ -172,7 +174,7 @@ func (t *tableMover) failed(ctx context.Context, what string, err error) {
 	}
 	now, level := time.Now(), slog.LevelInfo
 	t.mu.Lock()
-	log := t.stats.Err == nil || t.stats.Err.Error() != err.Error() || now.After(t.quiet)
+	log := t.stats.Err == nil || text.Kind(t.stats.Err.Error()) != text.Kind(err.Error()) || now.After(t.quiet)
 	if log {
 		t.quiet = now.Add(logEvery)
 	}

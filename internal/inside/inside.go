@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Config is what Inside needs; all of it.
@@ -43,7 +44,7 @@ type Inside struct {
 	ip      string   // It listens there.
 	join    []string // sorted
 	process string
-	said    string // what was logged last of why it waits
+	said    string // the kind of what was logged last of why it waits
 	saidAt  time.Time
 	alone   bool // It was logged of this start that there is one member.
 	// snapshotAfter is when a snapshot may be tried again after one that failed.
@@ -137,12 +138,13 @@ func (i *Inside) Run(ctx context.Context) error {
 	}
 }
 
-// say logs why the member waits, when that changes and each minute.
+// say logs why the member waits, when the kind of that changes and each minute.
 func (i *Inside) say(level slog.Level, message, why string) {
-	if why == i.said && time.Since(i.saidAt) < sayEvery {
+	kind := text.Kind(why)
+	if kind == i.said && time.Since(i.saidAt) < sayEvery {
 		return
 	}
-	i.said, i.saidAt = why, time.Now()
+	i.said, i.saidAt = kind, time.Now()
 	i.cfg.Log.Log(context.Background(), level, message, "because", why)
 }
 

@@ -5,6 +5,7 @@ package text
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,13 @@ func Printable(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// Kind returns the words of s that have no digit. Texts that differ only in numbers, times and ports are of one
+// kind, and a log says a kind once.
+func Kind(s string) string {
+	words := slices.DeleteFunc(strings.Fields(s), func(w string) bool { return strings.ContainsAny(w, "0123456789") })
+	return strings.Join(words, " ")
 }
 
 // Cut returns the first n bytes of s, without a character that would be cut in two and

@@ -11,6 +11,7 @@ func TestTexts(t *testing.T) {
 		"nothing to hide":        {Printable("node-1 ü"), "node-1 ü"},
 		"escapes":                {Printable("a\x1b[2J\n\u202e"), "a\ufffd[2J\ufffd\ufffd"},
 		"bytes that are no text": {Printable("a\xff"), "a\ufffd"},
+		"a kind":                 {Kind("at 01:06:13Z, 52m3s ahead of 2 nodes"), "at ahead of nodes"},
 		"a cut":                  {Cut("abcdef", 3), "abc"},
 		"a cut in a character":   {Cut("aü", 2), "a"},
 		"short enough":           {Cut("ab", 3), "ab"},

@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/protocol"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Generator is what issues IDs from the tenures that the keeper confirms.
@@ -53,6 +54,9 @@ type Keeper struct {
 	machine *protocol.Machine
 	outage  outage
 	failed  error
+	// problem is the kind of the one that was logged last.
+	problem   string
+	problemAt clock.Mono
 
 	// Answers to requests of the machine. At most one about records and one about
 	// the lease are outstanding, and there is room for both, so that no answer waits.
@@ -243,6 +247,7 @@ func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 			}
 		}
 		k.publish()
+		k.logProblem(now)
 	}
 	return done
 }
@@ -308,8 +313,22 @@ func (k *Keeper) publish() {
 		return
 	case old.status.Phase != s.Phase:
 		k.cfg.Logger.Info("lease phase changed", "phase", s.Phase.String(), "problem", s.Problem)
-	case old.status.Problem != s.Problem && s.Problem != "" && k.outage.failed == 0:
-		k.cfg.Logger.Warn("lease problem changed", "phase", s.Phase.String(), "problem", s.Problem)
+		k.problem, k.problemAt = text.Kind(s.Problem), k.Ticked()
 	}
 	close(old.changed)
+}
+
+// logProblem logs what the machine waits for when its kind changes, and once a minute while it
+// lasts: the numbers in it may change each second. An outage has lines of its own.
+func (k *Keeper) logProblem(now clock.Reading) {
+	s := k.Status()
+	if s.Problem == "" || k.outage.failed > 0 {
+		return
+	}
+	kind := text.Kind(s.Problem)
+	if kind == k.problem && now.Mono.Sub(k.problemAt) < time.Minute {
+		return
+	}
+	k.problem, k.problemAt = kind, now.Mono
+	k.cfg.Logger.Warn("lease problem", "phase", s.Phase.String(), "problem", s.Problem)
 }

@@ -156,7 +156,40 @@ func TestLog(t *testing.T) {
 	})
 }
 
-// TestProblems: another problem in the same phase is logged once, unless it is an outage, which has
+// ahead is a clock that is an hour ahead.
+type ahead struct{ clock.Source }
+
+func (a ahead) Now() clock.Reading {
+	r := a.Source.Now()
+	r.Wall += clock.MillisOf(time.Hour)
+	return r
+}
+
+// TestProblemWithNumbers: a problem in which the numbers change each second is logged once a minute.
+func TestProblemWithNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem, src := initialized(t), bubbleClock{time.Now()}
+		wall := src.Now().Wall
+		mem.Put("window/3", lease.Encode(lease.Window{
+			Era: 1, Term: 1, Instance: "x", Node: "x", Nonce: "x", Base: wall, Ceil: wall + 30_000, State: lease.Active, Wall: wall, Gossip: true,
+		}))
+		mem.Put("holder/3", lease.Encode(lease.Holder{Instance: "x", Node: "x"}))
+		log, out := keeper.Lines()
+		b := newLogged("n1", mem, ahead{src}, 30*time.Second, log)
+		seen := map[string]bool{}
+		err := b.run(func() {
+			for range 150 {
+				pass(mem, time.Second)
+				seen[b.keeper.Status().Problem] = true
+			}
+		})
+		if got := strings.Count(out.String(), `msg="lease problem"`); err != nil || got != 3 || len(seen) < 100 {
+			t.Errorf("%v: %d texts are logged %d times in 150 s, want 3:\n%s", err, len(seen), got, out)
+		}
+	})
+}
+
+// TestProblems: a problem of another kind in the same phase is logged once, unless it is an outage, which has
 // lines of its own.
 func TestProblems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +215,7 @@ func TestProblems(t *testing.T) {
 			}
 			out.Reset()
 			mem.Put("holder/3", lease.Encode(lease.Holder{Instance: "x", Node: "x"}))
-			logged("another count", `level=WARN msg="lease problem changed" phase=standby problem=`)
+			logged("another count", `level=WARN msg="lease problem" phase=standby problem=`)
 			store.SetScript(storetest.Every(storetest.NotApplied))
 			logged("an outage", `level=WARN msg="calls to etcd fail`)
 			store.SetScript(nil)

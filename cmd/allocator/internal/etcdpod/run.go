@@ -24,6 +24,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 const (
@@ -441,8 +442,8 @@ func (r *runner) tend(ctx context.Context) {
 		if pause(ctx, again) != nil {
 			return
 		}
-		if err.Error() != said {
-			said = err.Error()
+		if kind := text.Kind(err.Error()); kind != said {
+			said = kind
 			r.log.Info("the member is not ready yet", "error", err)
 		}
 	}
