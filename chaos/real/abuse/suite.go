@@ -17,9 +17,6 @@ const (
 	maxKept = 32 << 20              // bytes of the heap in use more than before, maxWait after its end
 	maxMore = 64                    // goroutines and open files more than before, the same
 	maxWait = 20 * time.Second
-	// tries is how often an attack is repeated that only made calls late: other work
-	// on the machine does that too, but not each time.
-	tries = 2
 	// maxDelay is how late the callers themselves may be: beyond it, the machine is
 	// measured and not the node.
 	maxDelay = 10 * time.Millisecond
@@ -74,9 +71,6 @@ func (s *suite) run(ctx context.Context, attacks []attack) error {
 		ms(s.quiet.at(99)), ms(s.busy.at(99)))
 	for _, a := range attacks {
 		r, err := s.attack(ctx, a)
-		for try := 1; try < tries && err == nil && r.slow() && ctx.Err() == nil; try++ {
-			r, err = s.attack(ctx, a)
-		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.name, err)
 		}
@@ -159,11 +153,6 @@ func (r *result) kept() string {
 		return fmt.Sprintf("it keeps %d open files", a.FDs-b.FDs)
 	}
 	return ""
-}
-
-// slow reports whether the latency is all that was not within its budget.
-func (r *result) slow() bool {
-	return r.unknown != "" && len(r.broken) == 0 || len(r.broken) == 1 && strings.HasPrefix(r.broken[0], "p")
 }
 
 // judge finds the budgets that were broken.

@@ -59,9 +59,6 @@ const (
 	OwnNetworks      // processes in networks of their own
 )
 
-// Anything in May allows every reason.
-const Anything = "*"
-
 // Expect is the expected effect of a fault, from its start until its effects have
 // ended.
 type Expect struct {
