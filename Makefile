@@ -126,7 +126,7 @@ kube: ## the chart in a real Kubernetes, which is built first: 10 to 20 minutes
 	$(BIN)/kube/kubetest --root . $(ARGS)
 
 compose: image ## deploy/compose.yaml in Docker: faults, and an upgrade: 4 minutes
-	chaos/real/compose/test.sh
+	deploy/compose-test.sh
 
 release: ## DO=snapshot, test, evidence, ready, notes or push: docs/RELEASING.md
 	@deploy/release/release.sh $(DO)

@@ -60,7 +60,7 @@ func (r *report) skip(name, why string) {
 
 // end prints the totals and returns an error if anything failed.
 func (r *report) end() error {
-	fmt.Fprintf(r.out, "\nkube-test: %d passed, %d failed, %d not run, in %s\n", r.passed, len(r.failed),
+	fmt.Fprintf(r.out, "\nkube: %d passed, %d failed, %d not run, in %s\n", r.passed, len(r.failed),
 		len(r.skipped), time.Since(r.started).Round(time.Second))
 	if len(r.failed) > 0 {
 		return fmt.Errorf("failed: %s", strings.Join(r.failed, "; "))

@@ -77,7 +77,7 @@ if [[ -d $WORK/out/v3 && -d $WORK/out/v4 ]]; then
 	((ok)) && pass "both versions of Helm render the same" || bad "both versions of Helm render the same"
 fi
 
-printf '\nchart-test, %d s\n' $((SECONDS - began))
+printf '\nchart, %d s\n' $((SECONDS - began))
 printf '%s\n' "${summary[@]}"
 if [[ ${summary[*]} != *passed* ]]; then
 	echo "nothing was checked: check that Go is installed and the Go module proxy reachable"

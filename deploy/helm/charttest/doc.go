@@ -3,6 +3,5 @@
 // server does, checks pods against the Pod Security level "restricted", and loads the
 // settings that the chart writes with the node's own configuration package.
 //
-// It is a module of its own, so that the product does not need its libraries. Checks
-// with Helm and other programs are in `make chart`.
+// Checks with Helm and other programs are in `make chart`.
 package charttest

@@ -2,7 +2,6 @@
 // nodes: Prometheus' own parser reads each expression, and nodes must expose each
 // series, label and value in it.
 //
-// It is a module of its own, so that the product does not need the parser. With -live
-// it also runs a Prometheus, injects faults, and waits for the alerts; `make
-// monitoring-test` does that.
+// With -live it also runs a Prometheus, injects faults, and waits for the alerts; `make
+// chart` does that.
 package check
