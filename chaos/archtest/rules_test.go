@@ -10,7 +10,7 @@ import (
 // arguments. node joins them for requests and is held to the same.
 var core = []string{
 	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit", "internal/adopt",
-	"internal/lease/protocol", "internal/lease/history", "internal/lease/catalog", "internal/lease/session", "internal/lease/repair", "internal/operate",
+	"internal/lease/protocol", "internal/lease/records", "internal/lease/history", "internal/lease/catalog", "internal/lease/session", "internal/lease/repair", "internal/operate",
 	"internal/node", "internal/agreement", "internal/worker", "internal/text", "internal/member",
 }
 
@@ -29,7 +29,7 @@ var owned = []struct {
 	why     string
 }{
 	{[]string{"go.etcd.io/etcd/client", "go.etcd.io/etcd/api"}, "internal/lease/etcdstore", "chaos/etcdsim",
-		"only etcdstore knows etcd's API and the keys: I4 rests on its compares, so they are all in one place"},
+		"only etcdstore knows etcd's API: it sends the transactions of records, and I4 rests on their compares"},
 	{[]string{"go.etcd.io/etcd/server"}, "internal/inside", "internal/devetcd chaos/real/etcd",
 		"only inside and devetcd start an etcd in a process of ours: its server is large and has settings of its own"},
 	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",

@@ -88,13 +88,7 @@ func (e *etcd) view() lease.View {
 	return v
 }
 
-func (e *etcd) revision() int64 {
-	v, err := e.mem.Read(context.Background(), 0)
-	if err != nil {
-		panic(err)
-	}
-	return v.Revision
-}
+func (e *etcd) revision() int64 { return e.mem.Revision() }
 
 func (e *etcd) windowOf(sid flake.SID) lease.Window {
 	v, err := e.mem.Read(context.Background(), sid)
@@ -200,9 +194,14 @@ func exchange[T any](e *etcd, p *process, a any, failed T, hear func(T),
 // the node has given the call up, or twice.
 func (e *etcd) register(p *process, r lease.Register,
 	first time.Duration) (send func(time.Duration, func(lease.Event))) {
-	var finish func() (lease.LeaseID, error)
+	var id lease.LeaseID
+	var finish func(context.Context) error
 	arrive(e, first, p, func() lease.Event {
-		finish = e.mem.StartRegister(r.Lease, r.TTL, r.Registration)
+		var err error
+		id, finish, err = e.mem.StartRegister(context.Background(), r.Lease, r.TTL, r.Registration)
+		if err != nil {
+			panic(err)
+		}
 		return nil
 	}, func(lease.Event) {})
 	return func(d time.Duration, done func(lease.Event)) {
@@ -210,9 +209,12 @@ func (e *etcd) register(p *process, r lease.Register,
 			if finish == nil { // the first request was lost
 				return lease.Registered{Err: errLost}
 			}
-			id, err := finish()
+			err := finish(context.Background())
 			e.hint()
-			return lease.Registered{Lease: id, Err: err}
+			if err != nil {
+				return lease.Registered{Err: err}
+			}
+			return lease.Registered{Lease: id}
 		}, done)
 	}
 }

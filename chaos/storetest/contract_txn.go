@@ -12,7 +12,11 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/records"
 )
+
+// keys are those below a space.
+const keys records.Keys = ""
 
 // opCase is an operation ready to be applied.
 type opCase struct {
@@ -77,10 +81,10 @@ var breakages = []breakage{
 	{"another window written", all, none, func(f *fixture, txn *lease.Txn) {
 		w := txn.Window
 		w.Nonce = "another"
-		f.Put(windowKey(txn.SID), lease.Encode(w))
+		f.Put(keys.Window(txn.SID), lease.Encode(w))
 	}},
 	{"the same window written again", all, first, func(f *fixture, txn *lease.Txn) {
-		f.Put(windowKey(txn.SID), txn.Seen.Window.Raw)
+		f.Put(keys.Window(txn.SID), txn.Seen.Window.Raw)
 	}},
 	{"another window at the same revision", all, first, func(f *fixture, txn *lease.Txn) {
 		w := txn.Seen.Window.Value
@@ -88,17 +92,17 @@ var breakages = []breakage{
 		txn.Seen.Window = lease.NewEntry[lease.Window](txn.Seen.Window.Rev, 0, lease.Encode(w))
 	}},
 	{"an unreadable window", all, none, func(f *fixture, txn *lease.Txn) {
-		f.Put(windowKey(txn.SID), "junk")
+		f.Put(keys.Window(txn.SID), "junk")
 	}},
 	{"the window deleted", all, first, func(f *fixture, txn *lease.Txn) {
-		f.Delete(windowKey(txn.SID))
+		f.Delete(keys.Window(txn.SID))
 	}},
 	{"the window deleted before it was read", all, first, func(f *fixture, txn *lease.Txn) {
-		f.Delete(windowKey(txn.SID)) // the ledger still has a line
+		f.Delete(keys.Window(txn.SID)) // the ledger still has a line
 		txn.Seen = f.read(txn.SID).SIDs[txn.SID]
 	}},
 	{"a ledger line", first, none, func(f *fixture, txn *lease.Txn) {
-		f.Put(ledgerKey(txn.SID, 12), lease.Encode(lease.LedgerLine{Term: 12}))
+		f.Put(keys.Ledger(txn.SID, 12), lease.Encode(lease.LedgerLine{Term: 12}))
 	}},
 	{"a ledger line of the next sid", none, none, func(f *fixture, txn *lease.Txn) {
 		f.Put(fmt.Sprintf("ledger/%d99/%020d", txn.SID, 1), lease.Encode(lease.LedgerLine{Term: 1}))
@@ -144,11 +148,11 @@ var breakages = []breakage{
 	{"the era deleted", notRelease, none, func(f *fixture, txn *lease.Txn) { f.Delete("era") }},
 
 	{"a holder on no lease", notRelease, none, func(f *fixture, txn *lease.Txn) {
-		f.Put(holderKey(txn.SID), lease.Encode(lease.Holder{Instance: "another"}))
+		f.Put(keys.Holder(txn.SID), lease.Encode(lease.Holder{Instance: "another"}))
 	}},
 	{"the same holder written again", ops(lease.Reclaim, lease.Extend), ops(lease.Acquire, lease.Rehold),
 		func(f *fixture, txn *lease.Txn) {
-			f.Put(holderKey(txn.SID), txn.Seen.Holder.Raw) // for Extend: off its lease
+			f.Put(keys.Holder(txn.SID), txn.Seen.Holder.Raw) // for Extend: off its lease
 		}},
 	{"another holder at the same revision", ops(lease.Reclaim), none, func(f *fixture, txn *lease.Txn) {
 		txn.Seen.Holder.Raw += " "

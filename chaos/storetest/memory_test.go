@@ -12,14 +12,10 @@ import (
 func newHarness(*testing.T) Harness {
 	m := NewMemory(0xc1)
 	return Harness{
-		Space:  m,
-		Put:    m.Put,
-		Delete: func(key string) { m.Delete(key) },
-		Expire: m.Expire,
-		LateRegister: func(id lease.LeaseID, r lease.Registration) func() error {
-			finish := m.StartRegister(id, 0, r)
-			return func() error { _, err := finish(); return err }
-		},
+		Space:   m,
+		Put:     m.Put,
+		Delete:  func(key string) { m.Delete(key) },
+		Expire:  m.Expire,
 		Compact: func() {},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/records"
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
@@ -63,7 +64,7 @@ func survey(t *testing.T, s *Store, sid flake.SID) (lease.View, []repair.Line) {
 func TestSurvey(t *testing.T) {
 	s := held(t)
 	ctx := timeout(t, time.Minute)
-	if _, err := s.connected.Load().Put(ctx, s.keys.ledger(3, 9), "rubbish"); err != nil {
+	if _, err := s.connected.Load().Put(ctx, s.Keys.Ledger(3, 9), "rubbish"); err != nil {
 		t.Fatal(err)
 	}
 	v, lines := survey(t, s, 3)
@@ -121,18 +122,18 @@ func TestRepairIsGuarded(t *testing.T) {
 		meddle func(s *Store) []clientv3.Op
 	}{
 		{"config", func(s *Store) []clientv3.Op {
-			return []clientv3.Op{clientv3.OpPut(s.keys.config(), lease.Encode(lease.Space{Layout: flake.Fleet, Pool: "q"}))}
+			return []clientv3.Op{clientv3.OpPut(s.Keys.Config(), lease.Encode(lease.Space{Layout: flake.Fleet, Pool: "q"}))}
 		}},
 		{"era", func(s *Store) []clientv3.Op {
-			return []clientv3.Op{clientv3.OpPut(s.keys.era(), lease.Encode(lease.Era{Number: 2}))}
+			return []clientv3.Op{clientv3.OpPut(s.Keys.Era(), lease.Encode(lease.Era{Number: 2}))}
 		}},
-		{"window", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpPut(s.keys.window(3), "rubbish")} }},
-		{"window deleted", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpDelete(s.keys.window(3))} }},
-		{"holder", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpDelete(s.keys.holder(3))} }},
+		{"window", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpPut(s.Keys.Window(3), "rubbish")} }},
+		{"window deleted", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpDelete(s.Keys.Window(3))} }},
+		{"holder", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpDelete(s.Keys.Holder(3))} }},
 		{"holder replaced", func(s *Store) []clientv3.Op {
-			return []clientv3.Op{clientv3.OpPut(s.keys.holder(3), lease.Encode(lease.Holder{Instance: "i2", Node: "n2"}))}
+			return []clientv3.Op{clientv3.OpPut(s.Keys.Holder(3), lease.Encode(lease.Holder{Instance: "i2", Node: "n2"}))}
 		}},
-		{"process came back", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpPut(s.keys.node("gone"), "x")} }},
+		{"process came back", func(s *Store) []clientv3.Op { return []clientv3.Op{clientv3.OpPut(s.Keys.Node("gone"), "x")} }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := held(t)
@@ -204,7 +205,7 @@ func TestRepairOfAMissingRecordIsGuarded(t *testing.T) {
 	s := held(t)
 	ctx := timeout(t, time.Minute)
 	kept, _ := survey(t, s, 3)
-	if _, err := s.connected.Load().Txn(ctx).Then(clientv3.OpDelete(s.keys.window(3)), clientv3.OpDelete(s.keys.holder(3))).Commit(); err != nil {
+	if _, err := s.connected.Load().Txn(ctx).Then(clientv3.OpDelete(s.Keys.Window(3)), clientv3.OpDelete(s.Keys.Holder(3))).Commit(); err != nil {
 		t.Fatal(err)
 	}
 	v, lines := survey(t, s, 3)
@@ -212,7 +213,7 @@ func TestRepairOfAMissingRecordIsGuarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.connected.Load().Put(ctx, s.keys.window(3), kept.SIDs[3].Window.Raw); err != nil {
+	if _, err := s.connected.Load().Put(ctx, s.Keys.Window(3), kept.SIDs[3].Window.Raw); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Repair(ctx, r.Write); !errors.Is(err, repair.ErrChanged) {
@@ -299,7 +300,8 @@ func TestRole(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		s := &Store{keys: root.keys, Timeout: callTimeout}
+		s := &Store{Timeout: callTimeout}
+		s.Space = records.Space{Keys: root.Keys, DB: s}
 		s.connected.Store(client)
 		return s.Role(ctx)
 	}
@@ -312,7 +314,7 @@ func TestRole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	prefix := string(root.keys)
+	prefix := string(root.Keys)
 	must(root.connected.Load().RoleAdd(ctx, "root"))
 	must(root.connected.Load().RoleAdd(ctx, "nodes"))
 	must(root.connected.Load().RoleGrantPermission(ctx, "nodes", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite)))

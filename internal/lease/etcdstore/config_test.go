@@ -8,10 +8,7 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-
-	"github.com/flakelease/allocator/flake"
 )
 
 func TestNames(t *testing.T) {
@@ -27,49 +24,6 @@ func TestNames(t *testing.T) {
 		}
 		if _, err := New(nil, "ok", name); !errors.Is(err, ErrName) {
 			t.Errorf("space %q: got %v, want ErrName", name, err)
-		}
-	}
-}
-
-// Keys are a format: a change strands every record in every etcd.
-func TestKeys(t *testing.T) {
-	k, err := newKeys("allocator", "default")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct{ got, want string }{
-		{k.config(), "/allocator/default/config"},
-		{k.era(), "/allocator/default/era"},
-		{k.node("i-1"), "/allocator/default/node/i-1"},
-		{k.holder(7), "/allocator/default/holder/7"},
-		{k.window(1023), "/allocator/default/window/1023"},
-		{k.ledger(0, 12), "/allocator/default/ledger/0/00000000000000000012"},
-	} {
-		if tc.got != tc.want {
-			t.Errorf("got %s, want %s", tc.got, tc.want)
-		}
-	}
-	first, end := k.watched()
-	for key, want := range map[string]bool{
-		k.config(): true, k.era(): true, k.holder(0): true, k.holder(4194303): true,
-		k.node("x"): true, k.window(0): false, k.ledger(0, 1): true,
-		strings.Replace(k.holder(1), "default", "other", 1): false,
-	} {
-		if got := first <= key && key < end; got != want {
-			t.Errorf("%s watched: got %v, want %v", key, got, want)
-		}
-	}
-	if n := clientv3.GetPrefixRangeEnd(k.ledgerOf(1)); k.ledger(10, 1) < n && k.ledger(10, 1) >= k.ledgerOf(1) {
-		t.Error("the ledger of sid 1 takes in that of sid 10")
-	}
-	for _, s := range []string{"", "01", "+1", "-1", "1 ", "4194304", "0x1", "1_0"} {
-		if sid, ok := parseSID(s); ok {
-			t.Errorf("sid %q was read as %d", s, sid)
-		}
-	}
-	for _, sid := range []flake.SID{0, 9, 31, 1023, 4194303} {
-		if got, ok := parseSID(sidName(sid)); !ok || got != sid {
-			t.Errorf("sid %d came back as %d, %v", sid, got, ok)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 
 func TestContract(t *testing.T) {
 	storetest.Contract(t, func(t *testing.T) storetest.Harness {
-		s, ctx := open(t, shared), timeout(t, time.Minute)
+		s, ctx := open(t, shared), timeout(t, 5*time.Minute)
 		check := func(err error) {
 			if err != nil {
 				t.Helper()
@@ -68,21 +68,16 @@ func TestContract(t *testing.T) {
 		return storetest.Harness{
 			Space: s,
 			Put: func(key, raw string) {
-				_, err := s.connected.Load().Put(ctx, string(s.keys)+key, raw)
+				_, err := s.connected.Load().Put(ctx, string(s.Keys)+key, raw)
 				check(err)
 			},
 			Delete: func(key string) {
-				_, err := s.connected.Load().Delete(ctx, string(s.keys)+key)
+				_, err := s.connected.Load().Delete(ctx, string(s.Keys)+key)
 				check(err)
 			},
 			Expire: func(id lease.LeaseID) {
 				_, err := s.connected.Load().Revoke(ctx, clientv3.LeaseID(id))
 				check(err)
-			},
-			LateRegister: func(id lease.LeaseID, r lease.Registration) func() error {
-				put, err := s.readNode(ctx, id, r)
-				check(err)
-				return func() error { return leaseError("register", id, put(ctx)) }
 			},
 			Compact: func() {
 				_, rev, err := s.Ping(ctx)

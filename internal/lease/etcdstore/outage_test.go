@@ -193,7 +193,7 @@ func TestLeaseExpires(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed := s.connected.Load().Watch(ctx, s.keys.node("a"))
+	changed := s.connected.Load().Watch(ctx, s.Keys.Node("a"))
 	if r := <-changed; len(r.Events) != 1 || r.Events[0].Type != clientv3.EventTypeDelete {
 		t.Errorf("got %+v, want the registration deleted", r)
 	}

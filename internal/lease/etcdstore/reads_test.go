@@ -95,7 +95,7 @@ func TestHolderReadsWhatItNeeds(t *testing.T) {
 	const kept = lease.LedgerKept
 	for term := range int64(3 * kept) {
 		line := lease.LedgerLine{Term: term, Instance: "i", Node: fmt.Sprint("n", term), Era: 1, Since: clock.Millis(100 * term)}
-		if _, err := s.connected.Load().Put(ctx, s.keys.ledger(3, term), lease.Encode(line)); err != nil {
+		if _, err := s.connected.Load().Put(ctx, s.Keys.Ledger(3, term), lease.Encode(line)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -56,7 +56,7 @@ func (s *Store) watchUntilBroken(ctx context.Context, progress time.Duration, re
 	if err != nil {
 		return
 	}
-	first, end := s.keys.watched()
+	first, end := s.Keys.Watched()
 	create := &etcdserverpb.WatchRequest_CreateRequest{
 		CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte(first), RangeEnd: []byte(end)},
 	}
@@ -78,7 +78,7 @@ func (s *Store) watchUntilBroken(ctx context.Context, progress time.Duration, re
 		}
 		seen := lease.Watched{Revision: r.Header.Revision}
 		for _, ev := range r.Events {
-			if c, ok := s.change(ev); ok {
+			if c, ok := s.Keys.Change(kvOf(ev.Kv), ev.Type == mvccpb.PUT); ok {
 				seen.Changes = append(seen.Changes, c)
 			}
 		}
@@ -102,30 +102,4 @@ func askProgress(ctx context.Context, stream etcdserverpb.Watch_WatchClient, eve
 			return // Recv has the reason.
 		}
 	}
-}
-
-// change returns what an event is about, and whether that is for the caller. A ledger
-// line is not: it comes with a holder.
-func (s *Store) change(ev *mvccpb.Event) (c lease.Change, ok bool) {
-	key, put := string(ev.Kv.Key), ev.Type == mvccpb.PUT
-	c.Revision = ev.Kv.ModRevision
-	if sid, ok := sidUnder(key, s.keys.holders()); ok {
-		if c.Key, c.SID = lease.ChangedHolder, sid; put {
-			c.Holder = entry[lease.Holder](ev.Kv)
-		}
-		return c, true
-	}
-	if key == s.keys.mark() {
-		if c.Key = lease.ChangedMark; put {
-			c.Mark = entry[lease.Mark](ev.Kv)
-		}
-		return c, true
-	}
-	if name, ok := cutNonEmpty(key, s.keys.nodes()); ok {
-		if c.Key, c.Instance = lease.ChangedNode, lease.Instance(name); put {
-			c.Node = lease.NewRegistration(c.Instance, c.Revision, string(ev.Kv.Value))
-		}
-		return c, true
-	}
-	return c, key == s.keys.config() || key == s.keys.era() || key == s.keys.accepted()
 }

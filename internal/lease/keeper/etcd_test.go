@@ -63,6 +63,7 @@ func TestEveryCallFailsOnEtcd(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
+						store.Timeout = time.Minute // etcd on a busy machine is slow
 						if _, _, err := store.Init(ctx, lease.Space{
 							Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: space}, 0); err != nil {
 							t.Fatal(err)

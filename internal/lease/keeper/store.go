@@ -9,7 +9,7 @@ import (
 )
 
 // Store is what the keeper asks of the store that holds a space. Package
-// etcdstore is the real one, package storetest has one in memory, and the
+// etcdstore is the real one, package storetest carries out the same transactions in memory, and the
 // contract test in storetest says what both must do.
 //
 // After lease.ErrLeaseGone and lease.ErrTxn nothing was written. Any other error

@@ -14,7 +14,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/lease/records"
 )
 
 // InitCommand returns "allocator init".
@@ -116,7 +116,7 @@ change, and nodes learn them from etcd.`,
 					"If it never issued an ID, run \"allocator init --fresh\"; else see docs/how-to/restore-etcd.md",
 					c.Space, *until))
 		case errors.As(err, &differs), errors.As(err, &lower), errors.As(err, &others), errors.As(err, &outside),
-			errors.As(err, &unreserved), errors.Is(err, etcdstore.ErrRemains):
+			errors.As(err, &unreserved), errors.Is(err, records.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
 		case errors.Is(err, daemon.ErrClock), errors.Is(err, daemon.ErrAbove):
 			return cli.Exit(cli.ExitUsage, err)
