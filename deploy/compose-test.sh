@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 images=bin/image own=allocator:compose-test other=allocator:compose-test-other project=composetest$$ nodes="allocator-1 allocator-2 allocator-3"
-dir=$(mktemp -d) daemon='' drawing=''
+daemon='' drawing=''
 
 say() { printf '%5d s  %s\n' $SECONDS "$*"; }
 die() { say "FAILED: $*"; exit 1; }
@@ -29,6 +29,10 @@ for tool in docker ${compose%% *}; do
 done
 if ! docker version >/dev/null 2>&1; then
 	[[ $(id -u) == 0 ]] || skip "no Docker daemon answers, and only root can start one"
+	own_daemon=yes
+fi
+dir=$(mktemp -d)
+if [[ -n ${own_daemon:-} ]]; then
 	export DOCKER_HOST=unix://$dir/docker.sock
 	unshare --net --mount -- sh -c 'ip link set lo up && exec dockerd "$@"' dockerd --host "$DOCKER_HOST" \
 		--data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/dockerd.pid" >"$dir/dockerd.log" 2>&1 &
@@ -50,6 +54,7 @@ clean_up() {
 trap clean_up EXIT
 for ((try = 0; try < 240; try++)); do
 	docker version >/dev/null 2>&1 && break
+	[[ -z $daemon ]] || kill -0 "$daemon" 2>/dev/null || try=240 # it has ended
 	sleep 0.25
 done
 ((try < 240)) || skip "no Docker daemon answers, and none can be started here: $(tail -n 1 "$dir/dockerd.log")"
