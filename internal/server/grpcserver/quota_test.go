@@ -240,7 +240,11 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			for stream := range uint32(20) {
 				_, _ = c.Write(frame(3, 0, 2*stream+1, []byte{0, 0, 0, 8}))
 			}
-			until("resets", func() bool { held, _ := b.quota.Held(); return held <= idle+64<<10 })
+			until("resets", func() bool {
+				runtime.GC() // The transport forgets an answer for a stream that has just been reset; see codec.
+				held, _ := b.quota.Held()
+				return held <= idle+64<<10
+			})
 			began := headers.Load()
 			_, _ = c.Write(calls(path, 21, m)[20*len(calls(path, 1, m)):])
 			until("one more", func() bool { return headers.Load() > began })
