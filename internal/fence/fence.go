@@ -224,8 +224,8 @@ func (t *Table) readColumns(ctx context.Context) error {
 			return setup("column %s of %s may be null, and no reader would get such a row: "+
 				"ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", name, t, t.ident(""), pgx.Identifier{name}.Sanitize())
 		case makes == "random":
-			return setup("column %s of %s has random UUIDs by default, which no reader of the view would get: let programs "+
-				"draw IDs, and ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT", name, t, t.ident(""),
+			return setup("column %s of %s has random UUIDs by default, which no reader of the view would get: let "+
+				"programs draw IDs, and ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT", name, t, t.ident(""),
 				pgx.Identifier{name}.Sanitize())
 		case makes != "":
 			return setup("column %s of %s has numbers of a sequence, and the fence would refuse all of them: "+

@@ -151,8 +151,9 @@ func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err erro
 		end := t.readableSQL()
 		return tx.QueryRow(ctx, `SELECT CASE WHEN s.last_value < up.value THEN setval($2::regclass, up.value)
 			ELSE s.last_value END, greatest(s.last_value, up.value) = `+end+`, s.last_value < `+end+`, `+serverSQL+`
-			FROM `+t.ident(floorSuffix)+` s, `+t.ident(fenceSuffix)+` f, LATERAL (SELECT greatest($1, `+end+`)) up(value)`,
-			value, t.ident(floorSuffix)).Scan(&f.value, &f.Readable, &low, &f.server)
+			FROM `+t.ident(floorSuffix)+` s, `+t.ident(fenceSuffix)+` f,
+			LATERAL (SELECT greatest($1, `+end+`)) up(value)`, value, t.ident(floorSuffix)).
+			Scan(&f.value, &f.Readable, &low, &f.server)
 	})
 	if err == nil && low {
 		err = fmt.Errorf("%w of %s until now: rows that came meanwhile can be missed by readers, who have to read "+

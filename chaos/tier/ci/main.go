@@ -98,7 +98,8 @@ func (c *ci) test(ctx context.Context, race bool, patterns []string) int {
 		err = c.exceeded(tier.Names[0], time.Since(began))
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(c.out, "failed after %s, and %s of processor time: %v\n", seconds(time.Since(began)), used(), err)
+		_, _ = fmt.Fprintf(c.out, "failed after %s, and %s of processor time: %v\n",
+			seconds(time.Since(began)), used(), err)
 		return 1
 	}
 	_, _ = fmt.Fprintf(c.out, "passed in %s, and %s of processor time\n", seconds(time.Since(began)), used())

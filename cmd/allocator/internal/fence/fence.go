@@ -242,7 +242,8 @@ What it sees of other roles' transactions needs membership in pg_read_all_stats.
 		}
 		defer done()
 		bad := false
-		var broken error // of tables whose status cannot be read: the others are shown all the same
+		// A table whose status cannot be read hides no other table.
+		var broken error
 		for _, t := range tables {
 			s, err := t.Status(ctx)
 			if err != nil {
