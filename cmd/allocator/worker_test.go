@@ -560,7 +560,7 @@ func TestWorkerServe(t *testing.T) {
 func TestWorkersOutliveANode(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
-	const interval = 15 * time.Second
+	const interval = 30 * time.Second
 	workers := []string{"--worker.sid-range", "16-31", "--worker.window", interval.String()}
 	one, two := d.serve("one", workers...), d.serve("two", workers...)
 	d.eventually(cli.ExitOK, []string{"get", "--addr", two.grpc}, `^[0-9A-Z]{13}$`)
