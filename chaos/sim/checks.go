@@ -122,7 +122,8 @@ func (p *process) checkMajority(r agreement.Reading) {
 	if n == 1 && p.judge.machine.Verdict().Confirmed() {
 		p.checkAlone()
 	}
-	if sound < n-quorum+1 || p.checked.findableSince < 0 {
+	// Peers whose clocks never fail have a wrong time too, if they started under a wrong time source.
+	if sound < n-quorum+1 || p.checked.findableSince < 0 || p.sim.late != nil {
 		p.checked.findableSince = p.sim.now
 	}
 	// Within 250 ms the finding is made, and 1 s later it is made again, with up to another

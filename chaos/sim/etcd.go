@@ -302,6 +302,11 @@ func (e *etcd) commit(p *process, t lease.Txn) (bool, lease.View, error) {
 	} else {
 		sim.points.op(t, old)
 		e.notPoisoned(p, t)
+		by := t.Window.Wall - sim.trueMillis()
+		if t.Op != lease.Release && sim.late[p.name] && by > millis(10*time.Minute) {
+			sim.violate("poison", "%s started under a wrong time source, and wrote sid %d with a clock %v ahead",
+				p.name, t.SID, by.Duration())
+		}
 		if !sim.plan.sids().Has(t.SID) {
 			sim.violate("part", "%s wrote sid %d, and nodes have %v", p.name, t.SID, sim.plan.sids())
 		}

@@ -44,6 +44,8 @@ const (
 	MostWithoutGossip // a majority confirmed a clock, and at least half of the hosts have no gossip
 	// A process started while the wall clocks of all hosts were further ahead than is followed.
 	StartedUnderWrongSource
+	// So many did that the others were no majority any more.
+	OutnumberedUnderWrongSource
 	StartedBesidePoison // all processes started beside the record of a clock that was a year ahead
 
 	WorkerAcquired        // a generator of another system got a number
@@ -106,6 +108,7 @@ var pointNames = [numPoints]string{
 	"issued outside", "two of one name", "refused to start",
 	"kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range",
 	"held in part", "false peer answered", "most without gossip", "started under wrong source",
+	"outnumbered under wrong source",
 	"started beside poison",
 	"worker acquired", "worker extended", "worker adopted", "worker reheld", "worker released", "worker lost",
 	"worker outside",
@@ -156,7 +159,8 @@ func (p Point) of(m Mode) bool {
 		return m != Unclocked
 	case MarkRestedOnClock:
 		return false // Few seeds do.
-	case FalsePeerAnswered, MostWithoutGossip, StartedUnderWrongSource, StartedBesidePoison, ClockSkew,
+	case FalsePeerAnswered, MostWithoutGossip, StartedUnderWrongSource,
+		OutnumberedUnderWrongSource, StartedBesidePoison, ClockSkew,
 		ClockUnverified, RefutedStep, Shut, Reopened, Unopposed, GraceOver, GaveUp, PoisonGuard, Discontinuous,
 		LaterRevisionReported, HeldAgainstTruth, WrongAndFound, RefusedToStart:
 		return m == Everything
@@ -171,7 +175,7 @@ func (p Point) of(m Mode) bool {
 // Rare reports that only long runs can be expected to reach the point.
 func (p Point) Rare() bool {
 	switch p {
-	case MarkRefused, MarkWorkerAfterRestore,
+	case MarkRefused, MarkWorkerAfterRestore, OutnumberedUnderWrongSource,
 		Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause,
 		RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
 		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly, Reserved, Unreserved, IssuedOutside,

@@ -105,6 +105,7 @@ type simulation struct {
 	generators []*generator
 	runs       map[lease.Instance]*workerRun // It has the runs of all generators, and is never iterated.
 	written    []lease.Window                // records of workers
+	late       map[string]bool               // processes that started under a wrong time source, beside others
 
 	before, after history.History // up to a repair by an operator, and from it on
 	outside       int             // blocks issued between tampering and repair, when nothing is promised

@@ -10,9 +10,10 @@ import (
 )
 
 // wrongSource sets the wall clocks of all hosts further ahead than is followed, as a time
-// source that is wrong does, and restarts one process meanwhile. The fleet served before, so
-// it goes on serving: what has just started knows no other time, and is no evidence of it.
-// Once the clocks are right everybody serves. It draws from numbers of its own.
+// source that is wrong does, and restarts some processes meanwhile. The others go on serving as
+// long as they may: what has just started knows no other time, and is no evidence of it, and
+// it writes no ceiling with that time. Then the clocks are set right, at one moment or one after
+// the other, and everybody serves. It draws from numbers of its own.
 //
 // Processes whose clock was ever wrong are restarted before: one that was ahead and set back
 // follows its clock ahead again. What wrong clocks have written stays, and shows nobody the time.
@@ -39,8 +40,7 @@ func (sim *simulation) wrongSource(r *rand.Rand) {
 			serving = append(serving, h.process)
 		}
 	}
-	// Of fewer nobody would be confirmed when one is away, and a strict node then refuses.
-	if len(serving) < 2 || sim.plan.strict && len(serving)-1 < n/2+1 {
+	if len(serving) < 2 {
 		return
 	}
 	step := 11*time.Minute + time.Duration(r.Int64N(int64(24*time.Hour)))
@@ -51,31 +51,63 @@ func (sim *simulation) wrongSource(r *rand.Rand) {
 		h.sets++
 	}
 	sim.run(15 * time.Second)
-	i := r.IntN(len(serving))
-	restarted, others := serving[i].host, append(serving[:i:i], serving[i+1:]...)
-	restarted.process.die("is restarted under a wrong time source")
-	sim.start(restarted)
-	sim.points.hit(StartedUnderWrongSource)
-	for range 20 {
-		sim.run(5 * time.Second)
-		for _, p := range others {
-			if why := sim.unable(p); why != nil {
-				sim.violate("liveness", "%s served under a wrong time source until %s was restarted: %v; %s",
-					p.name, restarted.node, why, sim.state(p))
-				return
+	r.Shuffle(len(serving), func(i, k int) { serving[i], serving[k] = serving[k], serving[i] })
+	some := 1 + r.IntN(2)*r.IntN(len(serving)-1)
+	others, restarted := serving[some:], []*process(nil)
+	sim.late = map[string]bool{}
+	for _, p := range serving[:some] {
+		p.die("is restarted under a wrong time source")
+		sim.start(p.host)
+		restarted = append(restarted, p.host.process)
+		sim.late[p.host.process.name] = true
+		sim.points.hit(StartedUnderWrongSource)
+		sim.run(time.Duration(r.Int64N(int64(10 * time.Second))))
+	}
+	majority := n-some >= n/2+1
+	serve := func(for5s int) {
+		for range for5s {
+			sim.run(5 * time.Second)
+			for _, p := range others {
+				if why := sim.unable(p); why != nil && (majority || !sim.plan.strict) && len(sim.violations) == 0 {
+					sim.violate("liveness", "%s served under a wrong time source until %d of %d were restarted: %v; %s",
+						p.name, some, n, why, sim.state(p))
+				}
 			}
 		}
 	}
-	for _, h := range sim.hosts {
-		sim.fixClock(h)
+	serve(20)
+	if !majority {
+		sim.points.hit(OutnumberedUnderWrongSource)
+		serve(8) // A strict node has refused for long enough by then to give its sid back.
 	}
+	sim.repairSource(r, others, serve)
 	sim.run(sim.settling())
-	for _, p := range append(others, restarted.process) {
+	sim.late = nil
+	for _, p := range append(others, restarted...) {
+		p = p.host.process
 		why := sim.unable(p)
 		if why != nil && !sim.excused(p, why) || p.judge.machine.Verdict().Phase == clock.Shut {
 			sim.violate("liveness", "%s does not serve after its time source was set right: %v; %s",
 				p.name, why, sim.state(p))
 		}
+	}
+}
+
+// repairSource sets all wall clocks right: at one moment, or one after the other within a minute, and
+// then serve is called. When all are right at one moment, the processes that were not restarted may be
+// stopped before the others have followed.
+func (sim *simulation) repairSource(r *rand.Rand, old []*process, serve func(for5s int)) {
+	spread := []time.Duration{1, 1, 3 * time.Second, time.Minute}[r.IntN(4)]
+	for _, h := range sim.hosts {
+		sim.in(time.Duration(r.Int64N(int64(spread))), func() { sim.fixClock(h) })
+	}
+	if spread > 1 || r.IntN(2) == 0 {
+		serve(int(spread/(5*time.Second)) + 1)
+		return
+	}
+	sim.run(2*sim.plan.tickEvery + time.Duration(r.Int64N(int64(300*time.Millisecond))))
+	for _, p := range old {
+		p.host.stop()
 	}
 }
 

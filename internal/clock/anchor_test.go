@@ -166,8 +166,8 @@ func TestStepMatrix(t *testing.T) {
 	}
 }
 
-// TestUndecided: from the tick that sees a step on it is undecided which side of it is right: until a
-// vote decides, or for 12 s without one.
+// TestUndecided: a step is undecided from the tick that sees it until a vote decides, or for 12 s
+// without a vote.
 func TestUndecided(t *testing.T) {
 	for _, tc := range []struct {
 		name string
