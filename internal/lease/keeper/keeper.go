@@ -322,13 +322,14 @@ func (k *Keeper) publish() {
 // lasts: the numbers in it may change each second. An outage has lines of its own.
 func (k *Keeper) logProblem(now clock.Reading) {
 	s := k.Status()
-	if s.Problem == "" || k.outage.failed > 0 {
-		return
-	}
 	kind := text.Kind(s.Problem)
-	if kind == k.problem && now.Mono.Sub(k.problemAt) < time.Minute {
+	away := k.outage.failed > 0
+	if s.Problem == "" || kind == k.problem && now.Mono.Sub(k.problemAt) < time.Minute && !away {
 		return
 	}
 	k.problem, k.problemAt = kind, now.Mono
+	if away {
+		return // The problem stays until the next list, after the outage.
+	}
 	k.cfg.Logger.Warn("lease problem", "phase", s.Phase.String(), "problem", s.Problem)
 }
