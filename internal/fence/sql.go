@@ -142,7 +142,7 @@ func (t *Table) SQL(ctx context.Context, role string) ([]string, error) {
 // have clocks of their own.
 const maxFuture = 24 * time.Hour
 
-// unseen says which rows no reader gets for days or for ever: their IDs have a time ahead of now, as most
+// unseen says which rows no reader gets for days or forever: their IDs have a time ahead of now, as most
 // UUIDs of version 4 do. It is empty if there are none, or if this role may not read the table. It reads
 // one row, and knows no times of integer IDs.
 func (t *Table) unseen(ctx context.Context) (string, error) {
