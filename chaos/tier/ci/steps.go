@@ -61,8 +61,8 @@ var limits = map[string]struct{ each, all time.Duration }{
 var lint = []string{"format", "vet", "static", "commits"}
 
 // unraced are packages that make check tests without the race detector. Most run in one goroutine, where it
-// finds nothing and costs tenfold; cmd/allocator starts processes that are built without it. make nightly
-// tests them with it, too.
+// finds nothing and costs tenfold; cmd/allocator starts processes that are built without it. A step of make
+// nightly tests parts of chaos/agreement and internal/lease/protocol with it.
 var unraced = []string{
 	"./chaos/agreement", "./chaos/archtest", "./chaos/build", "./chaos/planted", "./chaos/play/player", "./chaos/sim",
 	"./internal/lease/protocol", "./cmd/allocator",
@@ -129,7 +129,8 @@ $redocly lint --max-problems 0 --format summary api/openapi.yaml 2>&1 | tee bin/
 go -C chaos/real build -o "$PWD/bin/chaos" .
 rm -rf bin/chaos-ci
 code=0; bin/chaos run --for 60s --dir bin/chaos-ci || code=$?
-[ $code != 3 ] || echo "no verdict: the run shows nothing, so it does not pass. The report says what was unknown"
+# A machine that stalled is no defect: the step is listed as one that did not run. At night the soak fails.
+[ $code != 3 ] || { echo "no verdict: the run shows nothing, and its report says what was unknown"; exit 77; }
 exit $code`)},
 		{name: "abuse", timed: true, run: script(`
 go -C chaos/real build -o "$PWD/bin/abuse" ./abuse && bin/abuse --short --for 4s`)},

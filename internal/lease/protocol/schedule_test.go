@@ -208,7 +208,7 @@ func schedules(t *testing.T) uint64 {
 	if *seeds != 0 {
 		return uint64(*seeds)
 	}
-	return uint64(tier.Of(t, "random schedules", 60, 300, 3000))
+	return uint64(tier.Of(t, "random schedules", 30, 300, 3000))
 }
 
 // TestRandomSchedules runs seeded schedules: any call may fail in any way, leases
