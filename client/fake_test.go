@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/node"
@@ -220,16 +219,6 @@ func (w *callLog) call(do func() (client.Block, error)) error {
 	w.given = append(w.given, given{began, ended, b})
 	w.mu.Unlock()
 	return nil
-}
-
-// served waits until n calls have returned.
-func (w *callLog) served(t testing.TB, n int) {
-	t.Helper()
-	wait.Until(t, fmt.Sprintf("%d calls are served", n), func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return len(w.given) >= n
-	})
 }
 
 // check returns an error if an ID was returned twice (I1), or if a call that began

@@ -45,22 +45,6 @@ func root(t *testing.T) string {
 // harness's, and the adapters for other libraries.
 var ruled = []string{".", "chaos/real", "worker/legacy"}
 
-// everyModule returns the directories of all modules.
-func everyModule(t *testing.T) (dirs []string) {
-	t.Helper()
-	out, err := exec.Command("git", "-C", root(t), "ls-files", "*go.mod").Output()
-	if err != nil {
-		t.Skipf("not run: git ls-files: %v", err)
-	}
-	for _, name := range strings.Fields(string(out)) {
-		dirs = append(dirs, filepath.Dir(name))
-	}
-	if len(dirs) < 5 {
-		t.Fatalf("found modules %q", dirs)
-	}
-	return dirs
-}
-
 // listModules returns the packages of the modules that have rules.
 func listModules(t *testing.T) graph {
 	t.Helper()

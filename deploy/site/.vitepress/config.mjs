@@ -43,7 +43,7 @@ function markdown(md) {
 // searched is what the search finds a page by. Decisions are found in their list, so that pages that say how to do
 // a thing are above those that say why it is so.
 function searched(text, env, md) {
-  return /^docs\/decisions\/\d/.test(env.relativePath) ? '' : md.render(text, env)
+  return /^docs\/decisions\/(?!README|index|libraries)/.test(env.relativePath) ? '' : md.render(text, env)
 }
 
 // policy adds the Content-Security-Policy: files of this site, and its scripts within the page.
