@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	ossignal "os/signal"
@@ -274,6 +275,13 @@ func TestRestoreAsRoot(t *testing.T) {
 		if err != nil || !seen[path] {
 			t.Errorf("%s is not there, %v", path, err)
 		}
+	}
+	// A snapshot that root saves elsewhere stays root's: it has every record.
+	other := t.TempDir()
+	err = errors.Join(os.Lchown(other, user, group),
+		meet.Replace(filepath.Join(other, "snapshot"), func(io.Writer) error { return nil }))
+	if got := owner(filepath.Join(other, "snapshot")); err != nil || got != [2]uint32{} {
+		t.Errorf("a snapshot of root belongs to %v, %v", got, err)
 	}
 	err = errors.Join(os.Symlink(outside, filepath.Join(d.restored(), "link")), meet.Own(string(d), "restored"))
 	if got := owner(outside); err != nil || got != [2]uint32{} {

@@ -170,7 +170,7 @@ func (d Dir) Restore(r Restored) error {
 		_ = os.RemoveAll(d.restored())
 		return fmt.Errorf("%w: %s: %w", ErrSnapshot, r.File, err)
 	}
-	return meet.WriteJSON(d.restoredMarker(), member.Data{
+	err = meet.WriteJSON(d.restoredMarker(), member.Data{
 		Host:     r.Host,
 		Peer:     r.Peer,
 		Version:  etcdstore.ServerVersion(),
@@ -178,6 +178,10 @@ func (d Dir) Restore(r Restored) error {
 		Token:    r.Token,
 		Restored: true,
 	})
+	if err != nil {
+		return err
+	}
+	return meet.Own(string(d), filepath.Base(d.restoredMarker())) // The lock keeps the node from it until then.
 }
 
 // prepared reports whether a restore waits to be taken over.

@@ -144,8 +144,7 @@ func WriteJSON(path string, v any) error {
 	})
 }
 
-// Replace writes a file of which a crash leaves the old or the new content. Written by root, it belongs
-// to the owner of its directory.
+// Replace writes a file of which a crash leaves the old or the new content.
 func Replace(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
@@ -155,9 +154,6 @@ func Replace(path string, write func(io.Writer) error) error {
 	err = write(f)
 	if err == nil {
 		err = f.Sync()
-	}
-	if err == nil {
-		err = Own(filepath.Dir(path), filepath.Base(f.Name()))
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
