@@ -15,7 +15,6 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/loopback"
-	"github.com/flakelease/allocator/internal/status"
 )
 
 // serveAt serves env at an address; "": a free one. stop ends it at once.
@@ -137,21 +136,13 @@ func TestEventsGoOn(t *testing.T) {
 	}
 }
 
-func TestTopOnce(t *testing.T) {
-	env := servertest.New(t)
-	addr, _ := serveAt(t, env, "")
-	env.Observe()
-	code, out, errs := allocator("top", "--once", "--format", "json", "--addr", addr)
-	var v struct {
-		status.Cluster
-		Events []struct{ Kind string }
-	}
-	if err := json.Unmarshal([]byte(out), &v); err != nil || code != cli.ExitOK || errs != "" || v.Self.Name != "node-a" || v.Summary.Text == "" || len(v.Events) != 3 {
-		t.Errorf("%d, %q, %q, %v", code, out, errs, err)
-	}
-	for _, args := range [][]string{{"top"}, {"top", "--format", "json"}} {
-		if code, _, errs := allocator(append(args, "--addr", addr)...); code != cli.ExitUsage || !strings.Contains(errs, "--once") {
-			t.Errorf("%v: %d, %q", args, code, errs)
+// TestTopNeedsATerminal: what is drawn again each second is for people.
+func TestTopNeedsATerminal(t *testing.T) {
+	for args, want := range map[string]string{
+		"top": "no terminal", "status --watch": "no terminal", "top --format json": "is for people",
+	} {
+		if code, _, errs := allocator(strings.Fields(args)...); code != cli.ExitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d, %q", args, code, errs)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func TestGetByTLSAndToken(t *testing.T) {
 func TestTokenInClear(t *testing.T) {
 	regions := filepath.Join(t.TempDir(), "regions.yaml")
 	for _, args := range []string{
-		"get --addr ADDR", "status --addr ADDR", "events --addr ADDR", "top --once --addr ADDR", "watermark --addr ADDR",
+		"get --addr ADDR", "status --addr ADDR", "events --addr ADDR", "watermark --addr ADDR",
 		"parse --addr ADDR 0000000000001", "admin drain --addr ADDR", "admin undrain --addr ADDR", "admin recover --addr ADDR",
 		"doctor --addr ADDR", "doctor --draw 1 --addr ADDR", "doctor --regions " + regions,
 		"bench --addr ADDR", "bench --via stream --addr ADDR", "bench --via http --addr ADDR", "bench --via resp --addr ADDR", "bench --via sdk --addr ADDR",

@@ -22,8 +22,9 @@ import (
 // StatusCommand returns "allocator status".
 func StatusCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the cluster: nodes, clocks, sids and windows",
+		Use:     "status",
+		Aliases: []string{"top"},
+		Short:   "Show the cluster: nodes, clocks, sids and windows",
 		Long: `Status asks one node for the records of the space in etcd, its own state, and the clocks
 of the other nodes. It exits with 1 if the node asked would refuse a request now.
 
@@ -37,18 +38,33 @@ CLOCK OFFSET    its clock minus that of the node asked, ± the error of the meas
                 FALSE: a majority disagrees with it
 
 A sid that is "not released" was held by a process that was killed, is paused, or cannot
-reach etcd. If etcd does not answer, status shows the last list and what gossip reports.`,
-		Example: "  allocator status --addr 10.0.0.5:9000",
+reach etcd. If etcd does not answer, status shows the last list and what gossip reports.
+
+With --watch it shows all of it again each second on a terminal, with IDs a second, requests
+refused a second and the latest events, until it is interrupted. "allocator top" is the same.`,
+		Example: "  allocator status --addr 10.0.0.5:9000\n  allocator status --watch",
 		Args:    cobra.NoArgs,
 	}
 	format := cli.FormatFlag(cmd)
+	again := cmd.Flags().Bool("watch", false, "show it again each second, on a terminal")
 	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		terminal := a.OutTerminal()
+		watch := *again || cmd.CalledAs() == "top"
+		switch {
+		case watch && format.Value == "json":
+			return cli.UsageError("--watch is for people: leave it out with --format json")
+		case watch && terminal == nil:
+			return cli.UsageError("stdout is no terminal: \"allocator status\" prints one view")
+		}
 		nodes, err := connect()
 		if err != nil {
 			return err
 		}
 		defer nodes.Close()
+		if watch {
+			return (&watcher{nodes: nodes}).run(cmd.Context(), terminal)
+		}
 		var c status.Cluster
 		err = nodes.Ask(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			c, err = status.Ask(ctx, conn)
@@ -60,7 +76,7 @@ reach etcd. If etcd does not answer, status shows the last list and what gossip 
 		if format.Value == "json" {
 			err = cli.PrintLine(a.Out, c)
 		} else {
-			err = view{c}.print(a.Out)
+			err = view{c, false}.print(a.Out)
 		}
 		if err == nil && !c.Self.Ready {
 			return cli.ErrInvalid
@@ -71,7 +87,10 @@ reach etcd. If etcd does not answer, status shows the last list and what gossip 
 }
 
 // view is a picture of the cluster as this command prints it.
-type view struct{ status.Cluster }
+type view struct {
+	status.Cluster
+	rates bool // It shows how much nodes issue and refuse, which a second look knows.
+}
 
 // left returns the time until t by the clock of the node asked, in ms; negative: it is past.
 func (v view) left(t int64) int64 { return t - v.Self.Now }
@@ -122,6 +141,9 @@ func (v view) print(w io.Writer) error {
 	if v.Self.SID >= 0 {
 		state += fmt.Sprintf("; sid %d, window left %s", v.Self.SID, text.Seconds(v.Self.Left()))
 	}
+	if total := v.Total(); v.rates {
+		fmt.Fprintf(w, "\n%s a second by all nodes; refused: %s\n", text.Count(int(total.Rate), "ID"), total.Work.Refusals())
+	}
 	_, err = fmt.Fprintf(w, "\n%s: %s; %s issued\n", v.Self.Name, state, text.Count(int(v.Self.Issued), "ID"))
 	if err != nil || v.Self.Clock == nil {
 		return err
@@ -145,7 +167,7 @@ func (v view) printNodes(w io.Writer) {
 	}
 	if len(v.Nodes) > 0 {
 		fmt.Fprintln(w, "\nNODE\tSTATE\tSID\tTERM\tWINDOW LEFT\tLAST HEARD\tCLOCK VERDICT\tCLOCK OFFSET\t"+
-			"GRPC\tHTTP\tVERSION")
+			v.rate("IDS/S\tLEAD\t", nil)+"GRPC\tHTTP\tVERSION")
 	}
 	for _, n := range v.Nodes {
 		sid, term, left := "standby", "-", "-"
@@ -164,10 +186,21 @@ func (v view) printNodes(w io.Writer) {
 			sid += " of " + n.SIDRange
 		}
 		heard, verdict, offset := columns(n.Clock)
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			n.Name, n.What(), sid, term, left, heard, verdict, offset, cli.OrDash(n.GRPC), cli.OrDash(n.HTTP),
-			n.Version)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s%s\t%s\t%s\n",
+			n.Name, n.What(), sid, term, left, heard, verdict, offset, v.rate("-\t-\t", n.Report), cli.OrDash(n.GRPC),
+			cli.OrDash(n.HTTP), n.Version)
 	}
+}
+
+// rate returns the columns of a node's rate, if they are shown; without a report those given.
+func (v view) rate(without string, r *status.Report) string {
+	switch {
+	case !v.rates:
+		return ""
+	case r == nil:
+		return without
+	}
+	return fmt.Sprintf("%d\t%dms\t", r.Rate, r.Lead)
 }
 
 // printWorkers prints the workers that hold sids.

@@ -14,7 +14,7 @@ import (
 func TestWorkersAreListed(t *testing.T) {
 	const now = 1_800_000_000_000
 	var out strings.Builder
-	err := view{status.FromProto(&pb.GetClusterResponse{
+	err := view{Cluster: status.FromProto(&pb.GetClusterResponse{
 		Space: "default", Layout: "scalable", ReadUnixMs: now, PoolSize: 32, PoolSids: "0-31", WorkerSids: "16-31", Era: 1,
 		Nodes: []*pb.Node{{Name: "n1", Sid: -1}},
 		Sids: []*pb.Sid{
