@@ -81,18 +81,14 @@ func TestGetByTLSAndToken(t *testing.T) {
 
 // TestTokenInClear: commands send a token without TLS to this machine alone, unless they are told to.
 func TestTokenInClear(t *testing.T) {
-	regions := filepath.Join(t.TempDir(), "regions.yaml")
 	for _, args := range []string{
 		"get --addr ADDR", "status --addr ADDR", "events --addr ADDR", "watermark --addr ADDR",
 		"parse --addr ADDR 0000000000001", "admin drain --addr ADDR", "admin undrain --addr ADDR", "admin recover --addr ADDR",
-		"doctor --addr ADDR", "doctor --draw 1 --addr ADDR", "doctor --regions " + regions,
+		"doctor --addr ADDR", "doctor --draw 1 --addr ADDR",
 		"bench --addr ADDR", "bench --via stream --addr ADDR", "bench --via http --addr ADDR", "bench --via resp --addr ADDR", "bench --via sdk --addr ADDR",
 		"worker run --wait 1ms --addr ADDR -- true", "agent --listen.resp unix:/nowhere/sock --addr ADDR",
 	} {
 		for _, addr := range []string{"10.0.0.1:9000", "ids.example.com:9000", "127.0.0.1:1,10.0.0.1:9000"} {
-			if err := os.WriteFile(regions, []byte("regions: [{name: a, addr: 'localhost:1'}, {name: b, addr: '"+addr+"'}]"), 0o600); err != nil {
-				t.Fatal(err)
-			}
 			code, _, errs := withEnv([]string{"ALLOCATOR_TOKEN=good"}, strings.Fields(strings.ReplaceAll(args, "ADDR", addr))...)
 			if code != cli.ExitUsage || !strings.Contains(errs, "the token would be sent unencrypted to "+addr[strings.LastIndex(addr, ",")+1:]) {
 				t.Errorf("%s to %s: exit code %d, %s", args, addr, code, errs)

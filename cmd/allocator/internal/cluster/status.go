@@ -142,7 +142,8 @@ func (v view) print(w io.Writer) error {
 		state += fmt.Sprintf("; sid %d, window left %s", v.Self.SID, text.Seconds(v.Self.Left()))
 	}
 	if total := v.Total(); v.rates {
-		fmt.Fprintf(w, "\n%s a second by all nodes; refused: %s\n", text.Count(int(total.Rate), "ID"), total.Work.Refusals())
+		fmt.Fprintf(w, "\n%s a second by all nodes; refused: %s\n", text.Count(int(total.Rate), "ID"),
+			total.Work.Refusals())
 	}
 	_, err = fmt.Fprintf(w, "\n%s: %s; %s issued\n", v.Self.Name, state, text.Count(int(v.Self.Issued), "ID"))
 	if err != nil || v.Self.Clock == nil {

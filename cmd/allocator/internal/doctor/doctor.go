@@ -17,7 +17,6 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/draw"
-	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/regions"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/clock"
@@ -42,31 +41,15 @@ does not answer, it asks the node of these settings, or those of --addr, how muc
 window each node has left.
 
 --draw checks IDs of every node, and of every address of a name. With --addr this needs no
-etcd.
-
---regions only compares the spaces of regions, and needs no etcd. The file is YAML or JSON;
-ca, cert, key, token-file and plaintext-token are as the flags, which stand in for them:
-
-  regions:
-    - name: eu
-      addr: 10.0.0.5:9000,10.0.0.6:9000
-    - name: us
-      addr: 10.1.0.5:9000
-      ca: us-ca.pem`,
+etcd.`,
 		Example: `  allocator doctor --etcd.endpoints http://10.0.0.1:2379,http://10.0.0.2:2379
-  allocator doctor --draw 1000 --addr 10.0.0.5:9000,10.0.0.6:9000
-  allocator doctor --regions regions.yaml`,
+  allocator doctor --draw 1000 --addr 10.0.0.5:9000,10.0.0.6:9000`,
 		Args: cobra.NoArgs,
 	}
 	addrs := cmd.Flags().StringSlice("addr", nil,
 		"gRPC addresses of nodes, comma-separated or given several times, besides those that are registered")
 	expect := cmd.Flags().Int("expect-nodes", 0, "fail unless at least so many nodes answer; 0: cluster.expect")
 	count := cmd.Flags().Int("draw", 0, "IDs to draw from each node; 0 is none")
-	file := cmd.Flags().String("regions", "", "compare the spaces of the regions in this `file`")
-	_ = cmd.MarkFlagFilename("regions", "yaml", "yml", "json")
-	for _, other := range []string{"addr", "expect-nodes", "draw"} {
-		cmd.MarkFlagsMutuallyExclusive("regions", other)
-	}
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
 	files := remote.FileFlags(cmd)
@@ -76,27 +59,6 @@ ca, cert, key, token-file and plaintext-token are as the flags, which stand in f
 		}
 		if *expect < 0 {
 			return cli.UsageError("--expect-nodes is %d: it has to be 0 or more", *expect)
-		}
-		show := func(checks report.Report, reached bool) error {
-			if format.Value == "json" {
-				for _, c := range checks {
-					if err := cli.PrintLine(a.Out, c); err != nil {
-						return err
-					}
-				}
-			} else if err := checks.Print(a.Out); err != nil {
-				return err
-			}
-			switch {
-			case !reached:
-				return cli.Exit(cli.ExitUnavailable, nil)
-			case checks.Failed():
-				return cli.ErrInvalid
-			}
-			return nil
-		}
-		if cmd.Flags().Changed("regions") {
-			return compare(cmd, a, *file, files(), show)
 		}
 		d, err := files().Dialer(a, "--", slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -130,27 +92,24 @@ ca, cert, key, token-file and plaintext-token are as the flags, which stand in f
 			checks = append(checks, draw.Checks(cmd.Context(), given, *count, maxSkew, d)...)
 		}
 		progress.End()
-		return show(checks, reached)
+		if format.Value == "json" {
+			for _, c := range checks {
+				if err := cli.PrintLine(a.Out, c); err != nil {
+					return err
+				}
+			}
+		} else if err := checks.Print(a.Out); err != nil {
+			return err
+		}
+		switch {
+		case !reached:
+			return cli.Exit(cli.ExitUnavailable, nil)
+		case checks.Failed():
+			return cli.ErrInvalid
+		}
+		return nil
 	}
 	return cmd
-}
-
-// compare checks the regions of a file. What that leaves out of how nodes are called is taken from def.
-func compare(
-	cmd *cobra.Command, a *cli.App, file string, def remote.Files, show func(report.Report, bool) error,
-) error {
-	list, err := regions.Read(file)
-	if err != nil {
-		return cli.UsageError("--regions: %w", err)
-	}
-	progress := a.Progress()
-	progress.Set("asking the nodes of %d regions", len(list))
-	checks, reached, err := regions.Checks(cmd.Context(), a, list, def)
-	progress.End()
-	if err != nil {
-		return cli.UsageError("--regions: %s: %w", file, err)
-	}
-	return show(checks, reached)
 }
 
 // facts are what doctor found, before anything is judged.

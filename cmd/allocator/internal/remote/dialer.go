@@ -3,7 +3,6 @@
 package remote
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -144,21 +143,11 @@ func remote(target string) bool {
 
 // Files say how nodes are called: the files of those flags, and whether the token needs no TLS.
 type Files struct {
-	CA             string `yaml:"ca"`
-	Cert           string `yaml:"cert"`
-	Key            string `yaml:"key"`
-	TokenFile      string `yaml:"token-file"`
-	PlaintextToken bool   `yaml:"plaintext-token"`
-}
-
-// Or returns f with what it leaves out taken from def; the certificate only with its key.
-func (f Files) Or(def Files) Files {
-	f.CA, f.TokenFile = cmp.Or(f.CA, def.CA), cmp.Or(f.TokenFile, def.TokenFile)
-	f.PlaintextToken = f.PlaintextToken || def.PlaintextToken
-	if f.Cert == "" && f.Key == "" {
-		f.Cert, f.Key = def.Cert, def.Key
-	}
-	return f
+	CA             string
+	Cert           string
+	Key            string
+	TokenFile      string
+	PlaintextToken bool
 }
 
 // Dialer reads the files. Errors name them with the prefix. The log is of those of TLS.
