@@ -103,6 +103,23 @@ func TestBadInput(t *testing.T) {
 		{"a budget of all available", "podDisruptionBudget: {minAvailable: 3}", "no machine with a node could be drained"},
 		{"a budget of 100 % available", `podDisruptionBudget: {minAvailable: "100%"}`, "no machine with a node could be drained"},
 		{"the chart's variable", "extraEnv: {POD_IP: x}", "extraEnv.POD_IP is set: the chart sets this variable itself"},
+		{"a misspelled setting as a variable", "extraEnv: {ALLOCATOR_LEASE_WINDW: 1m}", "settings of nodes are values, which are checked before a pod starts"},
+		{"a setting as an argument", "extraArgs: [--lease.window=1s]", "additional properties 'extraArgs' not allowed"},
+		{"a flag that agents do not have", "agent: {extraArgs: [--max-wat=1s]}", "agent/extraArgs/0"},
+		{"an unknown resource", "resources: {limits: {memroy: 1Gi}}", "additional properties 'memroy' not allowed"},
+		{"an unknown resource of etcd", "etcd: {bundled: {resources: {request: {cpu: 1}}}}", "additional properties 'request' not allowed"},
+		{"a quantity that is none", "resources: {limits: {memory: 1GB}}", "resources/limits/memory"},
+		{"less memory than a node has", "resources: {requests: {memory: 20Mi}, limits: {memory: 20Mi}}", "resources.limits.memory is 20Mi: the process needs most of that before it has clients"},
+		{"less memory than a member has", "etcd: {endpoints: [], bundled: {enabled: true, resources: {requests: {memory: 64Mi}, limits: {memory: 64M}}}}", "etcd.bundled.resources.limits.memory is 64M: the process needs"},
+		{"a limit below the request", "resources: {limits: {cpu: 50m}}", "resources.limits.cpu is 50m: it is less than resources.requests.cpu, 100m, and Kubernetes refuses such pods"},
+		{"a limit of the Job below its request", "init: {resources: {limits: {memory: 1000000}}}", "init.resources.limits.memory is 1e+06: it is less than init.resources.requests.memory, 32Mi"},
+		{"an update strategy of Deployments", "updateStrategy: {type: Recreate}", "updateStrategy/type"},
+		{"a budget of both kinds", "podDisruptionBudget: {minAvailable: 1, maxUnavailable: 0}", "a budget has one of them; remove one"},
+		{"root where it may not be", "podSecurityContext: {runAsUser: 0}", "runAsUser is 0 with runAsNonRoot: no pod would start"},
+		{"root of the containers", "securityContext: {runAsUser: 0}", "runAsUser is 0 with runAsNonRoot: no pod would start"},
+		{"a month that does not exist", "space: {epoch: 2024-13-01}", "the epoch is 2024-13-01: there is no such time"},
+		{"an epoch to come", "space: {epoch: '2131-01-01T00:00:00Z'}", "the epoch is 2131-01-01T00:00:00Z: it has not begun"},
+		{"an epoch of a layout to come", "space: {layout: 'twitter,epoch=2131-01-01'}", "the epoch is 2131-01-01: it has not begun"},
 		{"the chart's label", "commonLabels: {app.kubernetes.io/name: x}", "the chart sets this label itself; remove it"},
 		{"one label in two places", "{commonLabels: {team: a}, podLabels: {team: b}}", "is in commonLabels and in podLabels"},
 		{"the chart's volume", "extraVolumes: [{name: tls, emptyDir: {}}]", "extraVolumes has a volume tls"},
@@ -116,12 +133,13 @@ func TestBadInput(t *testing.T) {
 		{"an unknown layout", "space: {layout: standalone}", "space/layout"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := render(t, with(t, tt.values), install)
-			if err == nil {
-				t.Fatal("rendering succeeds")
-			}
-			if !strings.Contains(strings.Join(strings.Fields(err.Error()), " "), tt.want) {
-				t.Errorf("%v\nwant %q", err, tt.want)
+			for from, values := range map[string]map[string]any{"a file": with(t, tt.values), "--set": asSet(with(t, tt.values))} {
+				_, err := render(t, values, install)
+				if err == nil {
+					t.Errorf("rendering succeeds with values of %s", from)
+				} else if text := strings.ReplaceAll(strings.Join(strings.Fields(err.Error()), " "), "1000000", "1e+06"); !strings.Contains(text, tt.want) {
+					t.Errorf("values of %s: %v\nwant %q", from, err, tt.want)
+				}
 			}
 		})
 	}

@@ -232,7 +232,7 @@ func TestFlagsExist(t *testing.T) {
 // GOMEMLIMIT is nine tenths of the limit, in any of the usual formats.
 func TestMemoryLimit(t *testing.T) {
 	for limit, want := range map[string]string{
-		"512Mi": "483183820", "1Gi": "966367641", "500M": "450000000", "134217728": "120795955", "64000Ki": "58982400", "2G": "1800000000",
+		"512Mi": "483183820", "1Gi": "966367641", "500M": "450000000", "134217728": "120795955", "256000Ki": "235929600", "2G": "1800000000",
 	} {
 		r := mustRender(t, with(t, "resources: {limits: {memory: "+limit+"}}"), install)
 		p, _ := nodePod(t, r)

@@ -51,7 +51,7 @@ var changes = []struct{ name, values string }{
 	{"etcd-dial-timeout", "etcd: {dialTimeout: 1s}"},
 	{"etcd-tls", `etcd: {endpoints: ["https://e:2379"], tls: {existingSecret: s, caKey: a, certKey: b, keyKey: c}}`},
 	{"etcd-tls-no-client", `etcd: {endpoints: ["https://e:2379"], tls: {existingSecret: s, certKey: "", keyKey: ""}}`},
-	{"extra", "{extraArgs: [--a=b], extraEnv: {A: 12345678, F: 1.5, T: true, B: {valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, GOMEMLIMIT: 1GiB}, extraVolumes: [{name: v, emptyDir: {}}], extraVolumeMounts: [{name: v, mountPath: /v}]}"},
+	{"extra", "{extraEnv: {A: 12345678, F: 1.5, T: true, B: {valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, GOMEMLIMIT: 1GiB}, extraVolumes: [{name: v, emptyDir: {}}], extraVolumeMounts: [{name: v, mountPath: /v}]}"},
 	{"extra-containers", "{initContainers: [{name: i, image: j}], extraContainers: [{name: k, image: l}]}"},
 	{"extra-objects", "extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: '{{ .Release.Name }}-x', namespace: p}}]"},
 	{"gateway", "gateway: {httpRoute: {enabled: true, parentRefs: [{name: g}], hostnames: [h], annotations: {a: b}}, grpcRoute: {enabled: true, parentRefs: [{name: g}], hostnames: [h], annotations: {a: b}}}"},
@@ -109,7 +109,11 @@ func TestEffectOfValues(t *testing.T) {
 			if tt.name != "bundled" && strings.Contains(tt.values, "bundled: {enabled: true") {
 				before = withEtcd
 			}
-			got := compare(before, texts(mustRender(t, with(t, tt.values), install)))
+			rendered := texts(mustRender(t, with(t, tt.values), install))
+			if diff := compare(rendered, texts(mustRender(t, asSet(with(t, tt.values)), install))); diff != "" {
+				t.Errorf("values of --set give something else:\n%s", diff)
+			}
+			got := compare(before, rendered)
 			if got == "" {
 				t.Fatal("nothing changes")
 			}

@@ -10,26 +10,33 @@ import (
 	"github.com/flakelease/allocator/chaos/build"
 )
 
-var printed = sync.OnceValues(func() (string, error) {
+// printed is what the program prints: the page of its commands, and the help of the agent.
+var printed = sync.OnceValues(func() (out [2]string, err error) {
 	dir, err := os.MkdirTemp("", "charttest")
 	if err != nil {
-		return "", err
+		return out, err
 	}
 	defer os.RemoveAll(dir)
 	program, err := build.Allocator(context.Background(), dir)
 	if err != nil {
-		return "", err
+		return out, err
 	}
-	out, err := exec.Command(program, "docs", "cli").Output()
-	return string(out), err
+	for i, args := range [][]string{{"docs", "cli"}, {"agent", "--help"}} {
+		text, err := exec.Command(program, args...).Output()
+		if err != nil {
+			return out, err
+		}
+		out[i] = string(text)
+	}
+	return out, nil
 })
 
 // commandLine returns the page of all commands and their flags, as the program prints it.
 func commandLine(t *testing.T) string {
 	t.Helper()
-	page, err := printed()
+	pages, err := printed()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return page
+	return pages[0]
 }

@@ -3,6 +3,7 @@ package charttest
 import (
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,6 +147,33 @@ func read(t testing.TB, text string) map[string]any {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	return v
+}
+
+// asSet returns values as --set has them: whole numbers are int64, and those of files float64.
+func asSet(values map[string]any) map[string]any {
+	var convert func(v any) any
+	convert = func(v any) any {
+		switch v := v.(type) {
+		case map[string]any:
+			out := map[string]any{}
+			for name, sub := range v {
+				out[name] = convert(sub)
+			}
+			return out
+		case []any:
+			out := make([]any, len(v))
+			for i, sub := range v {
+				out[i] = convert(sub)
+			}
+			return out
+		case float64:
+			if v == math.Trunc(v) {
+				return int64(v)
+			}
+		}
+		return v
+	}
+	return convert(values).(map[string]any)
 }
 
 // minimal are the values that every installation needs.

@@ -156,6 +156,27 @@ func TestConfigKeys(t *testing.T) {
 	}
 }
 
+// The chart passes to agents the flags that they have, and no others.
+func TestFlagsOfAgents(t *testing.T) {
+	pages, err := printed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pattern := regexp.MustCompile(`"\^--\((.*)\)\(=\|\$\)"`).FindSubmatch(text)
+	have := strings.Split(strings.ReplaceAll(string(pattern[1]), "[.]", "."), "|")
+	var want []string
+	for _, m := range regexp.MustCompile(`(?m)^ {6}--([a-z.-]+) `).FindAllStringSubmatch(pages[1], -1) {
+		want = append(want, m[1])
+	}
+	if !slices.Equal(have, want) {
+		t.Errorf("agent.extraArgs may have the flags\n%q\nand agents have\n%q", have, want)
+	}
+}
+
 // replaceDescription writes a description in the schema anew.
 func replaceDescription(t *testing.T, old, is string) {
 	t.Helper()

@@ -213,9 +213,9 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $errors = append $errors (printf "gateway.%s.parentRefs is empty: the route needs a Gateway; set it" $kind) -}}
 {{- end -}}
 {{- end -}}
-{{- $numbers := list $v.service.ports.grpc $v.service.ports.http -}}
+{{- $numbers := list (int $v.service.ports.grpc) (int $v.service.ports.http) -}}
 {{- if $v.resp.enabled -}}
-{{- $numbers = append $numbers $v.service.ports.resp -}}
+{{- $numbers = append $numbers (int $v.service.ports.resp) -}}
 {{- end -}}
 {{- if ne (len $numbers) (len (uniq $numbers)) -}}
 {{- $errors = append $errors "two of service.ports are equal: each port needs its own number; change one" -}}
@@ -232,6 +232,9 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $errors = append $errors "monitoring.serviceMonitor.enabled and monitoring.podMonitor.enabled are both set: every series would be scraped twice; disable one" -}}
 {{- end -}}
 {{- with $v.podDisruptionBudget -}}
+{{- if and .enabled (ne (toString .minAvailable) "") (ne (toString .maxUnavailable) "1") -}}
+{{- $errors = append $errors (printf "podDisruptionBudget.minAvailable is %v and maxUnavailable is %v: a budget has one of them; remove one" .minAvailable .maxUnavailable) -}}
+{{- end -}}
 {{- if and .enabled (ne (toString .minAvailable) "") -}}
 {{- $count := ternary $v.autoscaling.minReplicas $v.replicaCount $v.autoscaling.enabled -}}
 {{- if or (eq (toString .minAvailable) "100%") (and (not (hasSuffix "%" (toString .minAvailable))) (ge (int .minAvailable) (int $count))) -}}
@@ -243,9 +246,11 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- end -}}
 
 {{/* Duplicate names, which server-side apply refuses. */}}
-{{- range list "POD_IP" "POD_NAME" "ALLOCATOR_NODE_NAME" "ALLOCATOR_LISTEN_GOSSIP" "ALLOCATOR_ADVERTISE_GRPC" "ALLOCATOR_ADVERTISE_HTTP" "ALLOCATOR_ADVERTISE_CONSOLE" -}}
-{{- if hasKey $v.extraEnv . -}}
-{{- $errors = append $errors (printf "extraEnv.%s is set: the chart sets this variable itself; remove it" .) -}}
+{{- range $name, $_ := $v.extraEnv -}}
+{{- if has $name (list "POD_IP" "POD_NAME") -}}
+{{- $errors = append $errors (printf "extraEnv.%s is set: the chart sets this variable itself; remove it" $name) -}}
+{{- else if hasPrefix "ALLOCATOR_" $name -}}
+{{- $errors = append $errors (printf "extraEnv.%s is set: settings of nodes are values, which are checked before a pod starts; set it in config, or the chart's own value of it" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- $labels := concat (keys (include "allocator.selector" . | fromYaml)) (list "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "app.kubernetes.io/component" "helm.sh/chart") -}}
@@ -263,6 +268,47 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- range $v.extraVolumes -}}
 {{- if has .name $volumes -}}
 {{- $errors = append $errors (printf "extraVolumes has a volume %s: the chart has a volume of this name; rename it" .name) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What Kubernetes refuses, or starts and then ends. */}}
+{{- $resources := list (list "resources" $v.resources "96Mi") -}}
+{{- if $v.init.enabled -}}
+{{- $resources = append $resources (list "init.resources" $v.init.resources "0") -}}
+{{- end -}}
+{{- if $v.agent.enabled -}}
+{{- $resources = append $resources (list "agent.resources" $v.agent.resources "64Mi") -}}
+{{- end -}}
+{{- with $v.etcd.bundled -}}
+{{- if .enabled -}}
+{{- $resources = concat $resources (list (list "etcd.bundled.resources" .resources "128Mi") (list "etcd.bundled.snapshots.resources" .snapshots.resources "0")) -}}
+{{- end -}}
+{{- end -}}
+{{- range $entry := $resources -}}
+{{- $name := index $entry 0 -}}
+{{- $requests := dig "requests" dict (index $entry 1) -}}
+{{- range $kind, $limit := dig "limits" dict (index $entry 1) -}}
+{{- $size := include "allocator.quantity" $limit | float64 -}}
+{{- if and (hasKey $requests $kind) (lt $size (include "allocator.quantity" (get $requests $kind) | float64)) -}}
+{{- $errors = append $errors (printf "%s.limits.%s is %v: it is less than %s.requests.%s, %v, and Kubernetes refuses such pods; raise it, lower the request, or remove it" $name $kind $limit $name $kind (get $requests $kind)) -}}
+{{- end -}}
+{{- if and (eq $kind "memory") (lt $size (include "allocator.quantity" (index $entry 2) | float64)) -}}
+{{- $errors = append $errors (printf "%s.limits.memory is %v: the process needs most of that before it has clients, and would be killed; set it to at least %s" $name $limit (index $entry 2)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $user := mergeOverwrite (deepCopy $v.podSecurityContext) $v.securityContext -}}
+{{- if and $user.runAsNonRoot (eq (toString $user.runAsUser) "0") -}}
+{{- $errors = append $errors "runAsUser is 0 with runAsNonRoot: no pod would start; set podSecurityContext.runAsUser to another user, or runAsNonRoot to false" -}}
+{{- end -}}
+{{- range list $v.space.epoch (regexFind "epoch=[^,]+" $v.space.layout | trimPrefix "epoch=") -}}
+{{- if regexMatch "^[0-9]{4}-" . -}}
+{{- $time := toDate "2006-01-02T15:04:05Z07:00" (ternary . (printf "%sT00:00:00Z" .) (contains "T" .)) -}}
+{{- if $time.IsZero -}}
+{{- $errors = append $errors (printf "the epoch is %s: there is no such time; write it as 2024-01-01T00:00:00Z" .) -}}
+{{- else if $time.After now -}}
+{{- $errors = append $errors (printf "the epoch is %s: it has not begun, and IDs count from it; set one in the past" .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -294,6 +340,13 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $ms = addf $ms (mulf (regexFind "[0-9.]+" . | float64) (get $units (regexFind "[a-zµ]+" .))) -}}
 {{- end -}}
 {{- $ms -}}
+{{- end -}}
+
+{{/* A quantity of Kubernetes as a number. */}}
+{{- define "allocator.quantity" -}}
+{{- $text := ternary (toString .) (printf "%.3f" (float64 .)) (kindIs "string" .) -}}
+{{- $units := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- mulf (regexFind "^[0-9.]+" $text | float64) (get $units (regexFind "[A-Za-z]+$" $text)) -}}
 {{- end -}}
 
 {{/* The ports of etcd, as a JSON list. */}}
