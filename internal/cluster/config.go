@@ -59,8 +59,6 @@ type Config struct {
 	// Report returns what peers are told that ask for it, under the conditions of Local.
 	// Nil: they are not answered.
 	Report func() Report
-	// Measured returns what peers are told that ask for measurements, in the same way.
-	Measured func() []Measurement
 
 	// Random gives nonces, which nobody must be able to guess. Nil: from the
 	// system's cryptographic source. Used under a lock.

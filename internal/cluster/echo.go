@@ -24,11 +24,8 @@ import (
 //	      ceiling:8 length:1 node:length
 //	ask     version kind from:16 nonce:8 t1:8
 //	report  version kind instance:16 nonce:8 rate:8 lead:8 ceiling:8 era:8 highest:8 reason:1
-//	ask measured  version kind from:16 nonce:8 t1:8
-//	measured      version kind instance:16 nonce:8 (prefix and round trip:8 offset and error:8)*
 //
-// Binaries that know no reports or no measurements drop what asks for them as malformed, and
-// count it.
+// Binaries that know no reports drop what asks for them as malformed, and count it.
 const (
 	echoVersion = 1
 
@@ -38,15 +35,14 @@ const (
 	kindAsk    = 3
 	kindReport = 4
 
-	kindAskMeasured = 5
-	kindMeasured    = 6
-
 	pingSize    = 2 + 16 + 8 + 8
 	pongMinimum = pingSize + 4*8 + 1 + 1 + 4 + 5*8 + 1 // with an empty node name
 
-	// maxMessage bounds what is decoded, in bytes: measurements of MaxMeasured clocks. With the
-	// seal and a label of 100 bytes the datagram fits the smallest MTU of IPv6.
-	maxMessage = measuredHead + MaxMeasured*measuredSize
+	// headSize is that of the version, the kind, the instance and the nonce.
+	headSize = 2 + 16 + 8
+	// maxMessage bounds what is decoded, in bytes: a pong with the longest name. With the seal and a label of 100
+	// bytes the datagram fits the smallest MTU of IPv6.
+	maxMessage = pongMinimum + 255
 	// maxNode is the length of a DNS name, which pods are named by.
 	maxNode = 253
 )
@@ -128,8 +124,7 @@ func appendPong(b []byte, p pong) ([]byte, error) {
 	return append(b, p.Node...), nil
 }
 
-// decode reads a message: the result is a ping, pong, ask, report, askMeasured or measured. It
-// keeps no reference to b.
+// decode reads a message: the result is a ping, pong, ask or report. It keeps no reference to b.
 //
 // It returns errVersion or errMalformed; the result is then nil.
 func decode(b []byte) (any, error) {
@@ -139,12 +134,12 @@ func decode(b []byte) (any, error) {
 	if b[0] != echoVersion {
 		return nil, fmt.Errorf("%w: %d, this binary speaks %d", errVersion, b[0], echoVersion)
 	}
-	if len(b) < measuredHead {
+	if len(b) < headSize {
 		return nil, fmt.Errorf("%w: %d bytes", errMalformed, len(b))
 	}
 	kind, r := b[1], reader(b[2:])
 	switch kind {
-	case kindPing, kindAsk, kindAskMeasured:
+	case kindPing, kindAsk:
 		if len(b) != pingSize {
 			return nil, fmt.Errorf("%w: ping of %d bytes", errMalformed, len(b))
 		}
@@ -152,17 +147,12 @@ func decode(b []byte) (any, error) {
 		if err := p.check(); err != nil {
 			return nil, err
 		}
-		switch kind {
-		case kindAsk:
+		if kind == kindAsk {
 			return ask(p), nil
-		case kindAskMeasured:
-			return askMeasured(p), nil
 		}
 		return p, nil
 	case kindReport:
 		return decodeReport(r)
-	case kindMeasured:
-		return decodeMeasured(r)
 	case kindPong:
 		if len(b) < pongMinimum || len(b) != pongMinimum+int(b[pongMinimum-1]) {
 			return nil, fmt.Errorf("%w: pong of %d bytes", errMalformed, len(b))

@@ -111,7 +111,7 @@ type reply struct {
 	ping ping
 	t2   int64 // our raw clock when it came, ns
 
-	kind byte // kindPing, kindAsk or kindAskMeasured: what it asks for
+	kind byte // kindPing or kindAsk: what it asks for
 }
 
 // NotifyMsg takes a message. The clocks are read before anything else, since
@@ -135,14 +135,8 @@ func (d delegate) NotifyMsg(b []byte) {
 		if c.cfg.Report != nil {
 			queue(reply{ping(m), came, kindAsk})
 		}
-	case askMeasured:
-		if c.cfg.Measured != nil {
-			queue(reply{ping(m), came, kindAskMeasured})
-		}
 	case report:
 		c.keep(func(t *table) fault { return t.takeReport(m, came) })
-	case measured:
-		c.keep(func(t *table) fault { return t.takeMeasured(m, came) })
 	case pong:
 		c.settle(m, came)
 	default:
@@ -260,12 +254,8 @@ func (c *Cluster) pong(r reply) error {
 		c.drop(notMember)
 		return nil
 	}
-	switch r.kind {
-	case kindAsk:
+	if r.kind == kindAsk {
 		return c.sendReport(node, r.ping.Nonce)
-	case kindAskMeasured:
-		c.sendMeasured(node, r.ping.Nonce)
-		return nil
 	}
 	p := pong{
 		Instance: c.instance, Node: c.cfg.Node, Nonce: r.ping.Nonce, T1: r.ping.T1,

@@ -423,39 +423,6 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// Measurements come from peers whose clocks are asked for, if they give them, and only when they
-// are asked for.
-func TestMeasured(t *testing.T) {
-	runScenario(t, func(s *scenario) {
-		s.start(nil)
-		var says []cluster.Measurement
-		gives := func(c *cluster.Config) { c.Measured = func() []cluster.Measurement { return says } }
-		s.start(gives)
-		s.start(nil) // as one of an older version does
-		s.start(gives)
-		a := s.nodes[0]
-		for _, n := range s.nodes[:3] {
-			says = append(says, cluster.Measurement{Instance: n.instance, Fresh: true, Offset: time.Second, RTT: time.Millisecond})
-		}
-		peers := registered(s.nodes[1:]...)
-		peers[2].Ask = false
-		a.SetPeers(peers)
-		time.Sleep(10 * time.Second)
-		if got := a.Measured(); len(got) != 0 {
-			t.Errorf("before anybody asked: %v", got)
-		}
-		a.AskMeasured()
-		time.Sleep(time.Second)
-		got := a.Measured()
-		if len(got) != 1 || !slices.Equal(got[s.nodes[1].instance].Clocks, says) || got[s.nodes[1].instance].Age > 1100*time.Millisecond {
-			t.Errorf("%+v", got)
-		}
-		if n := a.Stats().Dropped["unknown"]; n != 0 {
-			t.Errorf("%d were not asked for", n)
-		}
-	})
-}
-
 func TestTraffic(t *testing.T) {
 	runScenario(t, func(s *scenario) {
 		const count, limit = 32, 20_000.0 // bytes per second and node, both ways

@@ -40,7 +40,6 @@ func messagesOf010(t *testing.T) []aMessage {
 		PerSecond: 1000, Lead: -3, Ceil: 1_790_000_030_000, Era: 2, Highest: 1_790_000_030_000, Reason: 4,
 		Refused: [MaxReasons]uint32{4: 17}, P50: 210, P99: 900, Write: 2100, Written: 4000,
 	}}
-	m := measured{Instance: id, Nonce: 7, Clocks: []measuredClock{{Prefix: 0xfffffffe, Fresh: true, RTT: 310, Offset: -1_000_250, Error: 155}}}
 	a := announcement{Pool: poolHash("5f7c6c9c-3f0f-4c53-8a11-27e4f7d1a001"), Instance: id}
 	encodedPong, err := appendPong(nil, answer)
 	if err != nil {
@@ -55,8 +54,6 @@ func messagesOf010(t *testing.T) []aMessage {
 		{"pong", encodedPong, answer},
 		{"ask", appendAsk(nil, ask(p)), ask(p)},
 		{"report", encodedReport, r},
-		{"ask-measured", appendAskMeasured(nil, askMeasured(p)), askMeasured(p)},
-		{"measured", appendMeasured(nil, m), m},
 		{"announcement", a.encode(), a},
 	}
 }

@@ -26,10 +26,6 @@ type peer struct {
 	reportOwed int64   // raw ns when the first request was sent that is not answered; 0: none is
 	report     *Report // the newest; nil: none
 	reportAt   int64   // when it came
-
-	measured query           // requests for measurements
-	clocks   []measuredClock // the newest; nil: none
-	clocksAt int64           // when they came
 }
 
 // query is the latest request for something besides clocks.

@@ -78,8 +78,6 @@ type Daemon struct {
 	// looked is the clock.Mono at which somebody last asked for the reports of nodes; 0: nobody did.
 	looked atomic.Int64
 	asking singleflight.Group // Calls of askOnce share one question.
-	// measuredAsked is the clock.Mono at which nodes were last asked for their measurements; 0: never.
-	measuredAsked atomic.Int64
 }
 
 // Config is what a Daemon needs. Logger is required.
@@ -354,7 +352,6 @@ func (d *Daemon) build() error {
 		Logger:    d.log,
 		Clocks:    d.watch.Report,
 		Reports:   d.reports,
-		Measured:  d.measured,
 		Ask:       d.askOnce,
 		Members:   d.etcdMembers,
 		Work:      d.lately,

@@ -32,8 +32,6 @@ const (
 	// after somebody looked at them.
 	reportsEvery = time.Second
 	lookedFor    = 5 * time.Second
-	// measuredEvery is how often they are asked at most for what they measured of clocks.
-	measuredEvery = time.Second
 	// snapshotBytes is how much all snapshots to all streams may have in a second. With
 	// more streams of a larger space they come less often.
 	snapshotBytes = 8 << 20

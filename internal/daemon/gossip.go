@@ -87,54 +87,6 @@ func (d *Daemon) reports(look bool) map[string]status.Heard {
 	return out
 }
 
-// measured returns what other nodes said lately that they measured of clocks, and has them asked
-// again.
-func (d *Daemon) measured() map[string]map[string]status.Measured {
-	c := d.cluster.Load()
-	if c == nil {
-		return nil
-	}
-	now := int64(d.clock.Now().Mono)
-	if last := d.measuredAsked.Load(); last == 0 || now-last >= int64(measuredEvery) {
-		if d.measuredAsked.CompareAndSwap(last, now) {
-			c.AskMeasured()
-		}
-	}
-	out := map[string]map[string]status.Measured{}
-	for instance, m := range c.Measured() {
-		if m.Age > lookedFor {
-			continue
-		}
-		row := map[string]status.Measured{}
-		for _, one := range m.Clocks {
-			row[one.Instance] = status.Measured{
-				Fresh:  one.Fresh,
-				Offset: one.Offset.Microseconds(),
-				Error:  one.Error.Microseconds(),
-				RTT:    one.RTT.Microseconds(),
-			}
-		}
-		out[instance] = row
-	}
-	return out
-}
-
-// measurements returns what this node has measured of the clocks of others.
-func (d *Daemon) measurements() (list []cluster.Measurement) {
-	for _, p := range d.watch.Report().Peers {
-		if p.Stats.Samples > 0 {
-			list = append(list, cluster.Measurement{
-				Instance: p.Instance,
-				Fresh:    p.Fresh,
-				Offset:   p.Offset,
-				Error:    p.Error,
-				RTT:      p.RTT,
-			})
-		}
-	}
-	return list
-}
-
 // Every reason has a place in a report.
 var _ [cluster.MaxReasons - node.NumReasons]struct{}
 
@@ -189,7 +141,7 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	cfg := d.gossipConfig()
 	cfg.Pool = st.Space.Pool
 	cfg.Transport, cfg.Advertise = d.gossip, d.addrs.Gossip
-	cfg.OnExchange, cfg.Report, cfg.Measured = d.watch.OnExchange, d.report, d.measurements
+	cfg.OnExchange, cfg.Report = d.watch.OnExchange, d.report
 	c, err := cluster.New(cfg)
 	if err != nil {
 		_ = d.gossip.Shutdown()

@@ -59,7 +59,6 @@ func (d *Daemon) newConsole() *console.Console {
 		Node:       d.node,
 		Feed:       d.feed,
 		Clocks:     d.watch.Report,
-		Matrix:     d.reader.Matrix,
 		Conditions: d.adminConfig().Conditions,
 		Format:     d.cfg.Format(),
 		Settings:   d.reader.Settings(),

@@ -40,10 +40,6 @@ type Config struct {
 	// and if look is set, has them asked again for some seconds; nil: gossip does not run yet.
 	// It must be safe for concurrent use.
 	Reports func(look bool) map[string]Heard
-	// Measured, if set, returns what other nodes said lately that they measured of clocks, by their
-	// instance and by the instance measured, and has them asked again. It must be safe for
-	// concurrent use.
-	Measured func() map[string]map[string]Measured
 	// Ask, if set, asks them for an answer that is not kept up to date by Reports, and returns
 	// when it has come or does not. It must be safe for concurrent use.
 	Ask func(context.Context)

@@ -33,7 +33,7 @@ func TestPictures(t *testing.T) {
 	p.until(`document.querySelector("#sids tr[data-key='` + strconv.Itoa(c.nodes[1].SID) + `']").dataset.state === "refusing"`)
 	p.picture("console-break", 620)
 	p = open(t, c.console, "clocks")
-	p.until(`probe.snapshots > 20 && document.querySelectorAll("#matrix td[data-state=far]").length === 4`)
+	p.until(`probe.snapshots > 20 && document.querySelector("#clocks tr[data-state=refusing]")`)
 	p.picture("console-clocks", 1090)
 	p = open(t, c.console, "")
 	p.until(`probe.snapshots > 20 && document.querySelectorAll("canvas").length > 1`)

@@ -40,7 +40,6 @@ type Config struct {
 	Node   *node.Node
 	Feed   *feed.Feed
 	Clocks func() clock.Report
-	Matrix func() status.Matrix // nil: only with Snapshot nil too
 
 	Conditions func() []Condition // Conditions are those of readiness.
 	Format     flake.Format
@@ -107,13 +106,7 @@ func New(cfg Config) *Console {
 	c.loadAssets()
 	c.route("GET /console/{$}", c.shown("nodes"))
 	c.route("GET /console/pool", c.shown("pool"))
-	c.route("GET /console/clocks", func(w http.ResponseWriter, r *http.Request) {
-		c.show(w, r, http.StatusOK, "clocks", c.matrix())
-	})
-	c.route("GET /console/matrix", func(w http.ResponseWriter, r *http.Request) {
-		httpserver.Pay(r, quota.CostScrape/10)
-		sendJSON(w, http.StatusOK, c.matrix())
-	})
+	c.route("GET /console/clocks", c.shown("clocks"))
 	c.route("GET /console/node", func(w http.ResponseWriter,
 		r *http.Request) {
 		c.show(w, r, http.StatusOK, "node", cfg.Settings)
@@ -282,14 +275,6 @@ func (c *Console) serveSnapshot(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	sendJSON(w, http.StatusOK, c.snapshot(r.Context()))
-}
-
-// matrix returns the clocks as nodes measured each other; without a node there are none.
-func (c *Console) matrix() status.Matrix {
-	if c.cfg.Matrix == nil {
-		return status.Matrix{}
-	}
-	return c.cfg.Matrix()
 }
 
 // noNode is what pages say that have no node to show.

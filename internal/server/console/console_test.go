@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"fmt"
 	"html"
 	"io/fs"
@@ -20,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
@@ -71,27 +69,12 @@ func fixture(c *status.Cluster, change ...func(*Config)) *Console {
 		Node:   node.New(node.Config{Name: "node-1", Instance: "a"}, clocktest.NewManual(start), rand.NewPCG(1, 2)),
 		Feed:   feed.New(feed.Config{Boot: "boot"}),
 		Clocks: func() clock.Report { return clock.Report{} },
-		Matrix: func() status.Matrix { return matrix },
 		Format: flake.Default,
 	}
 	for _, f := range change {
 		f(&cfg)
 	}
 	return New(cfg)
-}
-
-// matrix is what two nodes measured of each other.
-var matrix = status.Matrix{
-	Limit: 250_000,
-	More:  3,
-	Nodes: []status.MatrixRow{
-		{Name: "node-1", Instance: "a", Cells: []status.MatrixCell{
-			{State: status.MatrixSelf}, {State: status.MatrixFar, Offset: 1_000_240, Error: 300, RTT: 412},
-		}},
-		{Name: hostile, Instance: "b", Cells: []status.MatrixCell{
-			{State: status.MatrixUnknown}, {State: status.MatrixSelf},
-		}},
-	},
 }
 
 func do(c *Console, method, path, body string, header ...string) *httptest.ResponseRecorder {
@@ -224,7 +207,7 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%s without a token: HTTP %d to %s", p, w.Code, w.Header().Get("Location"))
 		}
 	}
-	for _, p := range []string{"snapshot", "history", "past", "stretches", "matrix", "feed", "break/state"} {
+	for _, p := range []string{"snapshot", "history", "past", "stretches", "feed", "break/state"} {
 		if w := do(c, "GET", Path+p, "", "Accept", "application/json"); w.Code != 401 || strings.Contains(w.Body.String(), "node-1") {
 			t.Errorf("%s without a token: HTTP %d %s", p, w.Code, w.Body)
 		}
@@ -615,30 +598,6 @@ func TestMeanings(t *testing.T) {
 	for _, m := range meanings() {
 		if !regexp.MustCompile(`(?m)^\| \[`+m.Word+`\]\([^)]*\) \| `+regexp.QuoteMeta(m.Says)+` \|$`).Match(glossary) || len(m.Says) < 20 {
 			t.Errorf("%q is explained as %q", m.Word, m.Says)
-		}
-	}
-}
-
-// TestMatrix: the page and the poll of its script have the same matrix.
-func TestMatrix(t *testing.T) {
-	cluster := two()
-	c := fixture(&cluster)
-	var got status.Matrix
-	if err := json.Unmarshal(do(c, "GET", Path+"matrix", "").Body.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(matrix, got); diff != "" {
-		t.Error(diff)
-	}
-	page := do(c, "GET", Path+"clocks", "").Body.String()
-	for _, want := range []string{
-		`<tr data-key="a"><th scope="row">node-1</th><td data-state="self"><b></b> <small></small></td>` +
-			`<td data-state="far"><b>&#43;1000.2ms</b> <small>412µs far</small></td></tr>`,
-		`<td data-state="unknown"><b>?</b> <small></small></td>`,
-		`<span>3</span> more nodes are not shown`,
-	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page lacks %s", want)
 		}
 	}
 }

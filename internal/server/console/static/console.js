@@ -287,32 +287,6 @@ function clocks() {
   intervals(k, list);
 }
 
-// matrix shows the clocks as each node measured each other.
-function matrix(m) {
-  const table = $("#matrix");
-  if (!m || !m.nodes) return;
-  table.hidden = false;
-  text($("#matrix-more span"), m.more);
-  $("#matrix-more").hidden = !m.more;
-  const head = table.tHead.rows[0], body = table.tBodies[0];
-  if ([...body.rows].map((tr) => tr.dataset.key).join() !== m.nodes.map((n) => n.instance).join()) {
-    head.replaceChildren(document.createElement("td"), ...m.nodes.map((n) => Object.assign(document.createElement("th"), { scope: "col", textContent: n.name })));
-    body.replaceChildren(...m.nodes.map((n) => {
-      const tr = document.createElement("tr");
-      tr.dataset.key = n.instance;
-      tr.append(Object.assign(document.createElement("th"), { scope: "row", textContent: n.name }));
-      for (const _ of m.nodes) tr.insertCell().append(document.createElement("b"), " ", document.createElement("small"));
-      return tr;
-    }));
-  }
-  m.nodes.forEach((n, i) => n.cells.forEach((c, j) => {
-    const cell = body.rows[i].cells[j + 1], none = { self: "", unknown: "?", none: "–" }[c.state];
-    attr(cell, "data-state", c.state);
-    text($("b", cell), none === undefined ? offset(c.offset_us, 0).split(" ")[0] : none);
-    text($("small", cell), none === undefined ? span(c.rtt_us) + (c.state === "agree" ? "" : " " + c.state) : "");
-  }));
-}
-
 // intervals draws each clock as an interval on a scale that is linear below 1 ms and
 // logarithmic above.
 function intervals(k, list) {
@@ -616,11 +590,6 @@ if (page !== "login" && page !== "error") {
   if (page === "clocks") {
     drawLines();
     setInterval(drawLines, 2000);
-    const poll = async () => {
-      matrix(await json("matrix"));
-      setTimeout(poll, 2000);
-    };
-    poll();
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const c of [lines, course]) if (c) c.u.destroy();
