@@ -192,19 +192,24 @@ func (c *Conn) notice() {
 }
 
 // OpenStream reports whether the connection has fewer than limit streams of a kind,
-// and counts one if so. CloseStream must follow.
+// and counts one if so, and what it holds. CloseStream must follow.
 func (c *Conn) OpenStream(limit int64) bool {
-	if c == nil || c.streams.Add(1) <= limit {
+	switch {
+	case c == nil:
 		return true
+	case c.streams.Add(1) > limit:
+		c.streams.Add(-1)
+		return false
 	}
-	c.streams.Add(-1)
-	return false
+	c.Hold(streamBytes)
+	return true
 }
 
 // CloseStream ends what OpenStream began.
 func (c *Conn) CloseStream() {
 	if c != nil {
 		c.streams.Add(-1)
+		c.Hold(-streamBytes)
 	}
 }
 

@@ -114,7 +114,7 @@ const few = 16
 // crowded reports whether one more connection beyond the first few of its source is too much for
 // the places of l, and for the memory; q.mu is held.
 func (l *Listener) crowded() (places, memory bool) {
-	const most = connBytes + unfinished
+	const most = connBytes + streamBytes + unfinished
 	return l.cfg.Connections > 0 && l.many >= l.cfg.Connections/4*3,
 		l.quota.cfg.Memory > 0 && int64(l.quota.many+1)*most > l.quota.cfg.Memory/4*3
 }

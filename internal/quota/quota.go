@@ -56,6 +56,9 @@ const unprovenRead = 512
 const (
 	// connBytes is what a connection without a call holds: buffers, goroutines, TLS.
 	connBytes = 48 << 10
+	// streamBytes is what a stream was measured to hold besides what frames count: 23 kB together, since its
+	// handler and what sends for it have a goroutine each.
+	streamBytes = 16 << 10
 	// unfinished is the minimum that calls of a connection hold to be shed for.
 	unfinished = 16 << 10
 	// step is the change of the bytes of its calls that a connection notices.
@@ -281,7 +284,8 @@ func (q *Quota) large() (held map[*source]int64, conns map[*source][]*Conn) {
 	held, conns = map[*source]int64{}, map[*source][]*Conn{}
 	size := map[*Conn]int64{} // sorted by what does not change meanwhile
 	for _, c := range q.conns {
-		if n := c.held.Load(); !c.left && n >= connBytes+unfinished {
+		n := c.held.Load()
+		if one := streamBytes * min(c.streams.Load(), 1); !c.left && n-one >= connBytes+unfinished {
 			size[c], conns[c.source] = n, append(conns[c.source], c)
 		}
 	}
@@ -326,7 +330,7 @@ func (q *Quota) sweep() {
 			c.seen, c.still, c.stuck = calls, 0, 0
 		}
 		switch {
-		case c.stuck > stallSweeps && c.held.Load() >= connBytes+unfinished:
+		case c.stuck > stallSweeps && c.held.Load()-streamBytes*c.streams.Load() >= connBytes+unfinished:
 			stalled = append(stalled, c)
 		case c.still > silentSweeps && c.seen == 0 && c.listener.cfg.CloseSilent:
 			silent = append(silent, c)

@@ -77,6 +77,8 @@ type Service struct {
 	stats   stats
 	workers Workers
 	marks   *watermark.Reader // nil at an agent
+
+	waits, streams places // Callers of marks take these.
 }
 
 // New returns a Service. The error names the field of cfg that is wrong.
@@ -110,6 +112,8 @@ func New(cfg Config) (*Service, error) {
 			Wide:   err1 == nil && err2 == nil,
 			Format: about.Format,
 		},
+		waits:   places{what: "callers that wait for the watermark", each: 1024, all: 4096},
+		streams: places{what: "streams of the watermark", each: 64, all: 960},
 	}
 	if cfg.Node != nil {
 		s.marks = watermark.New(cfg.Node, cfg.Watermark)

@@ -3,10 +3,13 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"runtime"
 	"strconv"
@@ -23,10 +26,12 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/quota"
+	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/watermark"
@@ -281,8 +286,80 @@ func (l noted) Accept() (net.Conn, error) {
 	return c, err
 }
 
+// TestWatermarkPlaces: of one client, and of all, some may wait for the watermark or watch it at once. One more is
+// refused at once, and served when another has left. Who does not wait needs no place.
+func TestWatermarkPlaces(t *testing.T) { synctest.Test(t, testWatermarkPlaces) }
+
+func testWatermarkPlaces(t *testing.T) {
+	env := servertest.New(t)
+	mark(env, servertest.Start)
+	ahead := servertest.At(servertest.Start, 5)
+	caller, _ := (*access.Guard)(nil).Identify(server.CredentialsOf(nil, "192.0.2.1:1234")) // as env.Do asks
+	for name, c := range map[string]struct {
+		each, all int
+		ask       func(ctx context.Context, client string) error
+		http      *http.Request
+	}{
+		"waits": {1024, 4096, func(ctx context.Context, client string) error {
+			_, err := env.Service.Watermark(ctx, client, ahead, time.Minute, func() {})
+			return err
+		}, httptest.NewRequest("GET", "/v1/watermark?wait=60s&after="+ahead.String(), nil)},
+		"streams": {64, 960, func(ctx context.Context, client string) error {
+			return env.Service.WatchWatermark(ctx, client, nil, func(*watermark.Shared, bool) error { return nil })
+		}, httptest.NewRequest("GET", "/v1/watermark", nil)},
+	} {
+		ctx, leave := context.WithCancel(t.Context())
+		ended, asked := make(chan error, c.all), 0
+		ask := func(client string) {
+			asked++
+			go func() { ended <- c.ask(ctx, client) }()
+		}
+		refused := func(client, what string) {
+			t.Helper()
+			r, ok := errors.AsType[*node.Refusal](c.ask(ctx, client))
+			if !ok || r.Reason != node.RateLimited || r.RetryAfter == 0 {
+				t.Errorf("%s: %s: %v", name, what, r)
+			}
+		}
+		for range c.each {
+			ask(caller.Owner())
+		}
+		synctest.Wait()
+		refused(caller.Owner(), "one more of the client")
+		c.http.Header.Set("Accept", map[string]string{"streams": "text/event-stream"}[name])
+		if got := (fixture{env}).httpAnswer(env.Send(c.http)); got.Reason != "RATE_LIMITED" {
+			t.Errorf("%s: over HTTP: %+v", name, got)
+		}
+		if res := env.Do("GET", "/v1/watermark?after="+ahead.String(), ""); res.StatusCode != 200 {
+			t.Errorf("%s: who does not wait: %d", name, res.StatusCode)
+		}
+		for i := asked; i < c.all; i++ {
+			ask(fmt.Sprint("client-", i/c.each))
+		}
+		synctest.Wait()
+		refused("another", "one more of another client")
+		if len(ended) > 0 {
+			t.Errorf("%s: %d ended: %v", name, len(ended), <-ended)
+		}
+		leave()
+		for range asked {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		ctx, leave = context.WithCancel(t.Context())
+		ask(caller.Owner())
+		synctest.Wait()
+		if len(ended) > 0 {
+			t.Errorf("%s: after all have left: %v", name, <-ended)
+		}
+		leave()
+		<-ended
+	}
+}
+
 // TestHTTPReaders: callers that wait over HTTP, each on a connection of its own, hold twice as much of a
-// node as calls of gRPC. limit.connections has to allow for so many.
+// node as calls of gRPC. These come from four addresses.
 func TestHTTPReaders(t *testing.T) {
 	tier.Check(t, "4,000 connections")
 	const readers = 4000
@@ -306,7 +383,8 @@ func TestHTTPReaders(t *testing.T) {
 	conns := make([]net.Conn, readers)
 	before := memory()
 	for i := range conns {
-		c, err := net.Dial("tcp", address)
+		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(1+i%4))}
+		c, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -24,6 +25,11 @@ type Reader struct {
 	ended  chan struct{}
 
 	waiting atomic.Int64
+
+	mu      sync.Mutex // guards the rest
+	shared  *Shared
+	made    clock.Mono      // when shared was made
+	changed <-chan struct{} // shared is of the status that ends with this
 }
 
 // New returns a reader of the watermark that n has read.
@@ -41,17 +47,71 @@ func New(n *node.Node, cfg Config) *Reader {
 
 // Read returns the watermark now. Its error is that of Of.
 func (r *Reader) Read() (Answer, error) {
-	a, _, err := r.Watch()
-	return a, err
+	st, _ := r.node.Lease()
+	return Of(st, r.node.Clock().Now(), r.format, r.cfg)
 }
 
-// Watch is Read with a channel that is closed when the answer may be another one, but for
-// what passes with time, such as the lag. It costs no more than Read, and has nothing to be
-// released.
-func (r *Reader) Watch() (Answer, <-chan struct{}, error) {
+// Shared is an answer that many callers get.
+type Shared struct {
+	Answer
+	number uint64
+	forms  [numForms]struct {
+		once  sync.Once
+		bytes []byte
+	}
+}
+
+// Form is how callers write an answer.
+type Form int
+
+// The forms.
+const (
+	JSON Form = iota
+	Message
+	numForms
+)
+
+// Bytes returns the answer in a form, which encode made once for all callers. They do not write to it.
+func (s *Shared) Bytes(f Form, encode func(Answer) []byte) []byte {
+	form := &s.forms[f]
+	form.once.Do(func() { form.bytes = encode(s.Answer) })
+	return form.bytes
+}
+
+// Differs reports whether s says something other than last, which may be nil, besides the lag.
+func (s *Shared) Differs(last *Shared) bool { return last == nil || s.number != last.number }
+
+// sharedFor is how long an answer is given to callers that share it. Its lag is older by as much.
+const sharedFor = 250 * time.Millisecond
+
+// Watch returns the watermark, and a channel that is closed when it may be another one, but for what passes
+// with time, such as the lag. All callers of a quarter of a second have the same answer. Its error is that of Of.
+func (r *Reader) Watch() (*Shared, <-chan struct{}, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	st, changed := r.node.Lease()
-	a, err := Of(st, r.node.Clock().Now(), r.format, r.cfg)
-	return a, changed, err
+	now := r.node.Clock().Now()
+	old := r.shared != nil && now.Mono.Sub(r.made) >= sharedFor
+	if r.shared != nil && r.changed == changed && !old {
+		return r.shared, changed, nil
+	}
+	a, err := Of(st, now, r.format, r.cfg)
+	if err != nil {
+		return nil, changed, err
+	}
+	same := r.shared != nil && Same(a, r.shared.Answer)
+	if !same || old {
+		next := &Shared{Answer: a}
+		if r.shared != nil {
+			next.number = r.shared.number
+		}
+		if !same {
+			next.number++
+		}
+		r.shared, r.made = next, now.Mono
+	}
+	r.changed = changed
+	return r.shared, changed, nil
 }
 
 // Wait returns the watermark when it is above after, or as it is when wait has passed or the

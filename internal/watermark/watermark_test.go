@@ -3,6 +3,7 @@ package watermark
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -358,6 +359,55 @@ func TestForeignIDs(t *testing.T) {
 			t.Errorf("%d: %v", id, bad)
 		}
 	}
+}
+
+// TestShared: an answer is made and encoded once for all who watch, for a quarter of a second, and tells them
+// whether it says something new.
+func TestShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, n := reader()
+		src := n.Clock().(*clocktest.Manual)
+		encoded := 0
+		watch := func(says int64) *Shared {
+			t.Helper()
+			a, _, err := r.Watch()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := string(a.Bytes(JSON, func(a Answer) []byte { encoded++; return fmt.Append(nil, a.At-int64(start)) }))
+			if got != fmt.Sprint(says) {
+				t.Errorf("the watermark is %s, want %d", got, says)
+			}
+			return a
+		}
+		if _, _, err := r.Watch(); err == nil {
+			t.Error("there is none, and it was answered")
+		}
+		n.Report(status(start))
+		first := watch(0)
+		if !first.Differs(nil) || watch(0) != first || encoded != 1 {
+			t.Errorf("the answer was made again, encoded %d times", encoded)
+		}
+		n.Report(status(start)) // as the lease does with each list
+		if watch(0) != first {
+			t.Error("a status that says the same made another answer")
+		}
+		src.Advance(sharedFor)
+		older := watch(0)
+		if older == first || older.Differs(first) || older.Lag != first.Lag+sharedFor.Milliseconds() {
+			t.Errorf("after %v: %+v, and before %+v", sharedFor, older.Answer, first.Answer)
+		}
+		n.Report(status(start + 7))
+		if risen := watch(7); !risen.Differs(older) {
+			t.Error("a higher watermark is nothing new")
+		}
+		st := status(start + 9)
+		st.Phase = lease.Rewound
+		n.Report(st)
+		if _, _, err := r.Watch(); err == nil {
+			t.Error("the answer of before was given after the history was rewound")
+		}
+	})
 }
 
 // TestSame: a stream sends what differs in more than the lag.

@@ -13,7 +13,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/net/http2"
+	"google.golang.org/protobuf/proto"
 
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -110,6 +113,24 @@ var attacks = []attack{
 		name:  "watch-unread",
 		sends: "60 gRPC connections, each with 16 streams of events whose answers are not read, of 2,040 nodes",
 		run:   crowded(conns(60, watchUnread)),
+	},
+	{
+		name:    "wm-watch-grpc",
+		sends:   "1,000 gRPC connections from 8 addresses, each with 16 streams of the watermark, of one caller",
+		sources: 8,
+		run:     conns(1000, onH2(toGRPC, true, watchMark)),
+	},
+	{
+		name:    "wm-watch-unread",
+		sends:   "600 such connections whose windows are 0",
+		sources: 8,
+		run:     conns(600, pressed(watchMark)),
+	},
+	{
+		name:    "wm-wait-grpc",
+		sends:   "400 gRPC connections from 8 addresses, each with 100 calls that wait a minute for the watermark",
+		sources: 8,
+		run:     conns(400, onH2(toGRPC, true, waitMark)),
 	},
 	{
 		name:  "http2-bodies",
@@ -481,7 +502,11 @@ const (
 	allocate = "/allocator.v1.AllocatorService/Allocate"
 	cluster  = "/allocator.v1.AdminService/GetCluster"
 	watch    = "/allocator.v1.AdminService/WatchEvents"
-	reflect  = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+	watchWatermark = "/allocator.v1.AllocatorService/WatchWatermark"
+	getWatermark   = "/allocator.v1.AllocatorService/GetWatermark"
+
+	reflect = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 )
 
 // textsUnread asks for texts, with valid calls for one ID before each.
@@ -523,6 +548,38 @@ var watchUnread = pressed(func(c *h2) error {
 	}
 	return nil
 })
+
+// watchMark opens as many streams of the watermark as a connection may have, and keeps them.
+func watchMark(c *h2) error {
+	for range 16 {
+		if _, err := c.unary(watchWatermark, c.a.Reader, nil); err != nil {
+			return err
+		}
+	}
+	for c.room() == nil {
+	}
+	return c.fail(c.ctx.Err())
+}
+
+// waitMark waits for the watermark of the next hour in as many calls as a connection may have.
+func waitMark(c *h2) error {
+	id, err := flake.Default.Min(time.Now().Add(time.Hour).UnixMilli())
+	if err != nil {
+		return err
+	}
+	m, err := proto.Marshal(&pb.GetWatermarkRequest{After: id.Int64(), WaitMs: time.Minute.Milliseconds()})
+	if err != nil {
+		return err
+	}
+	for range 100 {
+		if _, err := c.unary(getWatermark, c.a.Reader, m); err != nil {
+			return err
+		}
+	}
+	for c.room() == nil {
+	}
+	return c.fail(c.ctx.Err())
+}
 
 var reflectionUnread = pressed(func(c *h2) error {
 	symbol := "allocator.v1.AllocatorService"

@@ -113,7 +113,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if r != nil {
 			return nil, statusOf(r)
 		}
-		if m.Scope == access.Worker { // The handler charges the caller's quota.
+		if m.Scope == access.Worker || m.Surface == server.GRPCWatermark { // The handler counts what each caller has.
 			ctx = context.WithValue(ctx, callerKey{}, caller)
 		}
 	}
@@ -132,18 +132,15 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if m.Surface != server.GRPCStream {
 		stream = &countedStream{stream, connOf(stream.Context()), m}
 	}
-	switch {
-	case m.Open && s.service.Guard() != nil:
+	if m.Open {
 		return s.unauthenticated.limitStreams(stream, func() error { return next(srv, stream) })
-	case s.service.Guard() != nil:
+	}
+	if s.service.Guard() != nil {
 		caller, r := s.authorize(stream.Context(), m.Need)
 		if r != nil {
 			return statusOf(r)
 		}
 		stream = &authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s, caller, m}
-	}
-	if m.Open {
-		return next(srv, stream)
 	}
 	conn := connOf(stream.Context())
 	if !conn.OpenStream(maxOpenStreams) {
@@ -265,6 +262,15 @@ func (a *authenticatedStream) RecvMsg(m any) error {
 func callerOf(ctx context.Context) access.Caller {
 	c, _ := ctx.Value(callerKey{}).(access.Caller)
 	return c
+}
+
+// caller is callerOf, and without a guard the address or the user that the call comes from.
+func (s *Server) caller(ctx context.Context) access.Caller {
+	if s.service.Guard() != nil {
+		return callerOf(ctx)
+	}
+	caller, _ := s.service.Guard().Identify(credentialsOf(ctx)) // never fails without a guard
+	return caller
 }
 
 // admit returns the caller of a call, or the refusal of the call.

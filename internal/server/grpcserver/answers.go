@@ -35,6 +35,9 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(*response); ok {
 		return mem.BufferSlice{m.ahead.wrap(m.Bytes())}, nil
 	}
+	if b, ok := v.(encoded); ok { // without a quota
+		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+	}
 	a, ok := v.(*answer)
 	if !ok {
 		return c.Codec.Marshal(v)
@@ -56,6 +59,9 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	runtime.AddCleanup(buf, (*holding).free, held)
 	return mem.BufferSlice{buf}, nil
 }
+
+// encoded is a message of a stream that was marshaled before, once for several streams.
+type encoded []byte
 
 // answer is a message on its way to a client.
 type answer struct {
@@ -127,18 +133,27 @@ type countedStream struct {
 
 // SendMsg waits while the client does not read.
 func (c *countedStream) SendMsg(m any) error {
-	message, ok := m.(proto.Message)
-	if !ok || c.conn == nil {
+	if c.conn == nil {
 		return c.ServerStream.SendMsg(m)
 	}
-	counted := int64(proto.Size(message)) + answerBytes
+	counted := int64(answerBytes)
+	done, _ := m.(encoded)
+	message, ok := m.(proto.Message)
+	switch {
+	case done != nil:
+		counted += int64(len(done))
+	case ok:
+		counted += int64(proto.Size(message))
+	default:
+		return c.ServerStream.SendMsg(m)
+	}
 	if err := c.conn.Answer(c.Context(), counted); err != nil {
 		return status.FromContextError(err).Err()
 	}
 	if !c.method.Open && !c.conn.Proven() {
 		c.conn.Valid()
 	}
-	return c.ServerStream.SendMsg(&answer{message: message, conn: c.conn, counted: counted})
+	return c.ServerStream.SendMsg(&answer{message: message, encoded: done, conn: c.conn, counted: counted})
 }
 
 // response is an answer of a stream of IDs.

@@ -33,11 +33,8 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 	if s.feed == nil {
 		return errNoFeed
 	}
-	caller := callerOf(stream.Context())
-	if s.service.Guard() == nil {
-		caller, _ = s.service.Guard().Identify(credentialsOf(stream.Context())) // never fails without a guard
-	}
-	events, err := s.feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew(), Client: caller.Owner()})
+	client := s.caller(stream.Context()).Owner()
+	events, err := s.feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew(), Client: client})
 	if err != nil {
 		refusal := s.issuer.Refused(server.StreamRefusal(err))
 		s.service.Done(server.GRPCEvents, refusal, began)

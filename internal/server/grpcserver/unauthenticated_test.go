@@ -9,6 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
@@ -51,6 +57,27 @@ func openCalls(method string, n int, body func(stream uint32) []byte) (b []byte)
 		b = append(b, body(stream)...)
 	}
 	return b
+}
+
+// TestHealthWatchesOfAConnection: a connection has 8 of them, with tokens or without.
+func TestHealthWatchesOfAConnection(t *testing.T) {
+	for _, guarded := range []bool{false, true} {
+		b := newBounded(t, 0, guarded)
+		conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for i := range 9 {
+			w, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+			if err == nil {
+				_, err = w.Recv()
+			}
+			if full := status.Code(err) == codes.ResourceExhausted; full != (i == 8) {
+				t.Errorf("guarded %v: watch %d: %v", guarded, i, err)
+			}
+		}
+	}
 }
 
 // TestUnauthenticatedCallsHoldLittle: calls without a token whose messages never end are ended,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
@@ -16,6 +17,9 @@ import (
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
+// waitBytes is what a call that waits was measured to hold besides what frames count: 13 kB together.
+const waitBytes = 8 << 10
+
 // GetWatermark answers what the watermark is, and may wait before.
 func (a allocatorService) GetWatermark(ctx context.Context, req *pb.GetWatermarkRequest) (*pb.Watermark, error) {
 	wait := time.Duration(math.MaxInt64) // more than is allowed
@@ -23,9 +27,15 @@ func (a allocatorService) GetWatermark(ctx context.Context, req *pb.GetWatermark
 		wait = time.Duration(max(ms, -1)) * time.Millisecond
 	}
 	service, conn := a.s.service, connOf(ctx)
-	conn.Rest(1)
-	defer conn.Rest(-1)
-	mark, err := service.Watermark(ctx, flake.ID(req.GetAfter()), wait, conn.Valid)
+	if wait > 0 {
+		conn.Rest(1)
+		conn.Hold(waitBytes)
+		defer func() {
+			conn.Rest(-1)
+			conn.Hold(-waitBytes)
+		}()
+	}
+	mark, err := service.Watermark(ctx, a.s.caller(ctx).Owner(), flake.ID(req.GetAfter()), wait, conn.Valid)
 	service.Done(server.GRPCWatermark, err, service.Begin()) // How long it waited says nothing.
 	if err != nil {
 		return nil, statusOf(err)
@@ -40,18 +50,20 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 	s := a.s
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	caller := callerOf(ctx)
+	caller := s.caller(ctx)
 	tick := time.NewTicker(heartbeatEvery)
 	defer tick.Stop()
+	late := time.AfterFunc(slowAfter, func() { cancel(errSlow) })
+	late.Stop()
 	ended := make(chan error, 1)
-	go func() { // Send waits for the client.
-		ended <- s.service.WatchWatermark(ctx, tick.C, func(mark watermark.Answer, due bool) error {
+	go func() { // SendMsg waits for the client.
+		ended <- s.service.WatchWatermark(ctx, caller.Owner(), tick.C, func(mark *watermark.Shared, due bool) error {
 			if err := s.service.Guard().May(caller, access.Read); due && err != nil {
 				return s.issuer.Refused(server.AccessRefusal(err, caller, access.Read))
 			}
-			late := time.AfterFunc(slowAfter, func() { cancel(errSlow) })
+			late.Reset(slowAfter)
 			defer late.Stop()
-			return stream.Send(clusterstatus.WatermarkProto(mark))
+			return stream.SendMsg(encoded(mark.Bytes(watermark.Message, encodeWatermark)))
 		})
 	}()
 	var err error
@@ -67,4 +79,12 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 		return err
 	}
 	return statusOf(err)
+}
+
+func encodeWatermark(a watermark.Answer) []byte {
+	b, err := proto.Marshal(clusterstatus.WatermarkProto(a))
+	if err != nil {
+		panic("grpcserver: the watermark has no message: " + err.Error())
+	}
+	return b
 }

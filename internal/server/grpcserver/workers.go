@@ -42,11 +42,7 @@ func (w workerService) ReleaseWorker(ctx context.Context,
 func callWorker[T any](ctx context.Context, s *Server, call func(access.Caller) (*T, error)) (*T, error) {
 	began := s.service.Begin()
 	connOf(ctx).Charge(quota.CostWrite)
-	caller := callerOf(ctx)
-	if s.service.Guard() == nil {
-		caller, _ = s.service.Guard().Identify(credentialsOf(ctx)) // never fails without a guard
-	}
-	res, err := call(caller)
+	res, err := call(s.caller(ctx))
 	s.service.Done(server.GRPCWorker, err, began)
 	if err != nil {
 		return nil, statusOf(err)

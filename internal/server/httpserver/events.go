@@ -189,11 +189,7 @@ type callerKey struct{}
 
 func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
-	guard := h.service.Guard()
-	caller, ok := r.Context().Value(callerKey{}).(access.Caller)
-	if !ok {
-		caller, _ = guard.Identify(credentialsOf(r)) // never fails without a guard
-	}
+	guard, caller := h.service.Guard(), h.caller(r)
 	refusal := ServeStream(w, r, Stream{
 		Feed:    h.feed,
 		Node:    h.service.Issuer(),
@@ -207,6 +203,15 @@ func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	// How long a stream lasted says nothing, so no time is measured.
 	h.service.Done(server.HTTPEvents, nil, h.service.Begin())
+}
+
+// caller returns who sent a request of a surface whose clients count.
+func (h *handler) caller(r *http.Request) access.Caller {
+	caller, ok := r.Context().Value(callerKey{}).(access.Caller)
+	if !ok {
+		caller, _ = h.service.Guard().Identify(credentialsOf(r)) // never fails without a guard
+	}
+	return caller
 }
 
 // withCaller passes the caller of a request on.

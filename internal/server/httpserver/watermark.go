@@ -1,15 +1,14 @@
 package httpserver
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/watermark"
@@ -38,7 +37,7 @@ func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
 		}
 		conn := connOf(r.Context())
 		conn.Rest(1)
-		a, err = h.service.Watermark(r.Context(), after, wait, conn.Valid)
+		a, err = h.service.Watermark(r.Context(), h.caller(r).Owner(), after, wait, conn.Valid)
 		conn.Rest(-1)
 		if wait > 0 {
 			late := time.AfterFunc(writeTimeout, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
@@ -84,12 +83,11 @@ func (h *handler) parseWait(query string) (after flake.ID, wait time.Duration, b
 // streamWatermark answers with server-sent events of type "watermark", until the client
 // leaves, reads too slowly or may not read any more, or the node cannot answer.
 func (h *handler) streamWatermark(w http.ResponseWriter, r *http.Request) {
-	guard := h.service.Guard()
-	caller, _ := r.Context().Value(callerKey{}).(access.Caller)
+	guard, caller := h.service.Guard(), h.caller(r)
 	tick := time.NewTicker(heartbeatEvery)
 	defer tick.Stop()
 	var out *eventWriter
-	err := h.service.WatchWatermark(r.Context(), tick.C, func(a watermark.Answer, due bool) error {
+	err := h.service.WatchWatermark(r.Context(), caller.Owner(), tick.C, func(a *watermark.Shared, due bool) error {
 		if out == nil {
 			conn := connOf(r.Context())
 			conn.Valid()
@@ -98,11 +96,7 @@ func (h *handler) streamWatermark(w http.ResponseWriter, r *http.Request) {
 		} else if err := guard.May(caller, access.Read); due && err != nil {
 			return err
 		}
-		data, err := json.Marshal(a)
-		if err != nil {
-			panic(fmt.Sprintf("httpserver: %T has no JSON form: %v", a, err))
-		}
-		out.event("watermark", "", data)
+		out.event("watermark", "", a.Bytes(watermark.JSON, func(a watermark.Answer) []byte { return feed.JSON(a) }))
 		return out.flush()
 	})
 	if out != nil {

@@ -113,13 +113,7 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 	call func(access.Caller) (any, error)) {
 	began, conn := h.service.Begin(), connOf(r.Context())
 	conn.Charge(quota.CostWrite)
-	var caller access.Caller
-	if guard := h.service.Guard(); guard == nil {
-		caller, _ = guard.Identify(credentialsOf(r)) // never fails without a guard
-	} else {
-		caller, _ = r.Context().Value(callerKey{}).(access.Caller)
-	}
-	res, err := call(caller)
+	res, err := call(h.caller(r))
 	if bad, ok := errors.AsType[*fault](err); ok {
 		h.service.Done(server.HTTPWorker, h.service.Issuer().Refused(bad.refusal), began)
 		bad.write(w)

@@ -373,7 +373,7 @@ func (c *conn) watermark([][]byte) {
 	if c.elsewhere("ID.WATERMARK") {
 		return
 	}
-	a, err := c.s.service.Watermark(c.s.ctx, 0, 0, c.quota.Valid)
+	a, err := c.s.service.Watermark(c.s.ctx, "", 0, 0, c.quota.Valid)
 	if err != nil {
 		c.refuse(err)
 		return
