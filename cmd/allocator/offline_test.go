@@ -72,8 +72,8 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		// An empty value is a variable that was not set: to go on without it
 		// would undo the order that was asked for.
 		"new --count=":                    "N is \"\"",
-		"get --addr 127.0.0.1:1 --after=": "--after \"\": flake: wrong length",
-		"monotonic --after=":              "--after \"\": flake: wrong length",
+		"get --addr 127.0.0.1:1 --after=": "--after \"\": it is empty",
+		"monotonic --after=":              "--after \"\": it is empty",
 		"monotonic --at=":                 "--at: \"\" is not a time",
 		"get --timeout 0s":                "--timeout is 0s",
 		"from-time -1":                    "Write -- in front of a number below 0",

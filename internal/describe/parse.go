@@ -3,7 +3,9 @@ package describe
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
@@ -199,9 +201,37 @@ func guess(s string, f flake.Format, lenient bool) (Kind, error) {
 	if digits := strings.TrimPrefix(s, "-"); digits != "" && strings.Trim(digits, "0123456789") == "" {
 		return Int, nil
 	}
-	return "", fmt.Errorf("%w: %d bytes; a flake has 13, a ULID 26, a UUID 36 or 32, an integer only digits, hex 0x "+
-		"in front; for other forms name the kind",
-		flake.ErrLength, len(s))
+	return "", shapeError(shape(s, f, lenient))
+}
+
+// A shapeError says why a text has the shape of no ID. Its class is bad_length.
+type shapeError string
+
+func (e shapeError) Error() string { return string(e) }
+
+func (e shapeError) Is(target error) bool { return target == flake.ErrLength }
+
+// floating is how programs write numbers that they keep as floating point.
+var floating = regexp.MustCompile(`^-?[0-9]+([.,][0-9]+)?([eE]\+?[0-9]+)?$`)
+
+// shape says what keeps s from being an ID in its usual forms.
+func shape(s string, f flake.Format, lenient bool) string {
+	if s == "" {
+		return "it is empty"
+	}
+	if floating.MatchString(s) {
+		return "it is a floating-point number, and a program that writes IDs so loses their last digits: export " +
+			"them as text"
+	}
+	core := strings.TrimFunc(s, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	if core != s && core != "" {
+		if _, err := guess(core, f, lenient); err == nil {
+			before, after, _ := strings.Cut(s, core)
+			return fmt.Sprintf("it has %.20q around the ID: leave that out", before+after)
+		}
+	}
+	return fmt.Sprintf("%d bytes are no ID: a flake has 13, a ULID 26, a UUID 36 or 32, an integer only digits, and "+
+		"hexadecimal 0x in front", len(s))
 }
 
 // urn is what RFC 9562 puts in front of a UUID, in any case.

@@ -80,3 +80,53 @@ func List(names []string) string {
 	}
 	return strings.Join(names, "")
 }
+
+// NotHostPort says that an address is not host:port, and how it is written. The port is one that it may mean.
+func NotHostPort(addr, port string) string {
+	meant := ""
+	scheme, rest, url := strings.Cut(addr, "://")
+	switch {
+	case url:
+		meant = fmt.Sprintf(": write %s, without %s://", strings.TrimSuffix(rest, "/"), scheme)
+	case strings.HasPrefix(addr, "/"), strings.HasPrefix(addr, "./"):
+		meant = ": for a Unix socket write unix:/path"
+	case addr != "" && !strings.Contains(addr, ":"):
+		meant = ": write " + addr + ":" + port
+	}
+	return fmt.Sprintf("%q is not host:port%s", addr, meant)
+}
+
+// Nearest returns which of some names a mistyped one was meant to be, by Levenshtein's distance;
+// "" if none is near.
+func Nearest(typed string, names []string) (nearest string) {
+	far := max(2, len(typed)/2)
+	if len(typed) < 4 {
+		far = 1
+	}
+	for _, name := range names {
+		if d := distance(typed, name); d <= far && d < len(typed) {
+			nearest, far = name, d-1
+		}
+	}
+	return nearest
+}
+
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

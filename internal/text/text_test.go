@@ -24,6 +24,14 @@ func TestTexts(t *testing.T) {
 		"a name":                 {List([]string{"a"}), "a"},
 		"two names":              {List([]string{"a", "b"}), "a and b"},
 		"three names":            {List(strings.Fields("a b c")), "a, b and c"},
+		"no port":                {NotHostPort("::1x", "9000"), `"::1x" is not host:port`},
+		"a host alone":           {NotHostPort("db1", "9000"), `"db1" is not host:port: write db1:9000`},
+		"a path":                 {NotHostPort("/run/a.sock", ""), `"/run/a.sock" is not host:port: for a Unix socket write unix:/path`},
+		"a URL":                  {NotHostPort("http://h:9000/", ""), `"http://h:9000/" is not host:port: write h:9000, without http://`},
+		"a name mistyped":        {Nearest("cuont", []string{"after", "count"}), "count"},
+		"a short name mistyped":  {Nearest("ass", []string{"ca", "as"}), "as"},
+		"another short name":     {Nearest("foo", []string{"ca", "as"}), ""},
+		"another name":           {Nearest("since", []string{"follow", "after", "new"}), ""},
 		"many names":             {List(strings.Fields("a b c d e")), "a, b, c and 2 more"},
 	} {
 		if tc.got != tc.want {

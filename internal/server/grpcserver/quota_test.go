@@ -176,6 +176,29 @@ func calls(path string, n int, m []byte) (b []byte) {
 	return b
 }
 
+// A client of another protocol gets an answer in that protocol.
+func TestOtherProtocols(t *testing.T) {
+	b := newBounded(t, 64<<20, false)
+	for request, want := range map[string]string{
+		"GET / HTTP/1.1\r\nHost: x\r\n\r\n":        "HTTP/1.1 400 Bad Request\r\n",
+		"POST /v1/ids HTTP/1.1\r\nHost: x\r\n\r\n": "HTTP/1.1 400 Bad Request\r\n",
+		"*1\r\n$7\r\nID.NEXT\r\n":                  "-ERR this is the gRPC port",
+	} {
+		c, err := net.Dial("tcp", b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(wait.Most))
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), want) {
+			t.Errorf("%q is answered %q, %v", request, got, err)
+		}
+		_ = c.Close()
+	}
+}
+
 // TestManyTexts: each text of a large answer is of the ID at its place, and no two have the
 // same random part.
 func TestManyTexts(t *testing.T) {

@@ -72,7 +72,8 @@ func (h *Hosts) Allow(header string) bool {
 func (h *Hosts) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !h.Allow(r.Host) {
-			http.Error(w, otherHost(r).refusal.Message, http.StatusMisdirectedRequest)
+			other := otherHost(r)
+			http.Error(w, other.refusal.Message+"\n"+other.help, http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -80,9 +81,9 @@ func (h *Hosts) Handler(next http.Handler) http.Handler {
 }
 
 func otherHost(r *http.Request) *fault {
-	bad := malformed("the Host header %.80q is not a name of this node: call it by an address or one of its names, "+
-		"or add the name to http.hosts", r.Host)
+	bad := malformed("the Host header %.80q is not a name of this node", r.Host)
 	bad.status = http.StatusMisdirectedRequest
+	bad.help = "Call the node by an address or one of its names, or add the name to http.hosts."
 	return bad
 }
 

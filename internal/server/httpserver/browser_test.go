@@ -89,7 +89,7 @@ func TestHosts(t *testing.T) {
 		req := httptest.NewRequest(method, path, nil)
 		req.Host = "evil.example"
 		res := env.Send(req)
-		if p := servertest.ProblemIn(res); res.StatusCode != http.StatusMisdirectedRequest || !strings.Contains(p.Detail, "evil.example") || !strings.Contains(p.Detail, "http.hosts") {
+		if p := servertest.ProblemIn(res); res.StatusCode != http.StatusMisdirectedRequest || !strings.Contains(p.Detail, "evil.example") || !strings.Contains(p.Help, "http.hosts") {
 			t.Errorf("%s: %d %+v", target, res.StatusCode, p)
 		}
 		req.Host = "ids.example.com"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // fault is a refusal of a request before the node is called. It is not counted yet.
@@ -73,13 +74,21 @@ func setField(f *server.Fields, name, value string) *fault {
 	case "after":
 		field = &f.After
 	default:
-		return malformed("unknown field %.40q: use count, as, after", name)
+		return unknownField(name, "count", "as", "after")
 	}
 	if field.Given {
 		return malformed("%s is given twice: send it once", name)
 	}
 	*field = server.Field{Text: value, Given: true}
 	return nil
+}
+
+// unknownField is the fault of a field that is none of those.
+func unknownField(name string, fields ...string) *fault {
+	if meant := text.Nearest(name, fields); meant != "" {
+		return malformed("unknown field %.40q: did you mean %s?", name, meant)
+	}
+	return malformed("unknown field %.40q: use %s", name, strings.Join(fields, ", "))
 }
 
 // parseQuery reads count=…&as=…&after=…
@@ -136,11 +145,11 @@ func parseBody(contentType string, body []byte, safe bool) (f server.Fields, bad
 		if value == nil {
 			continue
 		}
-		text, bad := fieldText(name, value, safe)
+		written, bad := fieldText(name, value, safe)
 		if bad != nil {
 			return server.Fields{}, bad
 		}
-		_ = setField(&f, name, text) // cannot fail after it did not fail for given
+		_ = setField(&f, name, written) // cannot fail after it did not fail for given
 	}
 	return f, nil
 }
@@ -191,9 +200,9 @@ func wantsText(accept string) bool {
 	case "text/plain":
 		return true
 	}
-	text, textExact := quality(accept, "text", "plain")
+	plain, plainExact := quality(accept, "text", "plain")
 	js, jsExact := quality(accept, "application", "json")
-	return text > 0 && (text > js || text == js && textExact && !jsExact)
+	return plain > 0 && (plain > js || plain == js && plainExact && !jsExact)
 }
 
 // quality returns how much an Accept header wants a media type, 0 to 1, by the

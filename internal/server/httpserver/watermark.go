@@ -62,7 +62,7 @@ func (h *handler) parseWait(query string) (after flake.ID, wait time.Duration, b
 	for name, given := range values {
 		switch {
 		case name != "after" && name != "wait":
-			return 0, 0, malformed("unknown field %.40q: use after, wait", name)
+			return 0, 0, unknownField(name, "after", "wait")
 		case len(given) > 1:
 			return 0, 0, malformed("%s is given twice: send it once", name)
 		case name == "after":

@@ -52,7 +52,11 @@ func (r *Reader) Next(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	if b[0] != '*' {
+	switch b[0] {
+	case '*':
+	case 0x16: // a handshake of TLS
+		return 0, ProtocolError("this port has no TLS")
+	default:
 		return r.inline(b)
 	}
 	count, at, ok := number(b, 1)

@@ -9,6 +9,7 @@ import (
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/resp"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // redisVersion is the version of Redis in HELLO and INFO. Clients choose their commands
@@ -138,15 +139,15 @@ func (c *conn) unknown(args [][]byte) {
 		c.out = resp.AppendError(c.out, code, lookup+" "+hints[lookup])
 		return
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "unknown command '%.128s', with args beginning with: ", args[0])
-	for _, a := range args[1:] {
-		if b.Len() > 256 {
-			break
-		}
-		fmt.Fprintf(&b, "'%.64s' ", a)
+	names := make([]string, len(listed))
+	for i, cmd := range listed {
+		names[i] = cmd.name
 	}
-	c.out = resp.AppendError(c.out, "ERR", b.String())
+	use := "this is allocator, not Redis. Use ID.NEXT, HGET id next or ID.DECODE id"
+	if meant := commands[text.Nearest(strings.ToUpper(string(args[0][:min(len(args[0]), 16)])), names)]; meant != nil {
+		use = "did you mean " + meant.use + "?"
+	}
+	c.out = resp.AppendError(c.out, "ERR", fmt.Sprintf("unknown command '%.128s': %s", args[0], use))
 }
 
 func (c *conn) ok() { c.out = append(c.out, "+OK\r\n"...) }

@@ -1,6 +1,7 @@
 package respserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -188,7 +189,8 @@ func (c *conn) ready() bool { return c.settle() && c.room(resp.MaxError+2) }
 // do answers one request. It returns false if it has done nothing with it yet.
 func (c *conn) do(args [][]byte) bool {
 	cmd := lookup(args[0])
-	if cmd == nil && fromBrowser(args[0]) {
+	http := len(args) == 3 && bytes.HasPrefix(args[2], []byte("HTTP/1."))
+	if cmd == nil && (http || fromBrowser(args[0])) {
 		if !c.settle() {
 			return false
 		}
@@ -197,6 +199,9 @@ func (c *conn) do(args [][]byte) bool {
 				"source", c.remote.String())
 		})
 		c.s.service.NotFound(server.RESPOther, c.s.service.Begin())
+		if http {
+			c.out = append(c.out, server.NotHTTP("the port for Redis clients (listen.resp)")...)
+		}
 		c.quit = true
 		return true
 	}

@@ -192,6 +192,12 @@ func (c *client) send(text string) {
 	}
 }
 
+// text reads until the connection ends.
+func (c *client) text() string {
+	b, _ := io.ReadAll(c.r) // An end that is a reset follows the answer too.
+	return string(b)
+}
+
 // reply reads one reply: a string as it is, with its first byte if it is none in
 // bulk, and arrays and maps as lists in brackets.
 func (c *client) reply() string {
@@ -216,6 +222,8 @@ func (c *client) read() (string, error) {
 	switch line[0] {
 	case '+', '-', ':', '_':
 		return line, nil
+	case 'H': // an HTTP answer is the last
+		return line + "\r\n" + c.text(), nil
 	case '$':
 		if n < 0 {
 			return "(nil)", nil

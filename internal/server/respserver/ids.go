@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -213,7 +214,7 @@ func (c *conn) next(args [][]byte) bool {
 		var bad *node.Refusal
 		if o, bad = server.ParseOrder(server.Fields{Count: field(count), As: field(as), After: field(after)},
 			c.s.limits); bad != nil {
-			return c.refuseOrder(bad)
+			return c.refuseOrder(bad, "FORMAT is")
 		}
 	}
 	if count == nil && o.After == 0 {
@@ -222,17 +223,21 @@ func (c *conn) next(args [][]byte) bool {
 	return c.settle() && c.issue(o, count != nil)
 }
 
-// refuseOrder answers a request for IDs that is wrong. It returns false if it has not.
-func (c *conn) refuseOrder(r *node.Refusal) bool {
+// refuseOrder answers a request for IDs that is wrong. It returns false if it has not. The words are what
+// the request has for "as is".
+func (c *conn) refuseOrder(r *node.Refusal, words string) bool {
 	if !c.ready() {
 		return false
+	}
+	if form, ok := strings.CutPrefix(r.Message, "as is"); ok {
+		r.Message = words + form
 	}
 	c.fail(server.RESPIDs, c.s.issuer.Refused(r))
 	return true
 }
 
 func (c *conn) malformed(format string, args ...any) bool {
-	return c.refuseOrder(server.Malformed(format, args...))
+	return c.refuseOrder(server.Malformed(format, args...), "")
 }
 
 // field is the field of a request with a value; nil: not given.
@@ -326,7 +331,7 @@ func (c *conn) hget(args [][]byte) bool {
 	o, ok := c.s.order(nil, args[2], nil)
 	if !ok {
 		_, bad := server.ParseOrder(server.Fields{As: field(args[2])}, c.s.limits)
-		return c.refuseOrder(bad)
+		return c.refuseOrder(bad, "the field is")
 	}
 	return c.enqueue(o.As)
 }

@@ -3,6 +3,7 @@ package respserver_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
@@ -413,12 +415,16 @@ func TestHTTPRequestsAreNotObeyed(t *testing.T) {
 	for _, request := range []string{
 		"POST / HTTP/1.1\r\nHost: 127.0.0.1:6380\r\nContent-Length: 9\r\n\r\nID.NEXT\r\n",
 		"post / HTTP/1.1\r\n\r\nID.NEXT\r\n",
-		"PUT / HTTP/1.1\r\nHost: evil.example\r\n\r\nID.NEXT\r\n",
+		"PUT /\r\nHost: evil.example\r\n\r\nID.NEXT\r\n",
 		"*1\r\n$4\r\nPOST\r\n*1\r\n$7\r\nID.NEXT\r\n",
 	} {
 		c := w.dial()
 		c.send(request)
-		if strings.HasPrefix(request, "PUT") {
+		if strings.Contains(request, "HTTP") {
+			if got := c.text(); !strings.HasPrefix(got, "HTTP/1.1 400 Bad Request\r\n") || !strings.Contains(got, "listen.http") {
+				t.Error(got)
+			}
+		} else if strings.HasPrefix(request, "PUT") {
 			if got := c.reply(); !strings.HasPrefix(got, "-ERR unknown command 'PUT'") {
 				t.Error(got)
 			}
@@ -432,6 +438,22 @@ func TestHTTPRequestsAreNotObeyed(t *testing.T) {
 	c.parse(c.ask("ID.NEXT"))
 }
 
+// A client without TLS at a port with TLS gets an answer in the protocol that it speaks.
+func TestPlainToTLS(t *testing.T) {
+	pair := certstest.NewAuthority(t, "ca").Issue(t, "node", -time.Hour, time.Hour)
+	w := newFixture(t).serve(tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{pair.TLS(t)}}))
+	for request, want := range map[string]string{
+		"*1\r\n$4\r\nPING\r\n":          "-ERR this port speaks TLS: connect with it, as redis-cli --tls does\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\n": "HTTP/1.1 400 Bad Request\r\n",
+	} {
+		c := w.dial()
+		c.send(request)
+		if got := c.text(); !strings.HasPrefix(got, want) {
+			t.Errorf("%q is answered %q", request, got)
+		}
+	}
+}
+
 // TestProtocolErrors: what is no request is said so, after the answers to all that
 // came before it, and ends the connection.
 func TestProtocolErrors(t *testing.T) {
@@ -440,6 +462,7 @@ func TestProtocolErrors(t *testing.T) {
 		"*1\r\n:5\r\n":            "-ERR Protocol error: expected '$', got ':'",
 		"*65\r\n":                 "-ERR Protocol error: invalid multibulk length",
 		strings.Repeat("x", 4096): "-ERR Protocol error: too big inline request",
+		"\x16\x03\x01":            "-ERR Protocol error: this port has no TLS",
 		"\"\r\n":                  "-ERR Protocol error: unbalanced quotes in request",
 	} {
 		c := w.dial()

@@ -3,6 +3,7 @@ package respserver
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"time"
 
@@ -74,6 +75,9 @@ func (r *routine) handshake() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, handshakeTimeout)
 		defer cancel()
 		if err := t.HandshakeContext(ctx); err != nil {
+			if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil {
+				answerPlain(plain)
+			}
 			return false
 		}
 		state := t.ConnectionState()
@@ -81,6 +85,15 @@ func (r *routine) handshake() bool {
 	}
 	r.reset()
 	return true
+}
+
+// answerPlain answers a client that does not speak TLS, in the protocol of the client.
+func answerPlain(e tls.RecordHeaderError) {
+	answer := []byte("-ERR this port speaks TLS: connect with it, as redis-cli --tls does\r\n")
+	if server.IsHTTP(e.RecordHeader[:]) {
+		answer = server.NotHTTP("the port for Redis clients (listen.resp)")
+	}
+	_, _ = e.Conn.Write(answer) // Nothing was sent before, so there is room for it.
 }
 
 // read reads the next bytes of the client, after the part of a request that is already
