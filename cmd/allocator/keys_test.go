@@ -53,7 +53,7 @@ func TestGetByTLSAndToken(t *testing.T) {
 		{"no token", nil, all, cli.ExitInvalid, "UNAUTHENTICATED"},
 		{"a wrong token", nil, append(all, "--token-file", wrong), cli.ExitInvalid, "UNAUTHENTICATED"},
 		{"no certificate", nil, []string{"--addr", addr, "--ca", caFile}, cli.ExitUnavailable, "give --cert and --key"},
-		{"another authority", nil, []string{"--addr", addr, "--ca", otherFile}, cli.ExitUnavailable, "unknown authority"},
+		{"another authority", nil, []string{"--addr", addr, "--ca", otherFile}, cli.ExitUnavailable, "no authority in --ca signed its certificate"},
 		{"no TLS", nil, []string{"--addr", addr}, cli.ExitUnavailable, "give --ca"},
 		{"TLS to a node without", nil, []string{"--addr", plain, "--ca", caFile}, cli.ExitUnavailable, "omit --ca"},
 		{"a token without TLS", []string{"ALLOCATOR_TOKEN=good"}, []string{"--addr", plain}, cli.ExitOK, ""},

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Sources is what Load reads, besides the defaults.
@@ -112,9 +114,9 @@ func fromFile(s Sources, known map[string]bool) (layer, error) {
 		return l, nil
 	}
 	var sections map[string]any
-	text, err := os.ReadFile(s.File)
+	b, err := os.ReadFile(s.File)
 	if err == nil {
-		err = yaml.Unmarshal(text, &sections)
+		err = yaml.Unmarshal(b, &sections)
 	}
 	if err != nil {
 		if path, ok := errors.AsType[*fs.PathError](err); ok {
@@ -196,8 +198,11 @@ func fromEnv(s Sources, known map[string]bool) (layer, error) {
 		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr, name == EnvToken:
 		case serviceLinks.MatchString(name):
 		default:
-			best := closest(name, slices.Sorted(maps.Keys(keys)))
-			errs = append(errs, fmt.Errorf("%w: variable %s: did you mean %s?", ErrUnknownKey, name, best))
+			meant := allSettings
+			if best := text.Nearest(name, slices.Sorted(maps.Keys(keys))); best != "" {
+				meant = "did you mean " + best + "?"
+			}
+			errs = append(errs, fmt.Errorf("%w: variable %s: %s", ErrUnknownKey, name, meant))
 		}
 	}
 	return l, errors.Join(errs...)
@@ -236,6 +241,8 @@ func isSection(key string, known map[string]bool) bool {
 	return false
 }
 
+const allSettings = `run "allocator config print" for the names of all settings`
+
 // hint suggests what an unknown key was meant to be.
 func hint(key string, known map[string]bool) string {
 	keys := slices.Sorted(maps.Keys(known))
@@ -243,41 +250,8 @@ func hint(key string, known map[string]bool) string {
 		inside := slices.DeleteFunc(keys, func(k string) bool { return !strings.HasPrefix(k, key+".") })
 		return "it is a section: set " + strings.Join(inside, ", ")
 	}
-	best := closest(key, keys)
-	if distance(key, best) > max(2, len(key)/2) {
-		return `run "allocator config print" for the names of all settings`
+	if best := text.Nearest(key, keys); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
 	}
-	return fmt.Sprintf("did you mean %q?", best)
-}
-
-// closest returns the candidate with the smallest edit distance from s.
-func closest(s string, candidates []string) string {
-	best, shortest := "", 1<<30
-	for _, c := range candidates {
-		if d := distance(s, c); d < shortest {
-			best, shortest = c, d
-		}
-	}
-	return best
-}
-
-// distance is Levenshtein's.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return allSettings
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/text"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
@@ -388,7 +389,7 @@ func (c Config) Exposed() (problems []string) {
 func (c Config) beyondLoopback() (open []string) {
 	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP},
 		{"listen.resp", c.Listen.RESP}} {
-		if a.addr != "" && !loopback(a.addr) {
+		if a.addr != "" && !loopback(a.addr) && checkAddress(a.addr, true) == nil {
 			open = append(open, a.key+" ("+a.addr+")")
 		}
 	}
@@ -503,7 +504,7 @@ func (c Config) AdvertisedConsole(admin string) string {
 func checkAddress(addr string, listen bool) error {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return fmt.Errorf("%q is not host:port", addr)
+		return errors.New(text.NotHostPort(addr, "PORT"))
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 && !listen {

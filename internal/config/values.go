@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Value is a field of a Config as text: pflag.Value, for flags, variables and
@@ -166,6 +167,8 @@ func LayoutValue(p *flake.Layout, epoch *clock.Millis) *Value {
 		f, err := flake.ParseFormat(s)
 		if err == nil {
 			*epoch = clock.Millis(f.Epoch)
+		} else if meant := text.Nearest(s, flake.Layouts()); meant != "" {
+			err = fmt.Errorf("%w; did you mean %s?", err, meant)
 		}
 		return f.Layout, err
 	}, flake.Layout.String)

@@ -94,6 +94,13 @@ func Open(url string) (*Database, error) {
 	return &Database{pool: pool, name: fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)}, nil
 }
 
+// Unreachable reports whether err is that no server accepted a connection.
+func Unreachable(err error) bool {
+	var refused *pgconn.PgError
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	return connecting && !errors.As(err, &refused) // A server that refuses says why.
+}
+
 // Close closes the connections.
 func (d *Database) Close() { d.pool.Close() }
 

@@ -193,7 +193,7 @@ func (p plan) open() (clients []load.Client, err error) {
 	}
 	for _, a := range p.addrs {
 		if _, _, err := net.SplitHostPort(a); err != nil || strings.HasPrefix(a, ":") {
-			return nil, cli.UsageError("--addr: %q is not host:port", a)
+			return nil, remote.NotHostPort(a)
 		}
 	}
 	if err := p.dialer.MayCall(p.addrs...); err != nil {

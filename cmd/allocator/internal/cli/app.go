@@ -102,11 +102,7 @@ func Run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer
 		fmt.Fprintf(stderr, "allocator: %v\n", err)
 		return ExitInvalid
 	default:
-		hint := ""
-		if d, ok := strings.CutPrefix(err.Error(), "unknown shorthand flag: '"); ok && d[0] >= '0' && d[0] <= '9' {
-			hint = "\nWrite -- in front of a number below 0."
-		}
-		fmt.Fprintf(stderr, "allocator: %v%s\nRun \"%s --help\" for usage.\n", err, hint, cmd.CommandPath())
+		fmt.Fprintf(stderr, "allocator: %s\nRun \"%s --help\" for usage.\n", mistake(cmd, err), cmd.CommandPath())
 		return ExitUsage
 	}
 }
@@ -149,6 +145,7 @@ func (a *App) finish(root *cobra.Command) *cobra.Command {
 	root.Version = a.Build().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	suggest(root)
+	nameArguments(root)
 	root.SetOut(a.Out) // before cobra's own commands are made: they keep it
 	strictTopics(root)
 	completeFlags(root)

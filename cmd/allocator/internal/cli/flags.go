@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Choice is a flag whose value is one of a few words.
@@ -29,7 +32,11 @@ func (c *Choice) Type() string {
 // Set takes one of the words.
 func (c *Choice) Set(s string) error {
 	if !slices.Contains(c.words, s) {
-		return fmt.Errorf("%q is none of %s", s, strings.Join(c.words, ", "))
+		meant := ""
+		if near := text.Nearest(s, c.words); near != "" {
+			meant = ": did you mean " + near + "?"
+		}
+		return fmt.Errorf("%q is none of %s%s", s, strings.Join(c.words, ", "), meant)
 	}
 	c.Value = s
 	return nil
@@ -68,5 +75,56 @@ func completeFlags(cmd *cobra.Command) {
 	})
 	for _, sub := range cmd.Commands() {
 		completeFlags(sub)
+	}
+}
+
+// mistake says what is wrong with a command line, and what may have been meant.
+func mistake(cmd *cobra.Command, err error) string {
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok && strings.Contains(err.Error(), "missing unit") {
+		return fmt.Sprintf("--%s is %q, without a unit: write %[2]ss for seconds", e.GetFlag().Name, e.GetValue())
+	}
+	e, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return err.Error()
+	}
+	switch short := e.GetSpecifiedShortnames(); {
+	case short == "":
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := text.Nearest(e.GetSpecifiedName(), names); near != "" {
+			return err.Error() + ": did you mean --" + near + "?"
+		}
+	case strings.Trim(short[:1], "0123456789") != "":
+	case cmd.Use == cmd.Name()+" [N]":
+		return fmt.Sprintf(notCount, "-"+short)
+	default:
+		return err.Error() + "\nWrite -- in front of a number below 0."
+	}
+	return err.Error()
+}
+
+// nameArguments makes commands name the argument that is missing or one too many; cobra counts them.
+func nameArguments(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		nameArguments(sub)
+	}
+	check := cmd.Args
+	if check == nil || cmd.HasSubCommands() {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		err := check(cmd, args)
+		if err == nil {
+			return nil
+		}
+		named := strings.Fields(cmd.Use)[1:]
+		if i := slices.IndexFunc(named, func(s string) bool { return s[0] == '-' }); i >= 0 {
+			named = named[:i] // The rest are flags.
+		}
+		usage := strings.Join(append([]string{cmd.CommandPath()}, named...), " ")
+		if len(args) < len(named) {
+			return fmt.Errorf("%s is missing: write %s", named[len(args)], usage)
+		}
+		return fmt.Errorf("%q is one argument too many: write %s", args[len(named)], usage)
 	}
 }

@@ -114,12 +114,14 @@ func ParseWhole(s string) (int64, error) {
 	return v, nil
 }
 
+const notCount = "N is %q: write a whole number, at least 1"
+
 // ParseCount reads N, how many IDs are wanted: 1 or more.
 func ParseCount(s string) (int64, error) {
 	if n, err := ParseWhole(s); err == nil && n > 0 {
 		return n, nil
 	}
-	return 0, UsageError("N is %q: write a whole number, at least 1", s)
+	return 0, UsageError(notCount, s)
 }
 
 // Random is crypto/rand, read ahead: a system call for each ID would cost more

@@ -27,6 +27,9 @@ import (
 // reply has the same size whatever the count.
 const getBlock = 10_000
 
+// manyIDs is how many a command gets without --yes: they take seconds to print.
+const manyIDs = 10_000_000
+
 // GetCommand returns "allocator get".
 func GetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
@@ -48,12 +51,17 @@ is not tried elsewhere.`,
 	after := cmd.Flags().String("after", "", "an ID in any form: all IDs printed are greater")
 	format := cli.FormatFlag(cmd)
 	number := cli.CountFlag(cmd)
+	yes := cmd.Flags().Bool("yes", false, fmt.Sprintf("get more than %d IDs", manyIDs))
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		n, err := cli.CountOf(args, number)
 		if err != nil {
 			return err
+		}
+		if n > manyIDs && !*yes {
+			return cli.UsageError("N is %d, and more than %d is a mistake in most cases: give --yes to get them all",
+				n, manyIDs)
 		}
 		least := describe.ID{Kind: describe.Flake} // 0: above nothing
 		// Also an empty one: a variable that was not set must not undo the order.

@@ -93,7 +93,7 @@ etcd. With --skew a node has a wrong clock from the start, and refuses.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d.json, d.space = format.Value == "json", space()
 		if d.nodes < 1 || d.nodes > maxDevNodes {
-			return cli.UsageError("--nodes is %d: 1 to %d", d.nodes, maxDevNodes)
+			return cli.UsageError("--nodes is %d: it has to be at least 1, and at most %d", d.nodes, maxDevNodes)
 		}
 		var err error
 		if d.skews, err = parseSkews(*skews, d.nodes); err != nil {

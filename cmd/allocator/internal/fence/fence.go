@@ -86,6 +86,10 @@ func failed(ctx context.Context, err error) error {
 	case errors.Is(err, fence.ErrBusy):
 		return cli.Exit(cli.ExitInvalid, err)
 	}
+	if fence.Unreachable(err) {
+		err = fmt.Errorf("no PostgreSQL answers there: give --database postgres://USER@HOST/NAME, or set PGHOST\n%w",
+			err)
+	}
 	return cli.Exit(cli.ExitUnavailable, err)
 }
 

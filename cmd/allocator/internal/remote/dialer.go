@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/text"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
@@ -235,7 +236,7 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 	}
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil || strings.HasPrefix(addr, ":") {
-		return nil, cli.UsageError("--addr: %q is not host:port", addr)
+		return nil, NotHostPort(addr)
 	}
 	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
 		return nil, cli.UsageError("--addr: %q: there is no port %q: ports are 1 to 65535", addr, port)
@@ -248,6 +249,12 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 		return nil, cli.UsageError("--addr: %q: %w", addr, err)
 	}
 	return c, nil
+}
+
+// NotHostPort is the error of an address in --addr that is none.
+func NotHostPort(addr string) error {
+	_, port, _ := net.SplitHostPort(DefaultAddr)
+	return cli.UsageError("--addr: %s", text.NotHostPort(addr, port))
 }
 
 func (d Dialer) dialSocket(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
@@ -281,6 +288,10 @@ func (d Dialer) Hint(message string) string {
 		return "\nThe node does not use TLS: omit --ca."
 	case d.TLS == nil:
 		return ""
+	case strings.Contains(message, "signed by unknown authority"):
+		return "\nA node answers, but no authority in --ca signed its certificate: give the file of its authority."
+	case strings.Contains(message, "failed to verify certificate"):
+		return "\nA node answers, but its certificate does not do: renew it, or call the node by a name that is in it."
 	}
 	// In TLS 1.3 a client learns that its certificate does not do when it has begun
 	// to speak: as an alert, or as a connection that breaks under it.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -202,13 +204,26 @@ func (n *Nodes) failed(answers []string, refused bool) error {
 	case refused:
 		return cli.Exit(cli.ExitInvalid, fmt.Errorf("none of %d nodes did it:\n%s", len(answers), text))
 	}
-	if hint := n.dialer.Hint(text); hint != "" && len(answers) == 1 {
-		return cli.Exit(cli.ExitUnavailable, errors.New(text+hint)) // something answers
+	if hint := n.dialer.Hint(text); hint != "" { // something answers
+		return cli.Exit(cli.ExitUnavailable, errors.New(text+hint))
 	}
 	return cli.Exit(cli.ExitUnavailable,
-		fmt.Errorf("%s%s\nNo node answers at %s: is one running? Give --addr host:port or $%s, or, to try it, %s",
-			text, n.dialer.Hint(text), strings.Join(n.Addrs, ", "), config.EnvAddr, cli.TryDev))
+		fmt.Errorf("no node answers at %s: is one running? Give --addr host:port or $%s, or, to try it, %s\n%s",
+			strings.Join(n.Addrs, ", "), config.EnvAddr, cli.TryDev, dialing.ReplaceAllString(text, "$1")))
 }
+
+// Cause returns the line of an error of Ask that says what a node answered, without the advice for people
+// who run another command.
+func Cause(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	if i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "node at ") }); i >= 0 {
+		return lines[i]
+	}
+	return lines[0]
+}
+
+// dialing is what gRPC puts around the cause of a connection that failed.
+var dialing = regexp.MustCompile(`connection error: desc = "transport: Error while dialing: ([^"]*)"`)
 
 // Unavailable is the error of a call that no node answered, the one at last.
 func (n *Nodes) Unavailable(at int, err error) error {

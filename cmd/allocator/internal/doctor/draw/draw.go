@@ -90,13 +90,6 @@ func drawFrom(ctx context.Context, addrs []target, n int, d remote.Dialer) []dra
 	return out
 }
 
-// firstLine returns the cause in err, without the advice that follows it for people who
-// run another command.
-func firstLine(err error) string {
-	cause, _, _ := strings.Cut(err.Error(), "\n")
-	return cause
-}
-
 // take draws n IDs in several calls.
 func (d *drawing) take(ctx context.Context, node *remote.Nodes, n int) error {
 	block := max(1, n/calls)
@@ -163,7 +156,7 @@ func judge(all []drawing, limit time.Duration, now time.Time) (r report.Report) 
 	for i, d := range all {
 		if d.err != nil {
 			r.Add("draw", report.Fail, "Check that a node runs there and is ready; docs/reference/refusals.md "+
-				"explains each reason", "%s: %s", d.addr, firstLine(d.err))
+				"explains each reason", "%s: %s", d.addr, remote.Cause(d.err))
 			continue
 		}
 		total, from = total+len(d.ids), from+1
