@@ -30,8 +30,8 @@ var owned = []struct {
 }{
 	{[]string{"go.etcd.io/etcd/client", "go.etcd.io/etcd/api"}, "internal/lease/etcdstore", "chaos/etcdsim",
 		"only etcdstore knows etcd's API: it sends the transactions of records, and I4 rests on their compares"},
-	{[]string{"go.etcd.io/etcd/server"}, "internal/inside", "internal/devetcd chaos/real/etcd",
-		"only inside and devetcd start an etcd in a process of ours: its server is large and has settings of its own"},
+	{[]string{"go.etcd.io/etcd/server"}, "internal/inside/etcdserver", "internal/devetcd chaos/real/etcd",
+		"only etcdserver and devetcd start an etcd in a process of ours: its server is large and has settings of its own"},
 	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",
 		"only the gossip shell uses memberlist: all other packages take clock samples"},
 	{[]string{"github.com/jackc/pgx"}, "internal/fence", "chaos/fence",
@@ -43,7 +43,7 @@ var owned = []struct {
 var byHand = []string{"chaos/real/operator", "chaos/real/abuse"}
 
 // rules check a graph; each returns the edges that break it.
-var rules = []func(graph) []breach{coreIsPure, oneHome, testsOnly, productApart, productUsed, codecsAreSmall, sdkIsSmall}
+var rules = []func(graph) []breach{coreIsPure, oneHome, testsOnly, productApart, productUsed, codecsAreSmall, sdkIsSmall, nodesLinkNoServer}
 
 func coreIsPure(g graph) (out []breach) {
 	for _, path := range g.paths() {
@@ -153,6 +153,16 @@ func sdkIsSmall(g graph) (out []breach) {
 	return out
 }
 
+func nodesLinkNoServer(g graph) (out []breach) {
+	g.reach("embed", func(chain []string, imported string) {
+		if under(imported, "go.etcd.io/etcd/server", "go.etcd.io/etcd/etcdutl") {
+			out = append(out, breach{"embed", strings.Join(append(chain, imported), " > "),
+				"a program with a node in it runs no member of etcd, and its server would be half of the program"})
+		}
+	})
+	return out
+}
+
 func check(g graph) (out []breach) {
 	for _, rule := range rules {
 		out = append(out, rule(g)...)
@@ -195,12 +205,13 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 			"chaos/sim":                {"chaos/storetest", "internal/node"},
 			"internal/cluster":         {"github.com/hashicorp/memberlist", "internal/clock"},
 			"internal/server":          {"internal/node", "google.golang.org/grpc", "net/http"},
-			"internal/daemon":          {"internal/server", "internal/lease/etcdstore", "internal/devetcd"},
+			"internal/daemon":          {"internal/server", "internal/lease/etcdstore"},
+			"embed":                    {"internal/daemon"},
 			"internal/audit":           {"internal/describe", "compress/gzip"},
 			"client":                   {"flake", "ulid", "google.golang.org/grpc", "net"},
 			"worker":                   {"google.golang.org/grpc", "os"},
 			"cmd/allocator": {"internal/audit", "internal/config", "internal/daemon", "internal/cluster", "internal/lease/keeper",
-				"internal/lease/nothingour"},
+				"internal/lease/nothingour", "internal/devetcd"},
 			"internal/lease/nothingour": {"netfoo.example/os"}, // like a forbidden name, and none
 		} {
 			g[path] = pkg{ImportPath: path, Imports: imports}
@@ -236,6 +247,7 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		{"internal/server", "go.etcd.io/etcd/client/v3", []string{"one home: internal/server > go.etcd.io/etcd/client/v3"}},
 		{"internal/daemon", "go.etcd.io/etcd/api/v3/mvccpb", []string{"one home: internal/daemon > go.etcd.io/etcd/api/v3/mvccpb"}},
 		{"internal/lease/etcdstore", "go.etcd.io/etcd/server/v3/embed", []string{
+			"embed: embed > internal/daemon > internal/lease/etcdstore > go.etcd.io/etcd/server/v3/embed",
 			"one home: internal/lease/etcdstore > go.etcd.io/etcd/server/v3/embed"}},
 		{"internal/daemon", "github.com/hashicorp/memberlist", []string{"one home: internal/daemon > github.com/hashicorp/memberlist"}},
 
@@ -245,6 +257,8 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		{"chaos/history", "chaos/sim", []string{"tests only: chaos/history > chaos/sim"}},
 		{"cmd/allocator", "chaos/history", []string{"product apart: cmd/allocator > chaos/history"}},
 		{"internal/spare", "fmt", []string{"product used: internal/spare"}},
+		{"internal/daemon", "internal/devetcd", []string{
+			"embed: embed > internal/daemon > internal/devetcd > go.etcd.io/etcd/server/v3/embed"}},
 
 		{"flake", "golang.org/x/exp/slices", []string{
 			"codecs: flake > golang.org/x/exp/slices", "codecs: ulid > flake > golang.org/x/exp/slices"}},

@@ -13,10 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
-	"go.uber.org/zap"
-
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
@@ -208,7 +204,7 @@ func (i *Inside) peer() string { return i.cfg.Etcd.PeerURL(i.host) }
 
 // owner returns who decides how to start with data.
 func (i *Inside) owner(data *member.Data) (member.Own, error) {
-	founds, err := clusterOf(i.founding())
+	founds, err := ClusterOf(i.founding())
 	if err != nil {
 		return member.Own{}, fmt.Errorf("etcd.join: %w", err)
 	}
@@ -221,7 +217,7 @@ func (i *Inside) owner(data *member.Data) (member.Own, error) {
 		Founds:  founds,
 	}
 	if data != nil && data.Restored {
-		if founds, err = clusterOf(data.Initial, data.Token); err != nil {
+		if founds, err = ClusterOf(data.Initial, data.Token); err != nil {
 			return member.Own{}, fmt.Errorf("the restored data: %w", err)
 		}
 		own = member.OfRestored(own, *data, founds)
@@ -319,21 +315,6 @@ func (i *Inside) founding() (initial, token string) {
 	return initial, fmt.Sprintf("allocator-%x", sha256.Sum256([]byte(initial)))[:26]
 }
 
-// clusterOf returns the ID of the cluster that begins with a list and a token.
-func clusterOf(initial, token string) (uint64, error) {
-	cfg := embed.NewConfig()
-	cfg.InitialCluster, cfg.InitialClusterToken = initial, token
-	urls, token, err := cfg.PeerURLsMapAndToken("etcd")
-	if err != nil {
-		return 0, err
-	}
-	c, err := membership.NewClusterFromURLsMap(zap.NewNop(), token, urls)
-	if err != nil {
-		return 0, err
-	}
-	return uint64(c.ID()), nil
-}
-
 // begins returns what the marker says of a new member.
 func (i *Inside) begins(step member.Step, peer string) *member.Data {
 	d := &member.Data{
@@ -350,9 +331,9 @@ func (i *Inside) begins(step member.Step, peer string) *member.Data {
 }
 
 // wants returns what the member is to run with.
-func (i *Inside) wants(data member.Data) Run {
+func (i *Inside) wants(data member.Data) member.Run {
 	e := i.cfg.Etcd
-	return Run{
+	return member.Run{
 		Version:  etcdstore.ServerVersion(),
 		Name:     i.host,
 		Client:   e.ClientURL(i.host),
@@ -362,7 +343,7 @@ func (i *Inside) wants(data member.Data) Run {
 		Token:    data.Token,
 		Existing: data.Existing,
 		Quota:    e.Inside.Quota,
-		TLS:      e.TLS,
+		TLS:      member.TLS(e.TLS),
 	}
 }
 

@@ -20,9 +20,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
-	"go.etcd.io/etcd/server/v3/embed"
-
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/certs"
@@ -31,23 +28,6 @@ import (
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
-
-// The cluster that a list founds differs from a restored one of the same members.
-func TestClusterOf(t *testing.T) {
-	var e config.Etcd
-	i := &Inside{cfg: Config{Etcd: e}, join: []string{"10.0.0.1", "10.0.0.2"}}
-	initial, token := i.founding()
-	id, err := clusterOf(initial, token)
-	if err != nil || id == 0 {
-		t.Fatalf("%s, %s: %x, %v", initial, token, id, err)
-	}
-	if other, err := clusterOf(initial, "restored-1"); err != nil || other == id {
-		t.Errorf("restored: %x, %v", other, err)
-	}
-	if _, err := clusterOf("a=:", token); err == nil {
-		t.Error("a list without URLs founds a cluster")
-	}
-}
 
 // A member that waits for others ends its waiting when a restore was prepared, and takes it over.
 func TestDecidePrepared(t *testing.T) {
@@ -358,55 +338,6 @@ func TestTLS(t *testing.T) {
 		c := &http.Client{Transport: &http.Transport{TLSClientConfig: caller, DisableKeepAlives: true}}
 		if _, _, _, err := meet.Get(t.Context(), c, s.URL); (err == nil) != (name == "a member") {
 			t.Errorf("%s calls: %v", name, err)
-		}
-	}
-}
-
-// A member listens at its address, is known by its name, and asks everybody for a certificate.
-func TestRunEtcd(t *testing.T) {
-	r := Run{
-		Name:    "a",
-		Client:  "https://a:2379",
-		Peer:    "https://a:2380",
-		IP:      "127.0.0.9",
-		Initial: "a=https://a:2380",
-		Token:   "token",
-		Quota:   1 << 27,
-		TLS:     config.TLS{CA: "ca", Cert: "cert", Key: "key"},
-	}
-	for _, existing := range []bool{false, true} {
-		r.Existing = existing
-		cfg, err := r.etcd(Dir(t.TempDir()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if (cfg.ClusterState == embed.ClusterStateFlagNew) == existing || cfg.InitialCluster != r.Initial ||
-			cfg.InitialClusterToken != r.Token {
-			t.Errorf("existing %v: it starts as %s, of %s, token %s", existing, cfg.ClusterState, cfg.InitialCluster,
-				cfg.InitialClusterToken)
-		}
-		for name, urls := range map[string][2]string{
-			"clients": {cfg.ListenClientUrls[0].String(), cfg.AdvertiseClientUrls[0].String()},
-			"peers":   {cfg.ListenPeerUrls[0].String(), cfg.AdvertisePeerUrls[0].String()},
-		} {
-			want := map[string][2]string{
-				"clients": {"https://127.0.0.9:2379", r.Client},
-				"peers":   {"https://127.0.0.9:2380", r.Peer},
-			}
-			if urls != want[name] {
-				t.Errorf("%s: it listens at and is known by %q, want %q", name, urls, want[name])
-			}
-		}
-		for name, side := range map[string]transport.TLSInfo{"clients": cfg.ClientTLSInfo, "peers": cfg.PeerTLSInfo} {
-			if !side.ClientCertAuth || side.TrustedCAFile != "ca" || side.CertFile != "cert" || side.KeyFile != "key" {
-				t.Errorf("%s may call without a certificate: %+v", name, side)
-			}
-		}
-		// The database has a bound.
-		if cfg.QuotaBackendBytes != r.Quota || cfg.AutoCompactionMode != embed.CompactorModePeriodic ||
-			cfg.AutoCompactionRetention != "1h" {
-			t.Errorf("quota %d, compaction %q of %q", cfg.QuotaBackendBytes, cfg.AutoCompactionMode,
-				cfg.AutoCompactionRetention)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/member"
@@ -208,7 +209,7 @@ func TestLifeOfARestore(t *testing.T) {
 		t.Helper()
 		r, err := plan(n)
 		if err == nil {
-			err = n.dir.Restore(r)
+			err = n.dir.Restore(r, etcdserver.Restore)
 		}
 		if err != nil || r.Checked || r.Cluster == before.Cluster {
 			t.Fatalf("%s: %+v, %v", n.host, r, err)

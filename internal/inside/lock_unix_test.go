@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
 )
@@ -94,7 +95,7 @@ func TestServePrepared(t *testing.T) {
 	if err := meet.WriteJSON(d.restoredMarker(), member.Data{Host: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := Serve(t.Context(), d); !errors.Is(err, errPrepared) {
+	if err := Serve(t.Context(), d, nil); !errors.Is(err, errPrepared) {
 		t.Errorf("got %v, want %v", err, errPrepared)
 	}
 	if pid := d.runs(); pid != 0 {
@@ -158,7 +159,7 @@ func TestMain(m *testing.M) {
 	defer cancel()
 	var err error
 	if os.Getenv(serves) != "" {
-		err = Serve(ctx, d)
+		err = Serve(ctx, d, etcdserver.Run)
 	} else if _, _, err = hold(d.etcdLock(), wait.Most); err == nil {
 		<-ctx.Done()
 	}
@@ -250,7 +251,7 @@ func TestRestoreAsRoot(t *testing.T) {
 	}
 	r, err := d.PlanRestore(snapshotFile(t), "a", "http://a:2380", "a=http://a:2380", 0)
 	if err == nil {
-		err = d.Restore(r)
+		err = d.Restore(r, etcdserver.Restore)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +308,7 @@ func TestRestoreAlone(t *testing.T) {
 			t.Errorf("prepared %v, directory %v; want %v", d.prepared(), err, want)
 		}
 	}
-	if err := d.Restore(r); err != nil {
+	if err := d.Restore(r, etcdserver.Restore); err != nil {
 		t.Fatal(err)
 	}
 	prepared(true)
@@ -316,7 +317,7 @@ func TestRestoreAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	says := fmt.Sprintf("a restore that process %d prepares or takes over", os.Getpid())
-	if err := d.Restore(r); !errors.Is(err, ErrDir) || !strings.Contains(err.Error(), says) {
+	if err := d.Restore(r, etcdserver.Restore); !errors.Is(err, ErrDir) || !strings.Contains(err.Error(), says) {
 		t.Errorf("restored beside another: %v", err)
 	}
 	if taken, err := d.takeRestored(time.Now()); taken || !errors.Is(err, ErrDir) {
@@ -326,14 +327,14 @@ func TestRestoreAlone(t *testing.T) {
 	release()
 	other := r
 	other.SHA256 = strings.Repeat("0", len(r.SHA256)) // The file was another when it was planned.
-	if err := d.Restore(other); !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), "has changed") {
+	if err := d.Restore(other, etcdserver.Restore); !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), "has changed") {
 		t.Errorf("a file that changed: %v", err)
 	}
 	prepared(false)
 	if taken, err := d.takeRestored(time.Now()); taken || err != nil {
 		t.Errorf("nothing was prepared: %v, %v", taken, err)
 	}
-	if err := d.Restore(r); err != nil {
+	if err := d.Restore(r, etcdserver.Restore); err != nil {
 		t.Fatal(err)
 	}
 	if taken, err := d.takeRestored(time.Now()); !taken || err != nil {
@@ -363,7 +364,7 @@ func TestRestoreAlone(t *testing.T) {
 		if _, err := plan(0); errors.As(err, &refusal) != tc.again || (err != nil) != tc.again {
 			t.Errorf("%s: planned again: %v", tc.name, err)
 		}
-		if err := d.Restore(r); errors.As(err, &refusal) != tc.again || (err != nil) != tc.again {
+		if err := d.Restore(r, etcdserver.Restore); errors.As(err, &refusal) != tc.again || (err != nil) != tc.again {
 			t.Errorf("%s: restored again: %v", tc.name, err)
 		}
 		prepared(!tc.again)

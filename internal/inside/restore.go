@@ -11,9 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/etcdutl/v3/snapshot"
-	"go.uber.org/zap"
-
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
@@ -84,7 +81,7 @@ func (d Dir) PlanRestore(file, host, peer, initial string, again uint) (Restored
 		from += fmt.Sprintf("\n%d", again)
 	}
 	r.Token = fmt.Sprintf("restored-%x", sha256.Sum256([]byte(from)))[:25]
-	if r.Cluster, err = clusterOf(initial, r.Token); err != nil {
+	if r.Cluster, err = ClusterOf(initial, r.Token); err != nil {
 		return r, d.unfit("has no list of members: %v", err)
 	}
 	if err := d.first(r); err != nil {
@@ -131,8 +128,8 @@ func (r Restored) unchanged() error {
 // it has now is kept beside it.
 //
 // It returns ErrSnapshot, or ErrDir, also if another process restores or takes over a restore, and a
-// *member.Refusal if the member has started from it meanwhile.
-func (d Dir) Restore(r Restored) error {
+// *member.Refusal if the member has started from it meanwhile. etcdserver.Restore is what restores.
+func (d Dir) Restore(r Restored, restore func(file string, checked bool, of member.Data, dir string) error) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return d.unfit("cannot be made: %v", err)
 	}
@@ -151,15 +148,15 @@ func (d Dir) Restore(r Restored) error {
 	if err != nil {
 		return d.unfit("cannot be written: %v", err)
 	}
-	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
-		SnapshotPath:        r.File,
-		Name:                r.Host,
-		OutputDataDir:       d.restored(),
-		PeerURLs:            []string{r.Peer},
-		InitialCluster:      r.Initial,
-		InitialClusterToken: r.Token,
-		SkipHashCheck:       !r.Checked,
-	})
+	data := member.Data{
+		Host:     r.Host,
+		Peer:     r.Peer,
+		Version:  etcdstore.ServerVersion(),
+		Initial:  r.Initial,
+		Token:    r.Token,
+		Restored: true,
+	}
+	err = restore(r.File, r.Checked, data, d.restored())
 	if err == nil {
 		err = r.unchanged()
 	}
@@ -170,14 +167,7 @@ func (d Dir) Restore(r Restored) error {
 		_ = os.RemoveAll(d.restored())
 		return fmt.Errorf("%w: %s: %w", ErrSnapshot, r.File, err)
 	}
-	err = meet.WriteJSON(d.restoredMarker(), member.Data{
-		Host:     r.Host,
-		Peer:     r.Peer,
-		Version:  etcdstore.ServerVersion(),
-		Initial:  r.Initial,
-		Token:    r.Token,
-		Restored: true,
-	})
+	err = meet.WriteJSON(d.restoredMarker(), data)
 	if err != nil {
 		return err
 	}

@@ -107,6 +107,25 @@ type Data struct {
 	Members []Member `json:"members,omitempty"`
 }
 
+// Run is what the process of a member inside a node runs with: run.json.
+type Run struct {
+	Version  string `json:"version"` // The node that started it had this one of etcd.
+	Name     string `json:"name"`
+	Client   string `json:"client"` // URLs that the member is known by
+	Peer     string `json:"peer"`
+	IP       string `json:"ip"` // It listens there.
+	Initial  string `json:"initial"`
+	Token    string `json:"token"`
+	Existing bool   `json:"existing"`
+	Quota    int64  `json:"quota"`
+	TLS      TLS    `json:"tls"`
+}
+
+// TLS has the paths of the files that a member serves and calls with.
+type TLS struct {
+	CA, Cert, Key string
+}
+
 // Action is what to do now.
 type Action string
 

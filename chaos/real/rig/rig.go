@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/member"
 	"github.com/flakelease/allocator/internal/loopback"
 )
 
@@ -127,7 +128,7 @@ type Rig struct {
 	keyFile string
 	// insides are what members inside nodes run with, and restores how etcd's own program would run,
 	// of which restores take names and URLs.
-	insides  []inside.Run
+	insides  []member.Run
 	restores [][]string
 	all      sync.WaitGroup
 	grants   grants
@@ -228,7 +229,7 @@ func (r *Rig) places() error {
 				"--log-level", "warn"},
 		})
 		if r.Inside {
-			r.insides = append(r.insides, inside.Run{
+			r.insides = append(r.insides, member.Run{
 				Name:   name,
 				Client: "http://" + client,
 				Peer:   "http://" + peer,

@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/member"
 )
@@ -41,7 +42,7 @@ func runCommand(*cli.App) *cobra.Command {
 		Args:   cobra.ExactArgs(1),
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return inside.Serve(cmd.Context(), inside.Dir(args[0]))
+			return inside.Serve(cmd.Context(), inside.Dir(args[0]), etcdserver.Run)
 		},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
 	"github.com/flakelease/allocator/internal/member"
@@ -139,7 +140,7 @@ give --again 1 on each of them, then --again 2.`,
 		if ok, err := c.run(p, refused); err != nil || !ok {
 			return err
 		}
-		if err := d.Restore(r); err != nil {
+		if err := d.Restore(r, etcdserver.Restore); err != nil {
 			return cli.Exit(cli.ExitInvalid, err)
 		}
 		if err := d.Terminate(*c.timeout); err != nil {

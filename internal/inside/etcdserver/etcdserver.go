@@ -1,0 +1,120 @@
+// Package etcdserver is etcd's own server for the members that nodes run inside: it runs one, and makes the
+// data of one from a snapshot. It is apart from package inside so that programs with a node in them, which
+// run no member (package embed), do not link the server.
+package etcdserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/features"
+	"go.uber.org/zap"
+
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// Times of raft. etcd's own are 100 ms and 1 s. An election that comes a second later costs
+// nothing, since windows outlast 25 s without etcd; one that need not be costs a write.
+const (
+	heartbeat = 200 * time.Millisecond
+	election  = 2 * time.Second
+)
+
+// Run runs a member in dir until ctx ends, and calls started once its threads run.
+func Run(ctx context.Context, r member.Run, dir string, started func()) error {
+	cfg, err := config(r, dir)
+	if err != nil {
+		return err
+	}
+	// Warnings repeat what members say of each other while one restarts.
+	level := zap.NewAtomicLevelAt(zap.ErrorLevel)
+	log, err := zap.Config{
+		Level:             level,
+		Encoding:          "console",
+		EncoderConfig:     zap.NewProductionEncoderConfig(),
+		DisableStacktrace: true,
+		OutputPaths:       []string{"stderr"},
+		ErrorOutputPaths:  []string{"stderr"},
+	}.Build()
+	if err != nil {
+		return err
+	}
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
+	etcd, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return fmt.Errorf("etcd in %s: %w", dir, err)
+	}
+	defer etcd.Close() // It hands leadership over.
+	started()
+	select {
+	case <-ctx.Done():
+		level.SetLevel(zap.FatalLevel) // A stop in order reports every listener that it closes.
+		return nil
+	case err := <-etcd.Err():
+		return fmt.Errorf("etcd in %s: %w", dir, err)
+	case <-etcd.Server.StopNotify():
+		return fmt.Errorf("etcd in %s ended by itself; was the member removed?", dir)
+	}
+}
+
+// Restore makes the data of a member from a snapshot, as member.Data says, in dir. checked says that the
+// snapshot has etcd's checksum.
+func Restore(file string, checked bool, d member.Data, dir string) error {
+	return snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath:        file,
+		Name:                d.Host,
+		OutputDataDir:       dir,
+		PeerURLs:            []string{d.Peer},
+		InitialCluster:      d.Initial,
+		InitialClusterToken: d.Token,
+		SkipHashCheck:       !checked,
+	})
+}
+
+func config(r member.Run, dir string) (*embed.Config, error) {
+	client, err := url.Parse(r.Client)
+	if err != nil {
+		return nil, err
+	}
+	peer, err := url.Parse(r.Peer)
+	if err != nil {
+		return nil, err
+	}
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir = r.Name, dir
+	at := func(u url.URL) []url.URL {
+		u.Host = net.JoinHostPort(r.IP, u.Port())
+		return []url.URL{u}
+	}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = at(*client), []url.URL{*client}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = at(*peer), []url.URL{*peer}
+	cfg.InitialCluster, cfg.InitialClusterToken = r.Initial, r.Token
+	cfg.ClusterState = embed.ClusterStateFlagNew
+	if r.Existing {
+		cfg.ClusterState = embed.ClusterStateFlagExisting
+	}
+	cfg.TickMs, cfg.ElectionMs = uint(heartbeat/time.Millisecond), uint(election/time.Millisecond)
+	// Every extension of a window is a revision, and etcd keeps them all by default.
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
+	cfg.QuotaBackendBytes = r.Quota
+	if t := r.TLS; t != (member.TLS{}) {
+		cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = t.Cert, t.Key
+		cfg.ClientTLSInfo.TrustedCAFile, cfg.ClientTLSInfo.ClientCertAuth = t.CA, true
+		cfg.PeerTLSInfo = cfg.ClientTLSInfo
+	}
+	// Members call each other from the address that is in their certificates.
+	if gate, ok := cfg.ServerFeatureGate.(interface{ Set(string) error }); ok {
+		if err := gate.Set(string(features.SetMemberLocalAddr) + "=true"); err != nil {
+			return nil, err
+		}
+	}
+	cfg.EnableGRPCGateway = false
+	return cfg, os.MkdirAll(filepath.Dir(cfg.Dir), 0o700)
+}

@@ -1,0 +1,88 @@
+package etcdserver
+
+import (
+	"testing"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.uber.org/zap"
+
+	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/member"
+)
+
+// A member listens at its address, is known by its name, and asks everybody for a certificate.
+func TestConfig(t *testing.T) {
+	r := member.Run{
+		Name:    "a",
+		Client:  "https://a:2379",
+		Peer:    "https://a:2380",
+		IP:      "127.0.0.9",
+		Initial: "a=https://a:2380",
+		Token:   "token",
+		Quota:   1 << 27,
+		TLS:     member.TLS{CA: "ca", Cert: "cert", Key: "key"},
+	}
+	for _, existing := range []bool{false, true} {
+		r.Existing = existing
+		cfg, err := config(r, t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (cfg.ClusterState == embed.ClusterStateFlagNew) == existing || cfg.InitialCluster != r.Initial ||
+			cfg.InitialClusterToken != r.Token {
+			t.Errorf("existing %v: it starts as %s, of %s, token %s", existing, cfg.ClusterState, cfg.InitialCluster,
+				cfg.InitialClusterToken)
+		}
+		for name, urls := range map[string][2]string{
+			"clients": {cfg.ListenClientUrls[0].String(), cfg.AdvertiseClientUrls[0].String()},
+			"peers":   {cfg.ListenPeerUrls[0].String(), cfg.AdvertisePeerUrls[0].String()},
+		} {
+			want := map[string][2]string{
+				"clients": {"https://127.0.0.9:2379", r.Client},
+				"peers":   {"https://127.0.0.9:2380", r.Peer},
+			}
+			if urls != want[name] {
+				t.Errorf("%s: it listens at and is known by %q, want %q", name, urls, want[name])
+			}
+		}
+		for name, side := range map[string]transport.TLSInfo{"clients": cfg.ClientTLSInfo, "peers": cfg.PeerTLSInfo} {
+			if !side.ClientCertAuth || side.TrustedCAFile != "ca" || side.CertFile != "cert" || side.KeyFile != "key" {
+				t.Errorf("%s may call without a certificate: %+v", name, side)
+			}
+		}
+		// The database has a bound.
+		if cfg.QuotaBackendBytes != r.Quota || cfg.AutoCompactionMode != embed.CompactorModePeriodic ||
+			cfg.AutoCompactionRetention != "1h" {
+			t.Errorf("quota %d, compaction %q of %q", cfg.QuotaBackendBytes, cfg.AutoCompactionMode,
+				cfg.AutoCompactionRetention)
+		}
+	}
+}
+
+// The ID of a cluster is the one that etcd gives it, and a list that etcd refuses has none.
+func TestClusterOf(t *testing.T) {
+	for _, token := range []string{"allocator-1", "restored-1", ""} {
+		for _, initial := range []string{
+			"10.0.0.1=http://10.0.0.1:2380",
+			"b=https://b:2380,a=https://a:2380,c=https://[fd00::1]:2380",
+			"a=http://a:2380,a=http://a:2381,b= http://b:2380",
+			"a=:", "a", "", "a=http://a", "a=ftp://a:1", "a=http://a:1/x", "a=http://a:1,b=http://a:1",
+		} {
+			got, err := inside.ClusterOf(initial, token)
+			urls, refused := types.NewURLsMap(initial)
+			want := uint64(0)
+			if refused == nil && len(urls) > 0 {
+				var c *membership.RaftCluster
+				if c, refused = membership.NewClusterFromURLsMap(zap.NewNop(), token, urls); refused == nil {
+					want = uint64(c.ID())
+				}
+			}
+			if got != want || (err == nil) != (want != 0) {
+				t.Errorf("%q, %q: %x, %v; etcd has %x, %v", initial, token, got, err, want, refused)
+			}
+		}
+	}
+}
