@@ -52,6 +52,7 @@ type fixture struct {
 	listener *respserver.Server
 	addr     string
 	ended    chan error
+	clients  []*client // from dial
 }
 
 func newFixture(t testing.TB, change ...func(*respserver.Config)) *fixture {
@@ -176,7 +177,8 @@ func (x *fixture) dial() *client {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	return newClient(x.t, c)
+	x.clients = append(x.clients, newClient(x.t, c))
+	return x.clients[len(x.clients)-1]
 }
 
 func newClient(t testing.TB, c net.Conn) *client {

@@ -90,6 +90,11 @@ func session(t *testing.T, in []byte, cuts []int, guard *access.Guard) (replies 
 	t.Helper()
 	w := newGuardedFixture(t, guard)
 	c := w.serve(listenUnix(t)).dial()
+	other := w.dial() // It is served between the parts, in the same buffers if a loop serves both.
+	want := strings.Repeat("o", 200)
+	if guard != nil {
+		want = "-NOAUTH UNAUTHENTICATED no token was sent: send AUTH TOKEN, or set it as the password of your client"
+	}
 	go func() {
 		for _, n := range cuts {
 			n = min(n, len(in))
@@ -97,7 +102,10 @@ func session(t *testing.T, in []byte, cuts []int, guard *access.Guard) (replies 
 				return // the server has closed the connection
 			}
 			in = in[n:]
-			runtime.Gosched()
+			_, _ = io.WriteString(other, echo('o', 200))
+			if got, err := other.read(); got != want {
+				t.Errorf("another connection got %.300q, %v", got, err)
+			}
 		}
 		_, _ = c.Write(in)
 		_ = c.Conn.(*net.UnixConn).CloseWrite()
@@ -205,6 +213,69 @@ func TestShellsAgree(t *testing.T) {
 	if served < 500 || most < 100_000 {
 		t.Errorf("%d replies, streams of up to %d bytes: too few", served, most)
 	}
+}
+
+// echo returns a request for n bytes of a letter.
+func echo(letter byte, n int) string {
+	return fmt.Sprintf("*2\r\n$4\r\nECHO\r\n$%d\r\n%s\r\n", n, strings.Repeat(string(letter), n))
+}
+
+// TestConnectionsShareNothing: connections that a loop serves with the same buffers get their own answers, though
+// each has a part of a request there before the others, reads its answers after all others were answered, and has
+// work under way at the same time.
+func TestConnectionsShareNothing(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one loop
+	bothShells(t, func(t *testing.T) {
+		w := newFixture(t).serve(listenNarrow(t))
+		turns := w.dial()
+		all := func(f func(i int, letter byte, c *client)) {
+			for i, c := range w.clients[1:] {
+				f(i, byte('a'+i), c)
+			}
+			for range 3 { // Each connection has had its turn before the second.
+				turns.ask("PING")
+			}
+		}
+		for range 12 {
+			w.dial().ask(fmt.Sprint("CLIENT SETNAME client-", len(w.clients)-2))
+		}
+		want := func(c *client, want string) {
+			t.Helper()
+			if got := c.reply(); got != want {
+				t.Fatalf("got %.100q of %d bytes, want %.100q of %d", got, len(got), want, len(want))
+			}
+		}
+		for cut := 1; cut < 1000; cut += 250 {
+			all(func(_ int, letter byte, c *client) {
+				c.send("PING\r\n" + echo(letter, 1000)[:cut])
+				want(c, "+PONG")
+			})
+			all(func(_ int, letter byte, c *client) { c.send(echo(letter, 1000)[cut:]) })
+			all(func(_ int, letter byte, c *client) { want(c, strings.Repeat(string(letter), 1000)) })
+		}
+		all(func(_ int, letter byte, c *client) {
+			c.send(strings.Repeat(echo(letter, 3000), 4) + "ID.NEXT COUNT 600\r\n")
+		})
+		seen := map[string]bool{}
+		all(func(_ int, letter byte, c *client) {
+			for range 4 {
+				want(c, strings.Repeat(string(letter), 3000))
+			}
+			for id := range strings.FieldsSeq(strings.Trim(c.reply(), "*[]")) {
+				seen[c.parse(id).String()] = true
+			}
+		})
+		if len(seen) != 12*600 {
+			t.Errorf("%d different IDs of %d", len(seen), 12*600)
+		}
+		all(func(i int, _ byte, c *client) { c.send(fmt.Sprintf("ID.DECODE %d KIND int\r\nCLIENT GETNAME\r\n", 1000+i)) })
+		all(func(i int, _ byte, c *client) {
+			if got := c.reply(); !strings.Contains(got, fmt.Sprintf(`"int":"%d"`, 1000+i)) {
+				t.Errorf("of %d: %s", 1000+i, got)
+			}
+			want(c, fmt.Sprint("client-", i))
+		})
+	})
 }
 
 // TestWaitDelaysNobody: while a request waits for the clock, other connections are answered,

@@ -1,0 +1,22 @@
+package respserver
+
+// Armed returns what epoll reports of each connection that a loop serves, by the name that its client gave.
+func (s *Server) Armed() map[string]uint32 {
+	s.mu.Lock()
+	loops := s.loops
+	s.mu.Unlock()
+	armed := map[string]uint32{}
+	for _, l := range loops {
+		done := make(chan struct{})
+		l.post(func() {
+			defer close(done)
+			for _, k := range l.socks {
+				if k != nil {
+					armed[k.name] = k.armed
+				}
+			}
+		})
+		<-done
+	}
+	return armed
+}
