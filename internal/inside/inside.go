@@ -40,14 +40,14 @@ type Inside struct {
 	ip      string   // It listens there.
 	join    []string // sorted
 	process string
-	said    string // the kind of what was logged last of why it waits
-	saidAt  time.Time
 	alone   bool // It was logged of this start that there is one member.
 	// snapshotAfter is when a snapshot may be tried again after one that failed.
 	snapshotAfter time.Time
 
-	mu     sync.Mutex // guards health
+	mu     sync.Mutex // guards what follows
 	health Health
+	said   string // the kind of what was logged last of why it waits
+	saidAt time.Time
 }
 
 // New checks everything that can be checked without the other members, and writes nothing.
@@ -137,6 +137,8 @@ func (i *Inside) Run(ctx context.Context) error {
 // say logs why the member waits, when the kind of that changes and each minute.
 func (i *Inside) say(level slog.Level, message, why string) {
 	kind := text.Kind(why)
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if kind == i.said && time.Since(i.saidAt) < sayEvery {
 		return
 	}

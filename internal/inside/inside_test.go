@@ -20,6 +20,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/certs"
@@ -523,5 +526,123 @@ func TestSnapshotRoom(t *testing.T) {
 	i.cfg.Etcd.Inside.SnapshotEvery = time.Hour
 	if got := logs(); !strings.Contains(got, "no such file") || !i.snapshotAfter.After(time.Now()) {
 		t.Errorf("after the pause: %q, then at %v", got, i.snapshotAfter)
+	}
+}
+
+// A member that ends ends the calls to it: its snapshot, of which no byte came, does not keep the next start.
+func TestTendEndsWithItsMember(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, called := &child{ended: make(chan struct{})}, make(chan struct{})
+	server := grpc.NewServer()
+	hanging := hangingMember{called: called}
+	etcdserverpb.RegisterMaintenanceServer(server, hanging)
+	etcdserverpb.RegisterClusterServer(server, hanging)
+	go func() { _ = server.Serve(l) }()
+	defer server.Stop()
+	i := &Inside{
+		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
+		dir:  Dir(t.TempDir()),
+		host: "127.0.0.1",
+	}
+	i.cfg.Etcd.Inside.ClientPort = l.Addr().(*net.TCPAddr).Port
+	i.cfg.Etcd.Inside.SnapshotEvery, i.cfg.Etcd.Inside.SnapshotKeep = time.Hour, 1
+	if err := meet.WriteJSON(i.dir.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}); err != nil {
+		t.Fatal(err)
+	}
+	tended := make(chan struct{})
+	go func() {
+		defer close(tended)
+		i.tend(t.Context(), c)
+	}()
+	for _, ends := range []<-chan struct{}{called, tended} {
+		select {
+		case <-ends:
+		case <-time.After(wait.Most):
+			t.Fatal("it waits for what its member does not send")
+		}
+		if ends == called {
+			close(c.ended)
+		}
+	}
+}
+
+// hangingMember answers everything but a snapshot.
+type hangingMember struct {
+	etcdserverpb.UnimplementedMaintenanceServer
+	etcdserverpb.UnimplementedClusterServer
+	called chan struct{}
+}
+
+func (hangingMember) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
+	return &etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: 1, ClusterId: 7}}, nil
+}
+
+func (hangingMember) MemberList(context.Context, *etcdserverpb.MemberListRequest) (*etcdserverpb.MemberListResponse,
+	error) {
+	return &etcdserverpb.MemberListResponse{
+		Header:  &etcdserverpb.ResponseHeader{ClusterId: 7},
+		Members: []*etcdserverpb.Member{{ID: 1, Name: "a", PeerURLs: []string{"http://a:1"}}},
+	}, nil
+}
+
+func (m hangingMember) Snapshot(_ *etcdserverpb.SnapshotRequest, s etcdserverpb.Maintenance_SnapshotServer) error {
+	close(m.called)
+	<-s.Context().Done()
+	return s.Context().Err()
+}
+
+// A silence is said once, and a member is stopped that took connections for a minute and answered nobody.
+func TestSilence(t *testing.T) {
+	quiet := errors.New("no answer")
+	type at struct {
+		second int
+		err    error
+		hangs  bool
+		want   quietStep
+	}
+	for name, steps := range map[string][]at{
+		"it starts, and waits for the others": {{0, quiet, true, 0}, {10, quiet, true, sayQuiet}, {90, quiet, true, 0},
+			{91, nil, false, sayAnswers}},
+		"a short silence": {{0, nil, false, 0}, {5, quiet, true, 0}, {14, quiet, true, 0}, {15, nil, false, 0},
+			{20, quiet, true, 0}, {29, quiet, true, 0}},
+		"it hangs": {{0, nil, false, 0}, {5, quiet, true, 0}, {15, quiet, true, sayQuiet}, {64, quiet, true, 0},
+			{65, quiet, true, stopHanging}, {70, quiet, true, 0}},
+		"it is busy": {{0, nil, false, 0}, {5, quiet, false, 0}, {15, quiet, false, sayQuiet}, {100, quiet, true, 0},
+			{159, quiet, true, 0}, {160, quiet, true, stopHanging}},
+		"the members answer it now and then": {{0, nil, false, 0}, {5, quiet, true, 0}, {50, quiet, false, sayQuiet},
+			{100, quiet, true, 0}, {150, quiet, true, 0}},
+	} {
+		var s silence
+		for _, step := range steps {
+			if got := s.step(time.Unix(int64(step.second), 0), step.err, step.hangs); got != step.want {
+				t.Errorf("%s: %v after %d s, want %v", name, got, step.second, step.want)
+			}
+		}
+	}
+}
+
+// A process that takes connections and answers none hangs. One that refuses them, or answers anything, does not.
+func TestHangs(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	busy := httptest.NewServer(http.NotFoundHandler())
+	defer busy.Close()
+	defer silent.Close()
+	for addr, want := range map[net.Addr]bool{silent.Addr(): true, closed.Addr(): false, busy.Listener.Addr(): false} {
+		i := &Inside{host: "127.0.0.1", ip: "127.0.0.1"}
+		i.cfg.Etcd.Inside.PeerPort = addr.(*net.TCPAddr).Port
+		if got := i.hangs(t.Context()); got != want {
+			t.Errorf("%v hangs: %v, want %v", addr, got, want)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -28,42 +29,137 @@ func (i *Inside) Health() Health {
 	return i.health
 }
 
-// tend looks after a member until it ends or ctx does.
+// tend looks after a member until it ends or ctx does. Calls to it that run then end too.
 func (i *Inside) tend(ctx context.Context, c *child) {
+	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	i.alone = false
+	healthy := make(chan member.Status, 1)
+	beside.Go(func() {
+		for s := range healthy { // A snapshot takes minutes, and one runs at a time.
+			i.snapshotIfDue(ctx, i.cfg.Etcd.ClientURL(i.host), s)
+		}
+	})
+	beside.Go(func() {
+		defer close(healthy)
+		i.watch(ctx, c, healthy)
+	})
+	select {
+	case <-ctx.Done():
+	case <-c.ended:
+	}
+}
+
+// watch looks at a member until ctx ends, hands out its status while it is healthy, and stops one that hangs.
+func (i *Inside) watch(ctx context.Context, c *child, healthy chan<- member.Status) {
 	tick := time.NewTicker(tendEvery)
 	defer tick.Stop()
 	soon := time.NewTicker(tendEvery / 10) // until it has answered once
 	defer soon.Stop()
-	i.alone = false
-	for known := false; ; {
-		if !known {
-			known = i.look(ctx)
-			if known {
-				soon.Stop()
+	var quiet silence
+	for {
+		s, err := i.look(ctx)
+		if err == nil {
+			soon.Stop()
+			select {
+			case healthy <- s:
+			default:
 			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		switch quiet.step(time.Now(), s.Err, s.Err != nil && i.hangs(ctx)) {
+		case sayQuiet:
+			i.cfg.Log.Warn("etcd inside does not answer: it is restarted if it hangs for a minute, and waits if the "+
+				"members have no majority; \"allocator etcd status\" shows them", "error", s.Err)
+		case sayAnswers:
+			i.cfg.Log.Info("etcd inside answers again")
+		case stopHanging:
+			i.cfg.Log.Error("etcd inside hangs: stopping it", "process", c.pid, "error", s.Err)
+			c.stop(i.cfg.Log)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.ended:
-			return
 		case <-soon.C:
 		case <-tick.C:
-			if known {
-				i.look(ctx)
-			}
 		}
 	}
 }
 
-// look notes who the members are, promotes this one, and writes a snapshot if it is time. It
-// reports whether the member answered.
-func (i *Inside) look(ctx context.Context) bool {
+// silence is the time for which a member has not answered.
+type silence struct {
+	known bool      // It has answered since it started.
+	since time.Time // zero: it answers
+	said  bool
+	hangs time.Time // It hangs since then; zero: it does not.
+}
+
+// What to do about a silence.
+type quietStep int
+
+const (
+	sayQuiet quietStep = iota + 1
+	sayAnswers
+	stopHanging
+)
+
+const (
+	quietAfter = 10 * time.Second
+	hangsAfter = time.Minute
+)
+
+// step returns what to do about an answer at a time, or its failure. hangs says that its process takes
+// connections, and answers neither nodes nor members. One that has never answered may read its log, and is
+// not stopped.
+func (s *silence) step(now time.Time, failure error, hangs bool) quietStep {
+	if failure == nil {
+		said := s.said
+		*s = silence{known: true}
+		if said {
+			return sayAnswers
+		}
+		return 0
+	}
+	if s.since.IsZero() {
+		s.since = now
+	}
+	if !hangs || !s.known {
+		s.hangs = time.Time{}
+	} else if s.hangs.IsZero() {
+		s.hangs = now
+	}
+	switch {
+	case !s.hangs.IsZero() && now.Sub(s.hangs) >= hangsAfter:
+		s.hangs = time.Time{}
+		return stopHanging
+	case !s.said && now.Sub(s.since) >= quietAfter:
+		s.said = true
+		return sayQuiet
+	}
+	return 0
+}
+
+// hangs reports whether the port for members takes connections and does not answer either. It does while a
+// database is defragmented, without a majority, and with a certificate that has ended.
+func (i *Inside) hangs(ctx context.Context) bool {
+	client, err := i.client()
+	if err == nil {
+		_, _, _, err = meet.Get(ctx, client, i.peer()+membersPath)
+	}
+	return errors.Is(err, context.DeadlineExceeded)
+}
+
+// look notes who the members are, and promotes this one. It returns the status of the member, and why it,
+// or a majority, did not answer.
+func (i *Inside) look(ctx context.Context) (s member.Status, err error) {
 	own := i.cfg.Etcd.ClientURL(i.host)
-	var s member.Status
 	var list []member.Member
 	var all []member.Status
-	err := i.group(ctx, []string{own}, func(ctx context.Context, g *etcdstore.Group) (err error) {
+	err = i.group(ctx, []string{own}, func(ctx context.Context, g *etcdstore.Group) (err error) {
 		if s = g.Ask(ctx, own)[0]; s.Err != nil || s.Learner { // A learner answers nothing else.
 			return s.Err
 		}
@@ -73,12 +169,10 @@ func (i *Inside) look(ctx context.Context) bool {
 		return err
 	})
 	i.saw(s, all)
-	if err != nil {
-		return false
+	if err == nil {
+		i.answered(ctx, s, list)
 	}
-	i.answered(ctx, s, list)
-	i.snapshotIfDue(ctx, own, s)
-	return true
+	return s, err
 }
 
 // answered notes what the member said, and then promotes a learner: a member that votes has it on

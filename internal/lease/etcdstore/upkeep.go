@@ -2,12 +2,14 @@ package etcdstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -124,14 +126,32 @@ func (g *Group) full(ctx context.Context) ([]*etcdserverpb.AlarmMember, error) {
 // Snapshot writes a snapshot of the first member that gives one to w. The last 32 bytes are the checksum of
 // those before, which Snapshot compares: with ErrSnapshot what was written is of no use.
 func (g *Group) Snapshot(ctx context.Context, w io.Writer) error {
-	r, err := g.client.Snapshot(ctx)
+	return snapshot(ctx, g.client.Snapshot, w)
+}
+
+// snapshotBegins is the time within which a member sends the first bytes. etcd's client calls members that
+// do not answer until ctx ends.
+const snapshotBegins = time.Minute
+
+func snapshot(ctx context.Context, open func(context.Context) (io.ReadCloser, error), w io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	begins := time.AfterFunc(snapshotBegins, func() {
+		cancel(fmt.Errorf("no member began to send it within %v", snapshotBegins))
+	})
+	defer begins.Stop()
+	failed := func(err error) error {
+		return fmt.Errorf("snapshot of etcd: %w", cmp.Or(context.Cause(ctx), because(ctx, err)))
+	}
+	r, err := open(ctx)
 	if err != nil {
-		return fmt.Errorf("snapshot of etcd: %w", because(ctx, err))
+		return failed(err)
 	}
 	defer func() { _ = r.Close() }()
 	sum := sha256.New()
 	var last []byte // The bytes at the end, of which the checksum may consist.
 	n, err := io.Copy(io.MultiWriter(w, writer(func(p []byte) {
+		begins.Stop()
 		last = append(last, p...)
 		if extra := len(last) - sha256.Size; extra > 0 {
 			_, _ = sum.Write(last[:extra])
@@ -139,7 +159,7 @@ func (g *Group) Snapshot(ctx context.Context, w io.Writer) error {
 		}
 	})), r)
 	if err != nil {
-		return fmt.Errorf("snapshot of etcd: %w", because(ctx, err))
+		return failed(err)
 	}
 	if !bytes.Equal(last, sum.Sum(nil)) {
 		return fmt.Errorf("%w: its checksum differs after %d bytes; take another", ErrSnapshot, n)
