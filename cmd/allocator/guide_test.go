@@ -57,11 +57,20 @@ func (m *machine) here(text string) string {
 	return strings.NewReplacer("/etc/allocator", m.dir+"/etc", "/etc/etcd", m.dir+"/etcd", "/var/lib/etcd", m.dir+"/data", "/var/lib/allocator", m.dir+"/state", "/usr/local/bin", m.dir+"/bin").Replace(text)
 }
 
-// script runs commands of a page at a machine. sudo and other users are left out.
+// nodeUser is the user of nodes, where root runs the test: what root writes, nodes have to be able to use.
+// Others than root are the user of nodes themselves.
+const nodeUser = 64321
+
+// script runs commands of a page at a machine. Etcd's user is left out.
 func (m *machine) script(t *testing.T, work, commands string) string {
 	t.Helper()
-	commands = regexp.MustCompile(`sudo (-u allocator )?`).ReplaceAllString(commands, "")
-	commands = m.here(strings.NewReplacer("-o root -g allocator ", "", "-o root -g etcd ", "").Replace(commands))
+	user, owner := "", ""
+	if os.Geteuid() == 0 {
+		user = fmt.Sprintf("setpriv --reuid %d --regid %[1]d --clear-groups ", nodeUser)
+		owner = fmt.Sprintf("-o root -g %d ", nodeUser)
+	}
+	commands = m.here(strings.NewReplacer("sudo -u allocator ", user, "sudo ", "", "-o root -g allocator ", owner,
+		"-o root -g etcd ", "").Replace(commands))
 	out, _, err := pages.NewShell(t, pages.Config{Dir: work, Env: []string{"IP=" + m.ip, "ALLOCATOR_ETCD_ADDRESS=" + m.ip, "PATH=" + work + "/bin:" + os.Getenv("PATH")}}).Run(commands)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +79,7 @@ func (m *machine) script(t *testing.T, work, commands string) string {
 }
 
 // service starts a program that runs until it is stopped or the test ends.
-func service(t *testing.T, log string, env []string, args ...string) (stop func()) {
+func service(t *testing.T, log string, env []string, user *syscall.Credential, args ...string) (stop func()) {
 	t.Helper()
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -78,7 +87,7 @@ func service(t *testing.T, log string, env []string, args ...string) (stop func(
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = out, out, env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: user}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -177,19 +186,27 @@ func threeMachines(t *testing.T, bin string) (work string, machines []*machine) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, dir := range []string{work, bin} { // The user of nodes runs programs in them.
+		if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, to := range map[string]string{"bin": bin, "deploy": deploy} {
 		if err := os.Symlink(to, filepath.Join(work, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	host := machine{dir: work}
 	for i := range 3 {
-		m := &machine{ip: fmt.Sprintf("10.0.0.%d", i+1)}
-		m.dir = filepath.Join(work, m.ip)
-		host.script(t, work, "ip address add "+m.ip+"/32 dev lo; mkdir -p "+m.dir+"/bin")
-		machines = append(machines, m)
+		machines = append(machines, newMachine(t, work, fmt.Sprintf("10.0.0.%d", i+1)))
 	}
 	return work, machines
+}
+
+func newMachine(t *testing.T, work, ip string) *machine {
+	t.Helper()
+	m := &machine{ip: ip, dir: filepath.Join(work, ip)}
+	m.script(t, work, "ip address add "+ip+"/32 dev lo; mkdir -p "+m.dir+"/bin")
+	return m
 }
 
 // install follows the step of a guide that installs a node.
@@ -237,6 +254,15 @@ func TestGuideInside(t *testing.T) {
 	c := draw(t, work)
 	upgrade(t, work, machines, c, "run: restarted")
 
+	// A fourth node is a client.
+	client := newMachine(t, work, "10.0.0.4")
+	host.script(t, work, strings.Replace(page.Text(t, "run: certs"), "10.0.0.3", "10.0.0.3,"+client.ip, 1))
+	client.install(t, work, page)
+	client.script(t, work, page.Text(t, "run: client"))
+	client.startNode(t)
+	client.awaitReadyz(t, http.StatusOK, "")
+	client.stopNode()
+
 	// The disk of the third machine is replaced.
 	machines[2].stopNode()
 	if err := os.RemoveAll(filepath.Join(machines[2].dir, "state")); err != nil {
@@ -272,6 +298,20 @@ func TestGuideInside(t *testing.T) {
 		m.awaitReadyz(t, http.StatusOK, "")
 	}
 	c.await(t, 1000)
+
+	// The third member is removed, and its node goes on as a client, also after a restart.
+	remove := strings.Replace(page.Text(t, "run: remove"), "etcd remove 10.0.0.5", "etcd remove --yes 10.0.0.3", 1)
+	wait.NoError(t, "the removal", func() error { // etcd refuses until all have been connected for some seconds.
+		said := machines[0].script(t, work, remove[:len(remove)-1]+" 2>&1 || true")
+		if !strings.Contains(said, "is removed") {
+			return fmt.Errorf("%s", said)
+		}
+		return nil
+	})
+	machines[2].stopNode()
+	machines[2].script(t, work, page.Text(t, "run: client"))
+	machines[2].startNode(t)
+	machines[2].awaitReadyz(t, http.StatusOK, "")
 	c.stop()
 }
 
@@ -281,7 +321,8 @@ func (m *machine) startEtcd(t *testing.T, work, settings string) {
 	// On one machine all members call from the same address, which is not in every
 	// certificate.
 	env := append(environment(m.here(settings), m.ip), "ETCD_PEER_SKIP_CLIENT_SAN_VERIFICATION=true", "ETCD_LOG_LEVEL=error")
-	m.stopEtcd = service(t, filepath.Join(m.dir, "etcd.log"), append(os.Environ(), env...), filepath.Join(work, "bin/etcd"))
+	m.stopEtcd = service(t, filepath.Join(m.dir, "etcd.log"), append(os.Environ(), env...), nil,
+		filepath.Join(work, "bin/etcd"))
 }
 
 // awaitEtcd waits until a member answers; the password is empty before etcd has users.
@@ -304,7 +345,18 @@ func awaitEtcd(t *testing.T, work, rootPassword string) {
 func (m *machine) startNode(t *testing.T) {
 	t.Helper()
 	args := strings.Fields(m.here(field(readFile(t, "../../deploy/systemd/allocator.service"), "ExecStart")[0]))
-	m.stopNode = service(t, filepath.Join(m.dir, "allocator.log"), append(os.Environ(), environment(readFile(t, filepath.Join(m.dir, "etc/environment")), m.ip)...), args...)
+	state, user := filepath.Join(m.dir, "state"), (*syscall.Credential)(nil) // StateDirectory= and User= of the unit
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		user = &syscall.Credential{Uid: nodeUser, Gid: nodeUser}
+		if err := os.Lchown(state, nodeUser, nodeUser); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := append(os.Environ(), environment(readFile(t, filepath.Join(m.dir, "etc/environment")), m.ip)...)
+	m.stopNode = service(t, filepath.Join(m.dir, "allocator.log"), env, user, args...)
 }
 
 // awaitReadyz waits until the node's readiness has this code and contains a text.

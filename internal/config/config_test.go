@@ -40,10 +40,11 @@ func flags(t *testing.T, args ...string) *pflag.FlagSet {
 }
 
 func TestPrecedence(t *testing.T) {
-	path := write(t, "lease:\n  window: 40s\n  extend-every: 6s\n  ttl: 20s\nspace: from-file\netcd:\n  endpoints: [a:1, b:2]\nepoch: 2025-01-01T00:00:00Z\n")
+	path := write(t, "lease:\n  window: 40s\n  extend-every: 6s\n  ttl: 20s\nspace: from-file\netcd:\n  endpoints: [a:1, b:2]\n  inside: /var/lib/allocator\nepoch: 2025-01-01T00:00:00Z\n")
 	c, settings, err := Load(Sources{
-		File:  path,
-		Env:   []string{"ALLOCATOR_LEASE_WINDOW=50s", "ALLOCATOR_LEASE_EXTEND_EVERY=7s", "HOME=/", "ALLOCATOR_SPACE="},
+		File: path,
+		Env: []string{"ALLOCATOR_LEASE_WINDOW=50s", "ALLOCATOR_LEASE_EXTEND_EVERY=7s", "HOME=/", "ALLOCATOR_SPACE=",
+			"ALLOCATOR_ETCD_INSIDE=", "ALLOCATOR_ETCD_JOIN="},
 		Flags: flags(t, "--lease.window=60s", "--pprof"),
 	})
 	if err != nil {
@@ -58,7 +59,9 @@ func TestPrecedence(t *testing.T) {
 		{"lease.extend-every", "7s", "env ALLOCATOR_LEASE_EXTEND_EVERY"},
 		{"lease.ttl", "20s", "file " + path},
 		{"lease.keepalive", "3s", "default"},
-		{"space", "from-file", "file " + path}, // the empty variable sets nothing
+		{"space", "from-file", "file " + path},           // A space has a name: the empty variable sets nothing.
+		{"etcd.inside", "", "env ALLOCATOR_ETCD_INSIDE"}, // It is switched off.
+		{"etcd.join", "", "default"},
 		{"etcd.endpoints", "a:1,b:2", "file " + path},
 		{"epoch", "2025-01-01T00:00:00Z", "file " + path},
 		{"pprof", "true", "flag --pprof"},

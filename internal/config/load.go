@@ -85,6 +85,10 @@ func Load(s Sources) (Config, []Setting, error) {
 		l, err := read(s, known)
 		layers, errs = append(layers, l), append(errs, err)
 	}
+	maps.DeleteFunc(layers[1].values, func(key, v string) bool {
+		_, inFile := layers[0].values[key]
+		return v == "" && !inFile
+	})
 
 	c := Default()
 	if s.Base != nil {
@@ -181,10 +185,10 @@ func scalar(v any) string {
 var serviceLinks = regexp.MustCompile(`^ALLOCATOR_(PORT.*|SERVICE_.*|.*_TCP.*|` +
 	`.*_SERVICE_(HOST|PORT.*)|.*_PORT|.*_PORT_\d+_.*)$`)
 
-func fromEnv(s Sources, known map[string]bool) (layer, error) {
-	keys := map[string]string{} // by variable
-	for key := range known {
-		keys[Option{Key: key}.Env()] = key
+func fromEnv(s Sources, _ map[string]bool) (layer, error) {
+	keys, off := map[string]string{}, map[string]bool{} // by variable
+	for _, o := range Options() {
+		keys[o.Env()], off[o.Env()] = o.Key, o.text() == ""
 	}
 	l := layer{values: map[string]string{}, source: func(key string) string { return "env " + Option{Key: key}.Env() }}
 	var errs []error
@@ -192,8 +196,8 @@ func fromEnv(s Sources, known map[string]bool) (layer, error) {
 		name, v, _ := strings.Cut(pair, "=")
 		key, ok := keys[name]
 		switch {
-		case v == "": // Charts and compose files leave a setting out like this.
-		case ok:
+		case v == "" && !off[name]: // Charts and compose files leave a setting out like this.
+		case ok: // Empty, it switches off what a file sets.
 			l.values[key] = v
 		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr, name == EnvToken:
 		case serviceLinks.MatchString(name):

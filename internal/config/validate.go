@@ -250,7 +250,7 @@ func (c Config) validateInside(rule func(bool, string, string, ...any)) {
 	}
 	rule(len(i.Join) <= maxMembers, "etcd.join", "%d members are more than %d, each of which takes part in every "+
 		"write: let the other nodes be clients, without etcd.inside", len(i.Join), maxMembers)
-	rule(i.Address == "" || len(i.Join) == 0 || slices.Contains(i.Join, i.Address), "etcd.address",
+	rule(!inside || i.Address == "" || len(i.Join) == 0 || slices.Contains(i.Join, i.Address), "etcd.address",
 		"%q is not in etcd.join (%s): write it as it stands there", i.Address, strings.Join(i.Join, ","))
 	for _, p := range []struct {
 		key  string
