@@ -139,7 +139,7 @@ func (v *Value[T]) check(ctx context.Context) {
 	}
 	v.usable, v.stale = time.Now(), false
 	if changed {
-		v.sum = c.sum
+		v.sum, v.problem = c.sum, ""
 		v.now.Store(&made)
 		if v.cfg.Changed != nil {
 			v.cfg.Changed(made)
@@ -173,6 +173,7 @@ func (v *Value[T]) unusable(err error) {
 	switch {
 	case v.stale:
 		v.failing.Store(true)
+		v.problem = err.Error() // logged as withdrawn
 		return
 	case errors.Is(err, errChanging):
 		return // the next check finds them complete
@@ -191,8 +192,10 @@ func (v *Value[T]) problemOf(made T) error {
 func (v *Value[T]) report(err error, message string) {
 	v.failing.Store(err != nil)
 	switch {
-	case err == nil:
+	case err == nil && v.problem != "":
 		v.problem = ""
+		v.cfg.Logger.Info("files are usable again: nothing is wrong with what they have now", "what", v.cfg.What)
+	case err == nil:
 	case v.problem != err.Error():
 		v.problem = err.Error()
 		v.cfg.Logger.Error(message, "what", v.cfg.What, "error", err)
