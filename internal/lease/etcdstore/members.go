@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -20,7 +21,8 @@ func ServerVersion() string { return version.Version }
 
 // Errors of Group.
 var (
-	ErrBusy     = errors.New("etcd changes one member at a time: another is being added")
+	ErrBusy     = errors.New("etcd adds one member at a time: another one has not got its vote yet")
+	ErrAway     = errors.New("etcd adds no member while it is without another one")
 	ErrNotReady = errors.New("the learner has not caught up yet")
 )
 
@@ -67,12 +69,14 @@ func (g *Group) List(ctx context.Context) (cluster uint64, list []member.Member,
 // Add adds a member that has not started, without a vote. One that was added already is no error: a node
 // whose member waits adds it by itself, and may have given it its vote since.
 //
-// It returns ErrBusy while another one is being added.
+// It returns ErrBusy while another one is being added, and ErrAway with those that do not answer.
 func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
 	r, err := g.client.MemberAddAsLearner(ctx, []string{peer})
 	switch {
-	case errors.Is(err, rpctypes.ErrTooManyLearners), errors.Is(err, rpctypes.ErrUnhealthy):
+	case errors.Is(err, rpctypes.ErrTooManyLearners):
 		return 0, fmt.Errorf("%w: %w", ErrBusy, err)
+	case errors.Is(err, rpctypes.ErrUnhealthy):
+		return 0, fmt.Errorf("%w: %s", ErrAway, g.away(ctx))
 	case errors.Is(err, rpctypes.ErrPeerURLExist):
 		_, list, listed := g.List(ctx)
 		added := slices.IndexFunc(list, func(m member.Member) bool { return slices.Contains(m.Peers, peer) })
@@ -84,6 +88,24 @@ func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
 		return 0, fmt.Errorf("add member %s: %w", peer, because(ctx, err))
 	}
 	return r.Member.ID, nil
+}
+
+// away says which members do not answer, and what to do.
+func (g *Group) away(ctx context.Context) string {
+	_, list, err := g.List(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	var names []string
+	for _, m := range g.Status(ctx, list) {
+		if m.Err != nil {
+			names = append(names, m.Label())
+		}
+	}
+	if len(names) == 0 {
+		return "all answer, and were connected a moment ago: try again"
+	}
+	return strings.Join(names, ", ") + " does not answer: start it, or replace it with \"allocator etcd replace\""
 }
 
 // Promote gives a learner its vote.
