@@ -45,6 +45,14 @@ func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
 	if r.cfg.Ask != nil {
 		asked.Go(func() { r.cfg.Ask(ctx) })
 	}
+	if answered := r.askMembers(); answered != nil {
+		asked.Go(func() {
+			select {
+			case <-answered:
+			case <-ctx.Done():
+			}
+		})
+	}
 	err := r.load(ctx, viewFresh)
 	asked.Wait()
 	if ctx.Err() != nil {
@@ -145,29 +153,42 @@ func (r *Reader) reports(look bool) map[string]Heard {
 }
 
 const (
-	// membersFresh is for how long an answer of etcd's members is shown, and membersTimeout
-	// bounds the question. No picture waits for the answer.
+	// membersFresh is the pause between two questions to etcd's members, and membersTimeout bounds one.
 	membersFresh   = 5 * time.Second
 	membersTimeout = 2 * time.Second
+	// membersKept is for how long an answer is shown. A picture of a page does not wait for the next one.
+	membersKept = 3 * membersFresh
 )
 
-// askMembers has the members of etcd asked if that did not happen lately.
-func (r *Reader) askMembers() {
+// askMembers has the members of etcd asked if that did not happen lately. Unless an answer is known, it
+// returns what is closed when there is one.
+func (r *Reader) askMembers() (answered <-chan struct{}) {
 	now := r.clock.Now().Mono
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cfg.Members == nil || r.asked && now.Sub(r.askedAt) < membersFresh {
-		return
+	if r.members != nil && now.Sub(r.knownAt) >= membersKept {
+		r.members = nil
 	}
-	r.asked, r.askedAt = true, now
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), membersTimeout)
-		defer cancel()
-		answer := r.cfg.Members(ctx)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.members = &answer
-	}()
+	if r.cfg.Members == nil {
+		return nil
+	}
+	if r.asking == nil && (r.members == nil || now.Sub(r.askedAt) >= membersFresh) {
+		done := make(chan struct{})
+		r.asking, r.askedAt = done, now
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), membersTimeout)
+			defer cancel()
+			answer := r.cfg.Members(ctx)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.members, r.knownAt, r.asking = &answer, r.clock.Now().Mono, nil
+			close(done)
+		}()
+	}
+	if r.members != nil {
+		return nil
+	}
+	return r.asking
 }
 
 const (

@@ -90,14 +90,15 @@ type Reader struct {
 
 	mu       sync.Mutex // guards the rest; never held during a read
 	read     reading
-	readErr  error      // result of the latest read of the space
-	failedAt clock.Mono // when that was returned
-	logged   bool       // a failed read was logged
-	loggedAt clock.Mono // when
-	failed   bool       // the latest read of etcd failed, which was logged
-	members  *Etcd      // what members of etcd last answered; nil: nothing yet
-	asked    bool       // they were asked
-	askedAt  clock.Mono // when
+	readErr  error         // result of the latest read of the space
+	failedAt clock.Mono    // when that was returned
+	logged   bool          // a failed read was logged
+	loggedAt clock.Mono    // when
+	failed   bool          // the latest read of etcd failed, which was logged
+	members  *Etcd         // what members of etcd answered lately; nil: nothing
+	knownAt  clock.Mono    // when they did
+	askedAt  clock.Mono    // when they were asked last
+	asking   chan struct{} // closed when those that are asked now have answered; nil: none are
 }
 
 // New returns a Reader. The error names the field of cfg that is missing.

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -253,6 +254,17 @@ func TestProblems(t *testing.T) {
 				c.Nodes[i].Report = nil
 			}
 		}, "bad etcd does not answer, and the state of sids is not known. 3 of 3 nodes serve.", nil},
+		"a member away": {func(c *Cluster) { c.Etcd = members(3, 1) },
+			"warn etcd has 2 of 3 members: the loss of one more stops every write (no answer from m1). 3 of 3 nodes serve.", nil},
+		"one of five": {func(c *Cluster) { c.Etcd = members(5, 1) },
+			"warn etcd has 4 of 5 members: 1 more may fail (no answer from m1). 3 of 3 nodes serve.", nil},
+		"a learner away": {func(c *Cluster) { c.Etcd = members(4, 1); c.Etcd.Members[0].Learner = true },
+			"warn etcd has 3 of 3 members: 1 more may fail (no answer from m1). 3 of 3 nodes serve.", nil},
+		"no majority": {func(c *Cluster) { c.Etcd = members(3, 2) },
+			"bad etcd has 1 of 3 members: that is no majority, and etcd takes no write (no answer from m1 and m2). 3 of 3 nodes serve.", nil},
+		"all members": {func(c *Cluster) { c.Etcd = members(3, 0) }, "ok All is well: 3 nodes serve, every window lasts 26.0s or longer.", nil},
+		"an alarm": {func(c *Cluster) { c.Etcd = members(3, 0); c.Etcd.Members[0].Problem = "alarm" },
+			"ok All is well: 3 nodes serve, every window lasts 26.0s or longer.", nil},
 		"nothing read yet": {func(c *Cluster) { c.Read, c.Nodes, c.SIDs = 0, nil, nil }, "warn No node is known yet: etcd has not been read.", nil},
 		"several, the worst first": {func(c *Cluster) {
 			c.Problem = "the era is unreadable"
@@ -295,6 +307,19 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%s has no heading %s", file, anchor)
 		}
 	}
+}
+
+// members are so many members of etcd, of which the first do not answer.
+func members(all, away int) *Etcd {
+	e := &Etcd{Endpoints: all, Answer: all - away}
+	for i := range all {
+		m := EtcdMember{Endpoint: fmt.Sprintf("m%d", i+1), Size: 1 << 20}
+		if i < away {
+			m.Size, m.Problem = 0, "it does not answer"
+		}
+		e.Members = append(e.Members, m)
+	}
+	return e
 }
 
 // TestSinceWhen: a problem of nodes has since when they are in their state, where that is known of all

@@ -38,6 +38,7 @@ type Problem struct {
 const (
 	Rewound          = "history_rewound"
 	EtcdAway         = "etcd_away"
+	MembersAway      = "members_away"
 	Unread           = "not_read"
 	Records          = "records"
 	ClockSkewed      = "clock_skewed"
@@ -59,6 +60,7 @@ const (
 
 const (
 	pageEtcd   = "how-to/restore-etcd.md#etcd-does-not-answer"
+	pageMember = "how-to/run-on-machines.md#a-member-is-lost-or-its-machine"
 	pagePeers  = "how-to/repair-clocks.md#peers-do-not-answer"
 	pageFalse  = "how-to/repair-clocks.md#one-clock-is-wrong"
 	pageDoctor = "reference/doctor.md"
@@ -198,6 +200,7 @@ const vanishedFor = time.Hour
 func Problems(c Cluster, began map[string]int64) []Problem {
 	p := problems{c: c, states: began, list: []Problem{}}
 	p.etcd()
+	p.members()
 	p.nodes()
 	p.names()
 	p.missing()
@@ -245,6 +248,41 @@ func (p *problems) etcd() {
 	default:
 		p.add(EtcdAway, Bad, pageEtcd, "etcd does not answer%s, and the state of sids is not known.", away)
 	}
+}
+
+// members says which members of etcd do not answer, while the others do.
+func (p *problems) members() {
+	e := p.c.Etcd
+	if e == nil || e.Answer == e.Endpoints || p.c.Stale() {
+		return
+	}
+	var away []string
+	voters, answer := 0, 0
+	for _, m := range e.Members {
+		gone := m.Problem != "" && m.Size == 0 // One that answers has a database.
+		if gone {
+			away = append(away, m.Endpoint)
+		}
+		if !m.Learner {
+			voters++
+			if !gone {
+				answer++
+			}
+		}
+	}
+	if len(away) == 0 {
+		return
+	}
+	level, spare := Warn, answer-voters/2-1
+	then := fmt.Sprintf("%d more may fail", spare)
+	switch {
+	case spare == 0:
+		then = "the loss of one more stops every write"
+	case spare < 0:
+		level, then = Bad, "that is no majority, and etcd takes no write"
+	}
+	p.add(MembersAway, level, pageMember, "etcd has %d of %d members: %s (no answer from %s).", answer, voters, then,
+		text.List(away))
 }
 
 func (p *problems) nodes() {

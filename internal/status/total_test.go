@@ -111,6 +111,30 @@ func TestGlance(t *testing.T) {
 	}
 }
 
+// TestClusterAsksMembers: the first answer about the cluster has what etcd's members say.
+func TestClusterAsksMembers(t *testing.T) {
+	src := clocktest.NewManual(1_795_000_000_000)
+	asked := make(chan struct{})
+	r, err := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: empty{}, Space: "test",
+		Members: func(context.Context) Etcd { <-asked; return Etcd{Endpoints: 3, Answer: 3} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(10*time.Millisecond, func() { close(asked) })
+	if c, err := r.Cluster(t.Context()); err != nil || c.Etcd == nil || c.Etcd.Answer != 3 {
+		t.Errorf("%+v, %v", c.Etcd, err)
+	}
+}
+
+// empty is a directory without records.
+type empty struct{}
+
+func (empty) Load(context.Context) (lease.View, error) { return lease.View{}, nil }
+
+func (empty) Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error) {
+	return lease.LedgerLine{}, false, nil
+}
+
 // TestMembersAreNotWaitedFor: etcd's members are asked once in five seconds, and a picture
 // shows what they answered before.
 func TestMembersAreNotWaitedFor(t *testing.T) {
@@ -138,6 +162,11 @@ func TestMembersAreNotWaitedFor(t *testing.T) {
 		synctest.Wait()
 		if asked.Load() != 2 {
 			t.Errorf("after five seconds they were asked %d times", asked.Load())
+		}
+		// What they said long ago says nothing.
+		src.Advance(membersKept)
+		if c := r.picture(reading{}, ""); c.Etcd != nil {
+			t.Errorf("they said so %v ago: %+v", membersKept, c.Etcd)
 		}
 		close(answer)
 	})
