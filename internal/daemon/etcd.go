@@ -93,6 +93,7 @@ func newInside(c Config, dial etcdstore.Config) (*inside.Inside, error) {
 		Stderr:    os.Stderr,
 		Dial:      dial,
 		Log:       c.Logger,
+		LogFormat: c.Settings.Log.Format,
 	})
 }
 

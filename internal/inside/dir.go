@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -106,6 +107,9 @@ func (d Dir) check(free func(path string) (int64, error)) error {
 		return d.unfit("is not a directory: choose another")
 	case err != nil:
 		return d.unfit("cannot be read: %v; check its owner and mode", err)
+	}
+	if err := private(string(d)); err != nil {
+		return d.unfit("%v", err)
 	}
 	has := func(name string) bool {
 		return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == name })
@@ -217,6 +221,52 @@ func (d Dir) setAside(why string, now time.Time) error {
 		return nil
 	}
 	return err
+}
+
+// Copy is data that a restore or a loss left beside the present one.
+type Copy struct {
+	Path string    `json:"path"`
+	At   time.Time `json:"at"`
+	Size int64     `json:"size"`
+}
+
+// copiesFor is how long copies stay; the latest of them stays longer.
+const copiesFor = 7 * 24 * time.Hour
+
+// Copies returns what setAside kept, the latest first.
+func (d Dir) Copies() (out []Copy) {
+	paths, _ := filepath.Glob(d.data() + "-*-*")
+	for _, path := range paths {
+		at, err := time.Parse(snapshotTime, path[strings.LastIndexByte(path, '-')+1:])
+		if err != nil {
+			continue
+		}
+		one := Copy{Path: path, At: at}
+		_ = filepath.WalkDir(path, func(_ string, e fs.DirEntry, err error) error {
+			if err == nil {
+				if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+					one.Size += info.Size()
+				}
+			}
+			return nil
+		})
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b Copy) int { return b.At.Compare(a.At) })
+	return out
+}
+
+// forget deletes the copies that are old, except for the latest, and returns them.
+func (d Dir) forget(now time.Time) (gone []Copy, err error) {
+	for i, one := range d.Copies() {
+		if i > 0 && now.Sub(one.At) > copiesFor {
+			if err := os.RemoveAll(one.Path); err != nil {
+				return gone, err
+			}
+			gone = append(gone, one)
+		}
+	}
+	return gone, nil
 }
 
 // newer reports whether version a is of a later minor version than b.

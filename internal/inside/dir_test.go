@@ -233,3 +233,29 @@ func TestPlanRestoreOrder(t *testing.T) {
 		t.Errorf("tokens of three restores: %v", tokens)
 	}
 }
+
+// Copies of the data stay for a week, and the latest for longer.
+func TestForget(t *testing.T) {
+	d := Dir(t.TempDir())
+	now := time.Now()
+	const week = 7 * 24 * time.Hour
+	for i, age := range []time.Duration{3 * week, 2 * week, 0, -time.Hour} {
+		if err := os.MkdirAll(filepath.Join(d.data(), "member"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(d.data(), "member", "db"), make([]byte, i+1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.setAside("before", now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+		// A later one of them is the latest in its turn, and no earlier one is deleted while it is young.
+		gone, err := d.forget(now)
+		if want := map[int]int{0: 0, 1: 1, 2: 1, 3: 0}[i]; err != nil || len(gone) != want {
+			t.Errorf("copy %d: %v, %v deleted; want %d", i, err, gone, want)
+		}
+	}
+	if copies := d.Copies(); len(copies) != 2 || copies[0].Size != 4 || copies[1].Size != 3 {
+		t.Errorf("left %+v", copies)
+	}
+}

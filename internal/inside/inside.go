@@ -30,6 +30,7 @@ type Config struct {
 	Stderr    *os.File // The member writes there.
 	Dial      etcdstore.Config
 	Log       *slog.Logger
+	LogFormat string // text or json: the member logs as the node does
 }
 
 // Inside runs and tends the member of this node.
@@ -346,6 +347,7 @@ func (i *Inside) wants(data member.Data) member.Run {
 		Existing: data.Existing,
 		Quota:    e.Inside.Quota,
 		TLS:      member.TLS(e.TLS),
+		Log:      i.cfg.LogFormat,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -160,6 +161,31 @@ func held(path string) int {
 // access says why path cannot be written.
 func access(path string) error {
 	return unix.Access(path, unix.W_OK|unix.X_OK)
+}
+
+// private says who else could write the directory at path, and so replace what a member starts with: its
+// data, its address and its certificates.
+func private(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	groups, _ := os.Getgroups()
+	others := info.Mode()&0o002 != 0 ||
+		info.Mode()&0o020 != 0 && int(s.Gid) != os.Getegid() && !slices.Contains(groups, int(s.Gid))
+	switch owner := int(s.Uid); {
+	case owner != os.Geteuid() && owner != 0:
+		return fmt.Errorf("belongs to user %d, who could replace what the member starts with: run the node as that "+
+			"user, or give the directory to user %d (chown -R)", owner, os.Geteuid())
+	case others:
+		return fmt.Errorf("may be written by others (mode %04o), who could replace what the member starts with: "+
+			"chmod go-w %s", info.Mode().Perm(), path)
+	}
+	return nil
 }
 
 func freeBytes(path string) (int64, error) {

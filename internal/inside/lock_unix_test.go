@@ -376,3 +376,33 @@ func TestRestoreAlone(t *testing.T) {
 		}
 	}
 }
+
+// A directory that others may write is refused: they could replace what the member starts with.
+func TestPrivate(t *testing.T) {
+	for _, tc := range []struct {
+		mode      os.FileMode
+		user, gid int // -1: our own
+		says      string
+		root      bool
+	}{
+		{0o700, -1, -1, "", false},
+		{0o755, -1, -1, "", false},
+		{0o775, -1, -1, "", false}, // the group is ours
+		{0o777, -1, -1, "may be written by others (mode 0777)", false},
+		{0o775, -1, 64321, "may be written by others (mode 0775)", true},
+		{0o755, -1, 64321, "", true},
+		{0o700, 64321, -1, "belongs to user 64321", true},
+	} {
+		d := Dir(t.TempDir())
+		if tc.root && os.Geteuid() != 0 {
+			continue
+		}
+		if err := errors.Join(os.Chmod(string(d), tc.mode), os.Chown(string(d), tc.user, tc.gid)); err != nil {
+			t.Fatal(err)
+		}
+		err := d.Check()
+		if (err == nil) != (tc.says == "") || err != nil && (!errors.Is(err, ErrDir) || !strings.Contains(err.Error(), tc.says)) {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+}

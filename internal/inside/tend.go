@@ -39,6 +39,7 @@ func (i *Inside) tend(ctx context.Context, c *child) {
 	healthy := make(chan member.Status, 1)
 	beside.Go(func() {
 		for s := range healthy { // A snapshot takes minutes, and one runs at a time.
+			i.forget()
 			i.snapshotIfDue(ctx, i.cfg.Etcd.ClientURL(i.host), s)
 		}
 	})
@@ -49,6 +50,17 @@ func (i *Inside) tend(ctx context.Context, c *child) {
 	select {
 	case <-ctx.Done():
 	case <-c.ended:
+	}
+}
+
+// forget deletes old copies of the data.
+func (i *Inside) forget() {
+	gone, err := i.dir.forget(time.Now())
+	for _, one := range gone {
+		i.cfg.Log.Info("old copy of the data of etcd inside deleted", "path", one.Path, "bytes", one.Size)
+	}
+	if err != nil {
+		i.say(slog.LevelError, "old copies of the data of etcd inside cannot be deleted", err.Error())
 	}
 }
 

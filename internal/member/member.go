@@ -119,6 +119,7 @@ type Run struct {
 	Existing bool   `json:"existing"`
 	Quota    int64  `json:"quota"`
 	TLS      TLS    `json:"tls"`
+	Log      string `json:"log"` // text or json
 }
 
 // TLS has the paths of the files that a member serves and calls with.

@@ -6,16 +6,20 @@ package etcdserver
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/features"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/flakelease/allocator/internal/member"
 )
@@ -35,18 +39,11 @@ func Run(ctx context.Context, r member.Run, dir string, started func()) error {
 	}
 	// Warnings repeat what members say of each other while one restarts.
 	level := zap.NewAtomicLevelAt(zap.ErrorLevel)
-	log, err := zap.Config{
-		Level:             level,
-		Encoding:          "console",
-		EncoderConfig:     zap.NewProductionEncoderConfig(),
-		DisableStacktrace: true,
-		OutputPaths:       []string{"stderr"},
-		ErrorOutputPaths:  []string{"stderr"},
-	}.Build()
-	if err != nil {
-		return err
+	var handler slog.Handler = slog.NewTextHandler(os.Stderr, nil)
+	if r.Log == "json" {
+		handler = slog.NewJSONHandler(os.Stderr, nil)
 	}
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(lines{slog.New(handler), level}))
 	etcd, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return fmt.Errorf("etcd in %s: %w", dir, err)
@@ -76,6 +73,49 @@ func Restore(file string, checked bool, d member.Data, dir string) error {
 		InitialClusterToken: d.Token,
 		SkipHashCheck:       !checked,
 	})
+}
+
+// lines passes what etcd logs on, in the form of the node's log.
+type lines struct {
+	to *slog.Logger
+	zapcore.LevelEnabler
+}
+
+// With returns lines with fields in each.
+func (l lines) With(fields []zapcore.Field) zapcore.Core {
+	return lines{l.to.With(attrs(fields)...), l.LevelEnabler}
+}
+
+// Check adds l to what logs an entry.
+func (l lines) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if l.Enabled(e.Level) {
+		return to.AddCore(e, l)
+	}
+	return to
+}
+
+// Write logs an entry.
+func (l lines) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	level := slog.LevelError
+	if e.Level < zapcore.ErrorLevel {
+		level = slog.LevelWarn
+	}
+	l.to.Log(context.Background(), level, "etcd inside", append([]any{"line", e.Message}, attrs(fields)...)...)
+	return nil
+}
+
+// Sync does nothing: a line is written as a whole.
+func (lines) Sync() error { return nil }
+
+func attrs(fields []zapcore.Field) (out []any) {
+	all := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(all)
+	}
+	for _, key := range slices.Sorted(maps.Keys(all.Fields)) {
+		out = append(out, key, all.Fields[key])
+	}
+	return out
 }
 
 func config(r member.Run, dir string) (*embed.Config, error) {

@@ -1,6 +1,9 @@
 package etcdserver
 
 import (
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -84,5 +87,20 @@ func TestClusterOf(t *testing.T) {
 				t.Errorf("%q, %q: %x, %v; etcd has %x, %v", initial, token, got, err, want, refused)
 			}
 		}
+	}
+}
+
+// What etcd logs has the form of the node's log, with its fields as attributes.
+func TestLines(t *testing.T) {
+	var log strings.Builder
+	level := zap.NewAtomicLevelAt(zap.ErrorLevel)
+	to := zap.New(lines{slog.New(slog.NewTextHandler(&log, nil)), level})
+	to.Warn("too low")
+	to.With(zap.String("a", "1")).Error("no\nroom", zap.Error(errors.New("disk")))
+	level.SetLevel(zap.FatalLevel)
+	to.Error("it stops")
+	_, got, _ := strings.Cut(log.String(), " ")
+	if want := "level=ERROR msg=\"etcd inside\" a=1 line=\"no\\nroom\" error=disk\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -79,7 +79,9 @@ func (c *call) showStatus(s config.Config, in seen, syncs map[string]time.Durati
 		lines = append(lines, l)
 	}
 	var snapshots []meet.Snapshot
+	var copies []inside.Copy
 	if s.Etcd.Inside.Dir != "" {
+		copies = inside.Dir(s.Etcd.Inside.Dir).Copies()
 		var err error
 		if snapshots, err = inside.Dir(s.Etcd.Inside.Dir).Snapshots().List(time.Now()); err != nil {
 			return cli.Exit(cli.ExitInvalid, err)
@@ -91,7 +93,8 @@ func (c *call) showStatus(s config.Config, in seen, syncs map[string]time.Durati
 			Quorum    string          `json:"quorum"`
 			Members   []line          `json:"members"`
 			Snapshots []meet.Snapshot `json:"snapshots,omitempty"`
-		}{fmt.Sprintf("%x", in.cluster), q.String(), lines, snapshots}); err != nil {
+			Copies    []inside.Copy   `json:"copies,omitempty"`
+		}{fmt.Sprintf("%x", in.cluster), q.String(), lines, snapshots, copies}); err != nil {
 			return err
 		}
 		return verdict(s, in, q, well)
@@ -115,6 +118,9 @@ func (c *call) showStatus(s config.Config, in seen, syncs map[string]time.Durati
 	} else if len(snapshots) > 0 {
 		fmt.Fprintf(c.a.Out, "%d snapshots on this machine, the latest %s: %s\n", len(snapshots),
 			cli.Relative(snapshots[0].At, time.Now()), snapshots[0].Path)
+	}
+	for _, one := range copies {
+		fmt.Fprintf(c.a.Out, "older data is kept in %s: %s\n", one.Path, mebi(one.Size))
 	}
 	return verdict(s, in, q, well)
 }
