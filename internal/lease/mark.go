@@ -73,6 +73,11 @@ const (
 	BlockedEra BlockWhy = "era"
 )
 
+// Passes reports whether the mark waits for Ceil to pass, and for nothing that h does.
+func (h Blocker) Passes() bool {
+	return h.Why == BlockedVanished || h.Why == BlockedReplaced || h.Why == BlockedEra
+}
+
 // maxBlockers is how many causes a record names.
 const maxBlockers = 4
 

@@ -227,6 +227,7 @@ func (s *scenario) acquire(sid flake.SID, id lease.LeaseID, h lease.Holder, w le
 		SID:    sid,
 		Config: v.Config,
 		Era:    v.Era,
+		Mark:   v.Mark,
 		Lease:  id,
 		Holder: h,
 		Window: w,

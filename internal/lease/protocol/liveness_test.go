@@ -653,7 +653,8 @@ func TestReheldAboveTheMark(t *testing.T) {
 }
 
 // TestMarkOfAnOldNode: while a node that has held its sid for long is there, one that was restarted does
-// not keep it from taking the mark along, although the restarted one has the lowest sid.
+// not keep it from taking the mark along, although the restarted one has the lowest sid and writes the
+// mark again whenever its text changes.
 func TestMarkOfAnOldNode(t *testing.T) {
 	s := newScenario(t)
 	s.w.marks = true
@@ -671,7 +672,10 @@ func TestMarkOfAnOldNode(t *testing.T) {
 	s.do("a stop", "a run 2s", "start n1")
 	c := s.procs["c"]
 	c.step(gate)
-	s.drive(2*time.Minute, true, b, c)
+	for sid := 6; sid < 30; sid++ { // The restarted node says of each new worker that it is not covered.
+		s.do(fmt.Sprintf("worker %d w", sid))
+		s.drive(5*time.Second, true, b, c)
+	}
 	if own, other := c.machine.Status().Grant.SID, b.machine.Status().Grant.SID; own >= other {
 		t.Fatalf("the restarted node has sid %d, and the other one %d", own, other)
 	}

@@ -118,12 +118,14 @@ type Machine struct {
 	standby  bool
 	beaten   bool
 
-	// mark is the latest that was read, and marked what Status shows: it never falls. It is
-	// raised from markAt on, if this process does that, by markTxn.
+	// mark is the latest that was read, and marked what Status shows: it never falls. The node
+	// with the lowest sid raises it from markAt on, by markTxn; the others raise it later, or
+	// from passAt on if their clocks are confirmed.
 	mark     lease.Entry[lease.Mark]
 	marked   lease.Mark
 	markRead clock.Mono
 	markAt   clock.Mono
+	passAt   clock.Mono
 	// heldSince is the elapsed time at which this process first held a sid.
 	heldSince time.Duration
 	markTxn   *lease.MarkTxn
@@ -232,7 +234,7 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 	case lease.Changed:
 		m.catalog.Hint(now.Mono, m.need())
 	case lease.Watched:
-		m.catalog.Watched(now.Mono, m.watchedMark(now.Mono, ev), m.need())
+		m.catalog.Watched(now.Mono, m.watchedMark(now, ev), m.need())
 	case lease.Gate:
 		if ev.Open && !m.gate.Open {
 			m.next = min(m.next, now.Mono)

@@ -5,18 +5,23 @@ import (
 	"math"
 	"time"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
 // readMark takes the mark of a view of the store, or of the watch, which may be behind.
-func (m *Machine) readMark(now clock.Mono, e lease.Entry[lease.Mark]) {
+func (m *Machine) readMark(now clock.Reading, e lease.Entry[lease.Mark]) {
 	if e.Exists() && e.Rev < m.mark.Rev {
 		return
 	}
-	m.markRead = now
+	m.markRead = now.Mono
 	if e.Value.Nonce != m.mark.Value.Nonce {
-		m.markAt = now.Add(m.markPause()) // Somebody raises it.
+		// A write of a text alone puts nobody off: whoever writes it may be unable to raise the mark.
+		if e.Value.At > m.mark.Value.At {
+			m.markAt = now.Mono.Add(m.cfg.MarkEvery)
+		}
+		m.passAt = m.passes(now, e.Value)
 	}
 	m.mark = e
 	if e.Exists() && e.Err == nil && e.Value.At >= m.marked.At {
@@ -36,10 +41,10 @@ func (m *Machine) noMark() bool {
 }
 
 // watchedMark takes the marks of a report, and returns the rest of it.
-func (m *Machine) watchedMark(now clock.Mono, ev lease.Watched) lease.Watched {
+func (m *Machine) watchedMark(now clock.Reading, ev lease.Watched) lease.Watched {
 	rest := ev.Changes[:0:0]
 	for _, c := range ev.Changes {
-		if c.Key == lease.ChangedMark && m.history.Known() && !m.isRewound() {
+		if c.Key == lease.ChangedMark && m.history.Known() {
 			m.readMark(now, c.Mark)
 		} else if c.Key != lease.ChangedMark {
 			rest = append(rest, c)
@@ -51,28 +56,43 @@ func (m *Machine) watchedMark(now clock.Mono, ev lease.Watched) lease.Watched {
 
 // markSteps is by how many more raises each holder waits than the one before, in the order of
 // sids. That is a hint, so that one does it at a time: twice as long as the floors take to move.
-// One that vanishes holds the mark back by its window anyway.
 const markSteps = 8
 
-// markPause returns for how long this process leaves the mark to others.
-func (m *Machine) markPause() time.Duration {
-	rank := 0
-	if h := m.own(); h != nil {
-		for _, o := range m.summary().Holders {
-			if !o.Worker && o.SID < h.sid {
-				rank++
-			}
+// markRank returns how many nodes with lower sids are there, which raise the mark before this one.
+func (m *Machine) markRank(own flake.SID) (rank int) {
+	for _, o := range m.summary().Holders {
+		if o.SID >= own {
+			break
+		}
+		if !o.Worker {
+			rank++
 		}
 	}
-	return m.cfg.MarkEvery * time.Duration(1+rank*markSteps)
+	return rank
+}
+
+// passes returns when what holds a mark back is no reason to wait any more, if the clock is confirmed.
+// All nodes whose clocks are look at that time, give or take: the one whose turn it is may have a clock
+// that nobody confirms, and never pass a window.
+func (m *Machine) passes(now clock.Reading, mark lease.Mark) clock.Mono {
+	if len(mark.Blocked) == 0 || !mark.Blocked[0].Passes() {
+		return math.MaxInt64
+	}
+	after := mark.Blocked[0].Ceil + clock.MillisOf(m.cfg.Mark.Grace) - now.Wall
+	return now.Mono.Add(min(after, clock.MillisOf(time.Hour)).Duration() + m.cfg.Jitter(m.cfg.MarkEvery))
 }
 
 // markDue returns when the space is listed to raise the mark.
 func (m *Machine) markDue() clock.Mono {
-	if h := m.own(); h == nil || h.record != ours || h.service != serving || m.cfg.MarkEvery == 0 || !m.gate.Open {
+	h := m.own()
+	if h == nil || h.record != ours || h.service != serving || m.cfg.MarkEvery == 0 || !m.gate.Open {
 		return math.MaxInt64
 	}
-	return m.markAt
+	due := m.markAt.Add(m.cfg.MarkEvery * time.Duration(markSteps*m.markRank(h.sid)))
+	if m.gate.Agreed {
+		due = min(due, m.passAt)
+	}
+	return due
 }
 
 // raiseMark computes the mark from a view of the whole space, and has it written if it says
@@ -83,12 +103,8 @@ func (m *Machine) raiseMark(now clock.Reading, v lease.View) {
 	if now.Mono < m.markDue() {
 		return
 	}
-	m.markAt = now.Mono.Add(m.markPause())
-	if m.try != nil || !v.SIDs[h.sid].Window.Same(h.seen.Window) {
-		m.markAt = now.Mono.Add(m.cfg.RetryAfter) // The floor that is being written counts.
-		return
-	}
 	next := v.NextMark(now.Wall, m.gate.Agreed, m.cfg.Mark)
+	m.markAt, m.passAt = now.Mono.Add(m.cfg.MarkEvery), m.passes(now, next)
 	known := max(v.Mark.Value.At, v.Era.Value.Floor) + clock.MillisOf(m.cfg.StepLimit)
 	if next.At > known && now.Elapsed()-m.heldSince < m.cfg.StepLimit {
 		// Nodes that were restarted under a wrong time source must not take the mark along: it
@@ -103,7 +119,6 @@ func (m *Machine) raiseMark(now clock.Reading, v lease.View) {
 			Floor: next.At,
 			Ceil:  h.ceil,
 		}}
-		// It is said once: each write puts off those that may take the mark along.
 		if len(last.Blocked) > 0 && last.Blocked[0].Why == lease.BlockedDowntime && last.Uncovered == next.Uncovered {
 			return
 		}
@@ -127,8 +142,8 @@ func (m *Machine) onMarked(now clock.Reading, ev lease.Marked) {
 		m.unknownOutcome(now, ev.Err)
 		return
 	}
-	m.readMark(now.Mono, ev.Mark)
+	m.readMark(now, ev.Mark)
 	if !ev.Applied {
-		m.markAt = now.Mono.Add(m.cfg.RetryAfter)
+		m.passAt = now.Mono.Add(m.cfg.RetryAfter)
 	}
 }

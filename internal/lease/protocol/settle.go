@@ -101,7 +101,7 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 	found := m.history.Check(v)
 	if m.history.Has(v) {
 		m.readAt = now.Mono
-		m.readMark(now.Mono, v.Mark)
+		m.readMark(now, v.Mark)
 		m.catalog.Shown(now.Mono, v.Revision)
 	}
 	if m.history.Known() && !known {

@@ -1,0 +1,154 @@
+package protocol_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// readers is a space whose nodes watch etcd and raise the watermark.
+type readers struct {
+	*scenario
+	nodes []*process
+	// reached is the revision up to which each node's watch has reported.
+	reached map[*process]int64
+	// every has something done again and again, with a period.
+	every  time.Duration
+	again  func()
+	passed time.Duration
+	leases map[flake.SID]lease.LeaseID
+}
+
+// newReaders starts so many nodes of unconfirmed and then of confirmed clocks: sids rise in that order.
+func newReaders(t *testing.T, unconfirmed, confirmed int) *readers {
+	s := &readers{scenario: newScenario(t), reached: map[*process]int64{}, leases: map[flake.SID]lease.LeaseID{}}
+	s.w.marks = true
+	s.do("init")
+	for i := range unconfirmed + confirmed {
+		p := s.w.start(fmt.Sprintf("n%d", i))
+		p.step(lease.Gate{Open: true, Agreed: i >= unconfirmed})
+		p.step(lease.Tick{})
+		s.reached[p] = s.load().Revision
+		p.step(lease.Watched{Opened: true, Revision: s.reached[p]})
+		if st := p.machine.Status(); !st.Held || st.Grant.SID != flake.SID(i) {
+			t.Fatalf("node %d: %+v", i, st)
+		}
+		s.nodes = append(s.nodes, p)
+	}
+	return s
+}
+
+// pass lets time pass for all nodes that have not ended.
+func (s *readers) pass(d time.Duration) {
+	const stride = 250 * time.Millisecond
+	for range int(d / stride) {
+		s.w.clock.Advance(stride)
+		s.mem.Advance(stride)
+		if s.passed += stride; s.every > 0 && s.passed%s.every == 0 {
+			s.again()
+		}
+		for _, p := range s.nodes {
+			if !p.ended && p.machine.Wake() <= s.w.clock.Now().Mono {
+				p.step(lease.Tick{})
+			}
+		}
+		for _, p := range s.nodes {
+			if p.ended {
+				continue
+			}
+			if changes, reached := s.mem.Changes(s.reached[p]); reached > s.reached[p] {
+				s.reached[p] = reached
+				p.step(lease.Watched{Revision: reached, Changes: changes})
+			}
+		}
+	}
+}
+
+// worker writes the record of a worker's sid, as nodes do it for the worker.
+func (s *readers) worker(op lease.Op, sid flake.SID, tells bool) {
+	s.t.Helper()
+	v, now := s.load(), s.w.clock.Now().Wall
+	seen := v.SIDs[sid]
+	put := seen.Window.Value
+	switch op {
+	case lease.Acquire:
+		id, err := s.mem.Grant(s.t.Context(), time.Hour)
+		s.check(err)
+		s.leases[sid] = id
+		put.Term, put.Base, put.Since, put.Prior = put.Term+1, max(now, put.Ceil, v.Mark.Value.At), now, put.Priors(v.Mark.Value)
+		put.Ceil, put.State, put.Floor = put.Base+60_000, lease.Active, 0
+	case lease.Extend:
+		put.Base, put.Ceil = put.Ceil, now+60_000
+	case lease.Release:
+		put.Ceil, put.State = now, lease.Released
+	}
+	if tells {
+		put.Floor = now
+	}
+	put.Era, put.Instance, put.Node, put.Worker, put.Wall, put.Nonce = 1, "w", "w", true, now, fmt.Sprint("w", v.Revision)
+	applied, _, err := s.mem.Commit(s.t.Context(), lease.Txn{
+		Op: op, SID: sid, Seen: seen, Config: v.Config, Era: v.Era, Mark: v.Mark, Lease: s.leases[sid],
+		Holder: lease.Holder{Instance: "w", Node: "w", Worker: true}, Window: put,
+	})
+	if s.check(err); !applied {
+		s.t.Fatalf("%v of sid %d was not applied", op, sid)
+	}
+}
+
+func (s *readers) mark() lease.Mark { return s.load().Mark.Value }
+
+// TestVanishedDelaysOnce: a node that is killed holds the watermark back until its window and the grace
+// have passed, and not longer: however many nodes with lower sids have clocks that nobody confirms, so
+// that they cannot pass it, and whatever workers change in what the watermark says meanwhile.
+func TestVanishedDelaysOnce(t *testing.T) {
+	churn := func(s *readers) func() {
+		held := false
+		return func() {
+			op := lease.Acquire
+			if held {
+				op = lease.Release
+			}
+			held = !held
+			s.worker(op, 30, false)
+		}
+	}
+	for name, workers := range map[string]func(s *readers){
+		"no workers": func(*readers) {},
+		"a worker that tells floors": func(s *readers) {
+			s.worker(lease.Acquire, 31, true)
+			s.every, s.again = 20*time.Second, func() { s.worker(lease.Extend, 31, true) }
+		},
+		"workers each 5 s": func(s *readers) { s.every, s.again = 5*time.Second, churn(s) },
+		"workers each 1 s": func(s *readers) { s.every, s.again = time.Second, churn(s) },
+	} {
+		for kills, killed := range map[string]func(unconfirmed int, nodes []*process) []*process{
+			"the last":             func(_ int, all []*process) []*process { return all[len(all)-1:] },
+			"the lowest":           func(_ int, all []*process) []*process { return all[:1] },
+			"the unconfirmed half": func(n int, all []*process) []*process { return all[:n/2+1] },
+			"all but one":          func(n int, all []*process) []*process { return append(all[:n:n], all[n+1:]...) },
+		} {
+			for _, unconfirmed := range []int{0, 1, 2, 4, 8, 12, 16, 20, 24} {
+				s := newReaders(t, unconfirmed, 3)
+				workers(s)
+				s.pass(22 * time.Second)
+				for _, p := range killed(unconfirmed, s.nodes) {
+					p.ended = true
+				}
+				at := s.w.clock.Now().Wall
+				took := time.Duration(0)
+				for ; s.mark().At <= at && took < 10*time.Minute; took += time.Second {
+					s.pass(time.Second)
+				}
+				const limit = 30*time.Second + time.Second + 2*1250*time.Millisecond // window, grace, two raises
+				if took > limit {
+					t.Errorf("%s, killed %s, %d unconfirmed: the mark passed it after %v: %+v",
+						name, kills, unconfirmed, took, s.mark().Blocked)
+				}
+				s.checkClaims()
+			}
+		}
+	}
+}
