@@ -145,11 +145,20 @@ func (p *prefetcher) take(ctx context.Context, n int) (Block, error) {
 
 // takeFrom takes n IDs of s if it still has as many, and they are fresh.
 func (p *prefetcher) takeFrom(s *segment, n int) (Block, bool) {
+	b, fetch, ok := p.cut(s, n)
+	if fetch {
+		p.fetchNext(s)
+	}
+	return b, ok
+}
+
+// cut is takeFrom that fetches nothing: fetch says that it is time for the next block.
+func (p *prefetcher) cut(s *segment, n int) (b Block, fetch, ok bool) {
 	for {
 		i := s.cursor.Load()
 		end := i + int64(n)
 		if end > int64(s.block.Count) {
-			return Block{}, false
+			return Block{}, false, false
 		}
 		if !s.cursor.CompareAndSwap(i, end) {
 			continue
@@ -157,12 +166,9 @@ func (p *prefetcher) takeFrom(s *segment, n int) (Block, bool) {
 		now := p.c.uptime.now()
 		if now >= s.fresh {
 			p.c.stats.stale.Add(int64(n))
-			return Block{}, false
+			return Block{}, false, false
 		}
-		if i <= s.half && s.half < end || s.old(now) {
-			p.fetchNext(s)
-		}
-		return s.block.part(int(i), n), true
+		return s.block.part(int(i), n), i <= s.half && s.half < end || s.old(now), true
 	}
 }
 
@@ -263,17 +269,16 @@ var errOld = errors.New("blocks arrive older than Options.MaxAge, or are used up
 // next takes n IDs from cur or, where that has not as many, from the spare, which
 // then becomes cur. p.mu is held.
 func (p *prefetcher) next(n int) (Block, bool) {
-	now := p.c.uptime.now()
 	for {
-		s := p.cur.Load()
-		if i := s.cursor.Load(); i+int64(n) <= int64(s.block.Count) && now < s.fresh {
-			if !s.cursor.CompareAndSwap(i, i+int64(n)) {
-				continue
-			}
-			if (i <= s.half && s.half < i+int64(n) || s.old(now)) && p.spare == nil && !p.closed {
+		now := p.c.uptime.now()
+		if s := p.cur.Load(); now < s.fresh {
+			b, fetch, ok := p.cut(s, n)
+			if fetch && p.spare == nil && !p.closed {
 				p.fetch()
 			}
-			return s.block.part(int(i), n), true
+			if ok {
+				return b, true
+			}
 		}
 		if p.spare == nil {
 			return Block{}, false

@@ -35,6 +35,41 @@ func (p *prefetcher) block(first flake.ID, n int) *segment {
 	return &segment{block: Block{First: first, Count: n, Stride: 1}, fresh: now + p.c.o.MaxAge, used: now, half: int64(n) / 2}
 }
 
+// TestAgeIsCheckedLast: an ID that is given was not too old when it was taken, though the process pauses between a
+// read of the clock and the taking.
+func TestAgeIsCheckedLast(t *testing.T) {
+	for name, take := range map[string]func(*prefetcher) bool{
+		"one":       func(p *prefetcher) bool { _, ok := p.takeOne(); return ok },
+		"some":      func(p *prefetcher) bool { _, ok := p.takeFrom(p.cur.Load(), 2); return ok },
+		"who waits": func(p *prefetcher) bool { _, ok := p.next(2); return ok },
+		"the spare, for who waits": func(p *prefetcher) bool {
+			p.cur.Load().cursor.Store(400)
+			_, ok := p.next(2)
+			return ok
+		},
+		"the spare": func(p *prefetcher) bool { _, ok := p.takeSpare(2, 400); return ok },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := prefetching()
+			p.cur.Store(p.block(1, 400))
+			p.spare = p.block(401, 400)
+			cur, spare := p.cur.Load(), p.spare
+			time.Sleep(2 * suspendCheck) // so that the clock of boots is read too
+			paused := false
+			p.c.uptime.boot = func() time.Duration {
+				if !paused && cur.cursor.Load()%400 == 0 && spare.cursor.Load() == 0 {
+					paused = true
+					time.Sleep(2 * p.c.o.MaxAge)
+				}
+				return 0
+			}
+			if began := time.Now(); take(p) && time.Since(began) >= p.c.o.MaxAge {
+				t.Errorf("%s: an ID was given %v after it was requested", name, time.Since(began))
+			}
+		})
+	}
+}
+
 // TestSizes: a block that is used up quickly is followed by a larger one, and one that lasts by a
 // smaller one; of one that became too old, no more are fetched than were taken twice over.
 func TestSizes(t *testing.T) {
