@@ -124,6 +124,16 @@ func TestPanelsAreComplete(t *testing.T) {
 	}
 }
 
+// The dashboard shows what nodes expose of their members of etcd: it is the part of them that operators look after.
+func TestMembersAreShown(t *testing.T) {
+	board := readFile(t, dashboardFile)
+	for _, name := range []string{"member_up", "members", "database_bytes", "quota_bytes", "snapshot_age_seconds"} {
+		if !strings.Contains(board, "allocator_etcd_"+name+"{") {
+			t.Errorf("no panel shows allocator_etcd_%s", name)
+		}
+	}
+}
+
 // misplaced returns the titles of panels that overlap, are wider than 24 columns, or
 // share an ID.
 func misplaced(panels []panel) (out []string) {

@@ -157,6 +157,53 @@ func TestAlertsHaveTests(t *testing.T) {
 	}
 }
 
+// Inhibition rules name alerts that there are, and are equal by labels that both have: a rule with a label that only one
+// side has inhibits nothing. A critical alert may be inhibited by critical ones alone.
+func TestInhibitionRules(t *testing.T) {
+	var file struct {
+		Rules []struct {
+			Source []string `json:"source_matchers"`
+			Target []string `json:"target_matchers"`
+			Equal  []string `json:"equal"`
+		} `json:"inhibit_rules"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(readFile(t, "../alertmanager.yaml")), &file); err != nil || len(file.Rules) < 3 {
+		t.Fatalf("%d rules: %v", len(file.Rules), err)
+	}
+	severities := map[string]string{}
+	for _, a := range alerts(t) {
+		severities[a.Alert] = a.Labels["severity"]
+	}
+	tests := readFile(t, rulesTests)
+	named := func(matchers, equal []string) (severity string) {
+		m := regexp.MustCompile(`^alertname(=|=~)"(Allocator)\(?([\w|]+)\)?"$`).FindStringSubmatch(strings.Join(matchers, " "))
+		if m == nil {
+			t.Fatalf("%q names no alerts", matchers)
+		}
+		for name := range strings.SplitSeq(m[3], "|") {
+			name = m[2] + name
+			if severities[name] == "" {
+				t.Errorf("there is no alert %s", name)
+			}
+			if severities[name] == "critical" || severity == "" {
+				severity = severities[name]
+			}
+			sample := regexp.MustCompile(`labels: 'ALERTS\{alertname="` + name + `", .*`).FindString(tests)
+			for _, label := range equal {
+				if !strings.Contains(sample, " "+label+`="`) {
+					t.Errorf("%s has no label %s", name, label)
+				}
+			}
+		}
+		return severity
+	}
+	for _, r := range file.Rules {
+		if source, target := named(r.Source, r.Equal), named(r.Target, r.Equal); target == "critical" && source != "critical" {
+			t.Errorf("%q inhibit the critical alerts of %q", r.Source, r.Target)
+		}
+	}
+}
+
 // reference returns the labels that the page of metrics gives for series that
 // only some machines have; path is the program, which prints it.
 func reference(t *testing.T, path string) map[string][]string {
