@@ -281,7 +281,7 @@ func (a *Agent) servers(issuer *agent.Agent, ls listeners) (s agentServers, err 
 			Service:        service,
 			Version:        a.cfg.Version,
 			Logger:         log,
-			MaxConnections: cfg.Limit.Connections,
+			MaxConnections: a.security.limit.Connections,
 		})
 	}
 	return s, err

@@ -395,7 +395,7 @@ func (d *Daemon) build() error {
 			Reader:         d.reader,
 			Version:        d.version,
 			Logger:         d.log,
-			MaxConnections: d.cfg.Limit.Connections,
+			MaxConnections: d.security.limit.Connections,
 		}); err != nil {
 			return err
 		}

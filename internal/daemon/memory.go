@@ -29,6 +29,48 @@ func memoryLimit(configured int64) int64 {
 	return limit / 5 * 2
 }
 
+// filesKept are the files that connections of clients leave to etcd, to gossip and to the process itself.
+const filesKept = 64
+
+// connectionLimit returns how many connections each of some ports may have beside the admin port: the configured
+// number, or 0 for any, but no more than the process may have files, where that is known.
+func connectionLimit(configured, ports int, files int64) int {
+	if files == 0 || ports == 0 {
+		return configured
+	}
+	each := max((int(files-min(filesKept, files/4))-adminLimit(files))/ports, 1)
+	if configured > 0 && configured <= each {
+		return configured
+	}
+	return each
+}
+
+// adminLimit returns how many connections the admin port may have.
+func adminLimit(files int64) int {
+	if files == 0 {
+		return adminConnections
+	}
+	return int(min(adminConnections, max(files/4, 1)))
+}
+
+// openFiles returns how many files the process may have open; 0: not known, or any.
+//
+// Source: Linux, proc_pid_limits(5).
+func openFiles(read func(string) ([]byte, error)) int64 {
+	limits, err := read("/proc/self/limits")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(limits)) {
+		if rest, ok := strings.CutPrefix(line, "Max open files"); ok {
+			soft, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			n, _ := strconv.ParseInt(soft, 10, 64) // "unlimited" is 0
+			return n
+		}
+	}
+	return 0
+}
+
 // GroupMemory returns the smallest memory limit of the process's control group and the
 // groups around it, in bytes; 0: none.
 func GroupMemory() int64 { return groupMemory(os.ReadFile) }

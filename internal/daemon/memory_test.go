@@ -1,9 +1,47 @@
 package daemon
 
 import (
+	"fmt"
 	"os"
+	"runtime"
 	"testing"
 )
+
+// TestConnectionLimit: all ports together leave files for the node itself, however few it has.
+func TestConnectionLimit(t *testing.T) {
+	const limits = "Limit                     Soft Limit           Hard Limit           Units     \n" +
+		"Max processes             7823                 7823                 processes \n" +
+		"Max open files            %s            524288               files     \n"
+	for _, tc := range []struct {
+		files            string
+		configured, each int
+	}{
+		{"1024", 4096, (1024 - 64 - 256) / 3},
+		{"1024", 100, 100},
+		{"1024", 0, (1024 - 64 - 256) / 3},
+		{"524288", 4096, 4096},
+		{"64", 4096, (64 - 16 - 16) / 3},
+		{"3", 4096, 1},
+		{"unlimited", 4096, 4096},
+		{"unlimited", 0, 0},
+	} {
+		files := openFiles(func(file string) ([]byte, error) {
+			if file != "/proc/self/limits" {
+				return nil, os.ErrNotExist
+			}
+			return fmt.Appendf(nil, limits, tc.files), nil
+		})
+		if got := connectionLimit(tc.configured, 3, files); got != tc.each {
+			t.Errorf("%s files, %d configured: %d connections, want %d", tc.files, tc.configured, got, tc.each)
+		}
+	}
+	if files := openFiles(func(string) ([]byte, error) { return nil, os.ErrNotExist }); files != 0 {
+		t.Errorf("without the file: %d", files)
+	}
+	if files := openFiles(os.ReadFile); runtime.GOOS == "linux" && files < 3 {
+		t.Errorf("this process: %d", files)
+	}
+}
 
 func TestGroupMemory(t *testing.T) {
 	for name, tc := range map[string]struct {

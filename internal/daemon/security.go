@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,6 +35,7 @@ type security struct {
 	guard     *access.Guard                 // nil: everybody is let through
 	quota     *quota.Quota                  // All connections of clients count against it.
 	limit     config.Limit
+	maxFiles  int64                      // The process may have so many open; 0: not known, or any.
 	listeners map[string]*quota.Listener // by name; set by listen
 }
 
@@ -42,6 +44,19 @@ type security struct {
 // is removed revokes its token, the last one too.
 func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*security, error) {
 	s := &security{limit: cfg.Limit, listeners: map[string]*quota.Listener{}}
+	ports := 0
+	s.maxFiles = openFiles(os.ReadFile)
+	for _, addr := range []string{cfg.Listen.GRPC, cfg.Listen.HTTP, cfg.Listen.RESP} {
+		if addr != "" {
+			ports++
+		}
+	}
+	s.limit.Connections = connectionLimit(cfg.Limit.Connections, ports, s.maxFiles)
+	if s.limit.Connections < cfg.Limit.Connections {
+		log.Warn("each port has fewer connections than limit.connections, since the process may have few files open; "+
+			"raise the limit of open files (ulimit -n, LimitNOFILE=)",
+			"files", s.maxFiles, "connections", s.limit.Connections, "limit.connections", cfg.Limit.Connections)
+	}
 	s.quota = quota.New(quota.Config{
 		Now:    func() clock.Mono { return src.Now().Mono },
 		Memory: memoryLimit(cfg.Limit.Memory), PerSource: cfg.Limit.ConnectionsPerSource,
@@ -147,7 +162,7 @@ func (s *security) listen(name string, l net.Listener) net.Listener {
 	cfg := quota.ListenerConfig{Connections: s.limit.Connections, Grace: grace, CloseSilent: true}
 	switch name {
 	case "admin":
-		cfg = quota.ListenerConfig{Connections: adminConnections, PerSource: adminPerSource, Prompt: true}
+		cfg = quota.ListenerConfig{Connections: adminLimit(s.maxFiles), PerSource: adminPerSource, Prompt: true}
 	case "resp":
 		if !s.encrypts(l.Addr().String()) {
 			cfg.Refusal = respserver.TooMany

@@ -2,8 +2,13 @@ package unixsocket
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // listenClosed opens a socket that nobody may connect to. Linux gives a socket's file the mode of
@@ -24,6 +29,32 @@ func listenClosed(ctx context.Context, path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	return l.(*net.UnixListener), nil
+}
+
+// open gives a closed socket its owner, where uid or gid is not -1, and its mode. It changes nothing if the file at
+// path is another one than made, or no socket of this user: who may write the directory can put a link there.
+func open(path string, made os.FileInfo, uid, gid int, mode fs.FileMode) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Geteuid() || !os.SameFile(info, made) ||
+		info.Mode().Type() != fs.ModeSocket {
+		return replaced(path)
+	}
+	if uid >= 0 || gid >= 0 {
+		if err := unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
+			return notGiven(&fs.PathError{Op: "chown", Path: path, Err: err})
+		}
+	}
+	// The path leads to the file that is open, wherever it is now. There is no call that changes it without a path.
+	return os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode)
 }
 
 // peerOf asks the kernel who connected.

@@ -4,7 +4,9 @@ package unixsocket
 
 import (
 	"context"
+	"io/fs"
 	"net"
+	"os"
 )
 
 // listenClosed opens a socket. Between this and the change of its mode others may connect if the
@@ -15,6 +17,16 @@ func listenClosed(ctx context.Context, path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	return l.(*net.UnixListener), nil
+}
+
+// open gives a socket its owner and its mode.
+func open(path string, _ os.FileInfo, uid, gid int, mode fs.FileMode) error {
+	if uid >= 0 || gid >= 0 {
+		if err := os.Lchown(path, uid, gid); err != nil {
+			return notGiven(err)
+		}
+	}
+	return os.Chmod(path, mode)
 }
 
 // peerOf knows nobody: all who connect are one source.

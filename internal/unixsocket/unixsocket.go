@@ -123,14 +123,8 @@ func bind(ctx context.Context, path string, mode fs.FileMode, uid, gid int) (*Li
 	}
 	u.SetUnlinkOnClose(false) // Close looks first whose it is.
 	l := &Listener{UnixListener: u, path: path}
-	if l.made, err = os.Lstat(path); err == nil && (uid >= 0 || gid >= 0) {
-		if err = os.Lchown(path, uid, gid); errors.Is(err, fs.ErrPermission) {
-			err = fmt.Errorf("%w: this process may not give the socket away: run it as that user, or name a group "+
-				"that it is in", err)
-		}
-	}
-	if err == nil {
-		err = os.Chmod(path, mode)
+	if l.made, err = os.Lstat(path); err == nil {
+		err = open(path, l.made, uid, gid, mode)
 	}
 	if err != nil {
 		_ = l.Close()
@@ -154,7 +148,7 @@ func removeStale(ctx context.Context, path string) error {
 	}
 	err = connect(ctx, path)
 	if errors.Is(err, fs.ErrPermission) && info.Mode().Perm() == 0 {
-		err = connectClosed(ctx, path)
+		err = connectClosed(ctx, path, info)
 	}
 	if err == nil {
 		return inUse(path)
@@ -168,13 +162,28 @@ func removeStale(ctx context.Context, path string) error {
 
 // connectClosed connects to a socket with mode 0, as one has that we replace if its process ended before
 // it set the mode. Only the root user may connect to one, but its owner may change the mode.
-func connectClosed(ctx context.Context, path string) error {
-	if err := os.Chmod(path, 0o600); err != nil {
+func connectClosed(ctx context.Context, path string, found os.FileInfo) error {
+	if err := open(path, found, -1, -1, 0o600); err != nil {
 		return err
 	}
 	err := connect(ctx, path)
 	if !refused(err) { // It stays, as it was.
-		err = errors.Join(err, os.Chmod(path, 0))
+		err = errors.Join(err, open(path, found, -1, -1, 0))
+	}
+	return err
+}
+
+// replaced is the error of a socket in whose place there is something else.
+func replaced(path string) error {
+	return fmt.Errorf("%w any more: %s was replaced meanwhile: use a directory that no other user may write", ErrFile,
+		path)
+}
+
+// notGiven explains the error of a socket that was to belong to somebody else.
+func notGiven(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: this process may not give the socket away: run it as that user, or name a group "+
+			"that it is in", err)
 	}
 	return err
 }

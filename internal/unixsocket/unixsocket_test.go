@@ -129,6 +129,46 @@ func TestMode(t *testing.T) {
 	}
 }
 
+// TestReplacedSocketStays: whoever may write the directory can put another file in the place of a socket that was just
+// made, before it gets its mode. Neither that file nor what a link leads to gets it.
+func TestReplacedSocketStays(t *testing.T) {
+	for name, replace := range map[string]func(path, victim string) error{
+		"a link":         func(path, victim string) error { return os.Symlink(victim, path) },
+		"a hard link":    func(path, victim string) error { return os.Link(victim, path) },
+		"another socket": func(path, _ string) error { left(t, path); return os.Chmod(path, 0o600) },
+		"nothing":        func(string, string) error { return nil },
+	} {
+		dir := t.TempDir()
+		path, victim := filepath.Join(dir, "s"), filepath.Join(dir, "victim")
+		if err := os.WriteFile(victim, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		left(t, path)
+		made, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unixsocket.Open(path, made, -1, os.Getgid(), 0o640); err != nil {
+			t.Errorf("%s: before it was replaced: %v", name, err)
+		}
+		if info, err := os.Lstat(path); err != nil || info.Mode() != fs.ModeSocket|0o640 {
+			t.Errorf("%s: before it was replaced: %v, %v", name, info, err)
+		}
+		kept := path + ".kept" // Else another socket could get its inode.
+		if err := errors.Join(os.Rename(path, kept), replace(path, victim)); err != nil {
+			t.Fatal(err)
+		}
+		if err := unixsocket.Open(path, made, os.Getuid(), os.Getgid(), 0o666); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		for _, file := range []string{victim, path} {
+			if info, err := os.Stat(file); err == nil && info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: %s has mode %v", name, file, info.Mode())
+			}
+		}
+	}
+}
+
 func TestStaleIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	left(t, path)

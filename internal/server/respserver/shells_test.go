@@ -268,7 +268,9 @@ func TestConnectionsShareNothing(t *testing.T) {
 		if len(seen) != 12*600 {
 			t.Errorf("%d different IDs of %d", len(seen), 12*600)
 		}
-		all(func(i int, _ byte, c *client) { c.send(fmt.Sprintf("ID.DECODE %d KIND int\r\nCLIENT GETNAME\r\n", 1000+i)) })
+		all(func(i int, _ byte, c *client) {
+			c.send(fmt.Sprintf("ID.DECODE %d KIND int\r\nCLIENT GETNAME\r\n", 1000+i))
+		})
 		all(func(i int, _ byte, c *client) {
 			if got := c.reply(); !strings.Contains(got, fmt.Sprintf(`"int":"%d"`, 1000+i)) {
 				t.Errorf("of %d: %s", 1000+i, got)
