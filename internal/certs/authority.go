@@ -1,10 +1,9 @@
 package certs
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"net"
 	"os"
@@ -47,14 +46,14 @@ func (a Authority) Sign(hosts []string, lasts time.Duration, again bool) (made [
 		return nil, err
 	}
 	for _, h := range hosts {
-		old, err := readCert(a.path(h + ".pem"))
+		old, err := Read(a.path(h + ".pem"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return made, err
 		}
-		if !again && err == nil && old.NotAfter.After(a.Now.Add(lasts/10)) {
+		if !again && err == nil && old[0].NotAfter.After(a.Now.Add(lasts/10)) {
 			continue
 		}
-		p, err := Issue(ca, h, []string{h}, a.Now, lasts)
+		p, err := Issue(ca, h, []string{h}, a.Now, lasts-spread(h, lasts))
 		if err == nil {
 			err = a.write(h, p)
 		}
@@ -64,6 +63,14 @@ func (a Authority) Sign(hosts []string, lasts time.Duration, again bool) (made [
 		made = append(made, h)
 	}
 	return made, nil
+}
+
+// spread is how much earlier the certificate of a host ends than another's: those that nobody renews do not
+// stop all members at once.
+func spread(host string, lasts time.Duration) time.Duration {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(host)) // never fails
+	return time.Duration(h.Sum32()%8) * lasts / 100
 }
 
 func (a Authority) path(name string) string { return filepath.Join(a.Dir, name) }
@@ -108,20 +115,4 @@ func (a Authority) write(name string, p *Pair) error {
 		}
 	}
 	return nil
-}
-
-func readCert(path string) (*x509.Certificate, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("%w: %s is not PEM", ErrAuthority, path)
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrAuthority, path, err)
-	}
-	return cert, nil
 }

@@ -70,6 +70,14 @@ func (c *Client) Expires() (at time.Time, ok bool) {
 	return at, false
 }
 
+// Leaf returns the certificate in use; nil: there is none.
+func (c *Client) Leaf() *x509.Certificate {
+	if cert := c.Get().cert; cert != nil {
+		return cert.Leaf
+	}
+	return nil
+}
+
 // Config returns the configuration from the current files.
 func (c *Client) Config() *tls.Config {
 	now := c.Get()

@@ -117,6 +117,9 @@ func pool(file reload.File, pem []byte) (*x509.CertPool, error) {
 // Expires returns when the certificate in use expires.
 func (s *Server) Expires() time.Time { return s.Get().cert.Leaf.NotAfter }
 
+// Leaf returns the certificate in use.
+func (s *Server) Leaf() *x509.Certificate { return s.Get().cert.Leaf }
+
 // Config returns the configuration of one listener, with its ALPN protocols. New
 // connections use the current files.
 //

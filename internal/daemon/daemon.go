@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/internal/agreement/watcher"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
@@ -218,6 +219,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	serveOn(l, "admin listener", d.listeners.admin, serveHTTP(adminServer))
 	l.start("etcd connection", stepTimeout, d.etcd.connect)
 	l.start("certificates and tokens", stepTimeout, d.security.run)
+	l.start("certificates that end", stepTimeout, func(ctx context.Context) error {
+		return certs.WarnOfEnds(ctx, d.log, d.leaves)
+	})
 	l.start("log of what the node waits for", stepTimeout, d.logWaiting)
 	l.start("clock", stepTimeout, func(ctx context.Context) error {
 		return d.clock.Run(ctx,
@@ -246,6 +250,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 	for _, problem := range d.cfg.Exposed() {
 		d.log.Warn("insecure: " + problem)
+	}
+	if ca := d.cfg.Etcd.TLS.CA; d.inside != nil && certs.Share(ca, d.cfg.TLS.ClientCA) {
+		d.log.Warn("insecure: " + SharedAuthority)
 	}
 	close(d.listening)
 	d.log.Info("listening", "node", d.cfg.Node.Name, "instance", d.instance, "space", d.cfg.Space,

@@ -163,6 +163,7 @@ func (d *Daemon) insideMetrics() metrics.Inside {
 		Size:      h.Size,
 		Quota:     d.cfg.Etcd.Inside.Quota,
 		Snapshot:  h.Snapshot,
+		Free:      h.Free,
 	}
 }
 

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -209,6 +210,22 @@ func (d *Daemon) Reload() {
 	for _, f := range d.files() {
 		f.Reload()
 	}
+}
+
+// SharedAuthority is what to know of clients whose certificates are of the authority of etcd's members.
+const SharedAuthority = "each client with a certificate of tls.client-ca may read and write everything in etcd, " +
+	"whose etcd.tls.ca has the same authority: give etcd one of its own with \"allocator etcd certs\""
+
+// leaves returns the certificates in use, by setting.
+func (d *Daemon) leaves() map[string]*x509.Certificate {
+	all := map[string]*x509.Certificate{}
+	if t := d.security.tls; t != nil {
+		all["tls.cert"] = t.Leaf()
+	}
+	if t := d.etcd.tls; t != nil && t.Leaf() != nil {
+		all["etcd.tls.cert"] = t.Leaf()
+	}
+	return all
 }
 
 // securityReport returns the state of security and of the connection to etcd, for the

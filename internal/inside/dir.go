@@ -86,6 +86,18 @@ func (d Dir) heldUnnamed() error {
 		"etcd.lock: stop it first")
 }
 
+// MinRoom is what the disk of a member has to have free: minFree, and two files of its log.
+const MinRoom = minFree + 128<<20
+
+// Free returns how many bytes are free on the disk of d; -1: that is not known.
+func (d Dir) Free() int64 {
+	free, err := freeBytes(string(d))
+	if err != nil {
+		return -1
+	}
+	return free
+}
+
 const (
 	// minFree is what a new member needs of the disk. etcd writes its log in files of 64 MB, and
 	// makes the next one before it needs it.

@@ -57,7 +57,8 @@ type Inside struct {
 // later.
 func New(ctx context.Context, cfg Config) (*Inside, error) {
 	in := cfg.Etcd.Inside
-	i := &Inside{cfg: cfg, dir: Dir(in.Dir), process: rand.Text(), join: slices.Sorted(slices.Values(in.Join))}
+	i := &Inside{cfg: cfg, dir: Dir(in.Dir), process: rand.Text(), join: slices.Sorted(slices.Values(in.Join)),
+		health: Health{Free: -1}}
 	if cfg.Program == "" {
 		return nil, errors.New("etcd.inside: only \"allocator serve\" runs an etcd inside: set etcd.endpoints or " +
 			"etcd.join")

@@ -20,6 +20,7 @@ type Health struct {
 	Quorum   member.Quorum
 	Size     int64
 	Snapshot time.Time // when the latest was written; zero: never
+	Free     int64     // bytes on its disk; -1: not known
 }
 
 // Health returns it. It may be called at any time.
@@ -211,7 +212,7 @@ func (i *Inside) saw(s member.Status, all []member.Status) {
 	snapshots, _ := i.dir.Snapshots().List(time.Now())
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size}
+	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size, Free: i.dir.Free()}
 	if len(all) == 0 { // Nobody says who they are; those that were still vote.
 		h.Quorum = i.health.Quorum
 		h.Quorum.Healthy = 0

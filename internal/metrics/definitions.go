@@ -50,6 +50,7 @@ const (
 	etcdMembers      = "allocator_etcd_members"
 	etcdDatabase     = "allocator_etcd_database_bytes"
 	etcdQuota        = "allocator_etcd_quota_bytes"
+	etcdFree         = "allocator_etcd_disk_free_bytes"
 	etcdSnapshotAge  = "allocator_etcd_snapshot_age_seconds"
 	tickAge          = "allocator_keeper_tick_age_seconds"
 	epochRemaining   = "allocator_epoch_remaining_seconds"
@@ -163,7 +164,7 @@ var definitions = []Definition{
 	{etcdErrors, "counter", []string{"op"}, "Calls to etcd that failed or whose outcome is unknown.",
 		"the same: calls whose outcome is unknown", "rate above 0 for 1 min"},
 	{etcdMemberUp, "gauge", nil, "1 while the member of etcd that this node runs answers, else 0; absent without " +
-		"etcd.inside, as are the next four.",
+		"etcd.inside, as are the next five.",
 		"always", "0 for 5 min"},
 	{etcdMembers, "gauge", []string{"state"}, "Members of the etcd inside that vote, and how many of them answer " +
 		"this node.",
@@ -171,6 +172,8 @@ var definitions = []Definition{
 	{etcdDatabase, "gauge", nil, "Size of the member's database on disk, in bytes.", "does it grow?", ""},
 	{etcdQuota, "gauge", nil, "Size at which etcd refuses writes, in bytes: etcd.quota.",
 		"the same", "80 % of it used"},
+	{etcdFree, "gauge", nil, "Free space on the disk of the member, in bytes.",
+		"a member whose disk is full ends", "below 384 MiB"},
 	{etcdSnapshotAge, "gauge", nil, "Time since the member's latest snapshot, in seconds; absent before the first.",
 		"what would a restore bring back?", "above three times etcd.snapshot-every"},
 	{tickAge, "gauge", nil, "Time since the last iteration of the lease keeper's loop, in seconds; above 1 the " +

@@ -66,7 +66,7 @@ func newRig(t *testing.T) *rig {
 		Settings: metrics.Settings{Window: cfg.Lease.Window, TTL: cfg.Lease.TTL, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead, Watermark: cfg.Watermark.Interval},
 		Clocks:   func() clock.Report { return *r.clocks },
 		Inside: func() metrics.Inside {
-			return metrics.Inside{Up: true, Voting: 3, Answering: 2, Size: 100, Quota: 1000, Snapshot: time.Unix(1, 0)}
+			return metrics.Inside{Up: true, Voting: 3, Answering: 2, Size: 100, Quota: 1000, Free: 500, Snapshot: time.Unix(1, 0)}
 		},
 		Security: func() metrics.Security {
 			return metrics.Security{
@@ -231,6 +231,7 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		"allocator_etcd_members answering":                 2,
 		"allocator_etcd_database_bytes":                    100,
 		"allocator_etcd_quota_bytes":                       1000,
+		"allocator_etcd_disk_free_bytes":                   500,
 		"allocator_node_info scalable a orders":            1,
 		"allocator_setting_seconds lease.window":           30,
 		"allocator_setting_seconds lease.ttl":              15,

@@ -5,11 +5,13 @@ package deployment
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
@@ -28,6 +30,17 @@ type Space struct {
 // OpenSpace connects with the settings that load gives. It contacts nobody yet,
 // unless there is a password.
 func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.Setting, error)) (*Space, error) {
+	return openSpace(a, command, load, daemon.DialConfig)
+}
+
+// ViewSpace is OpenSpace for a command that changes nothing: it goes on without a certificate that is not
+// valid now.
+func ViewSpace(a *cli.App, command string, load func() (config.Config, []config.Setting, error)) (*Space, error) {
+	return openSpace(a, command, load, daemon.DialAnyway)
+}
+
+func openSpace(a *cli.App, command string, load func() (config.Config, []config.Setting, error),
+	dialer func(config.Etcd, *slog.Logger) (etcdstore.Config, *certs.Client, error)) (*Space, error) {
 	c, _, err := load()
 	if err != nil {
 		return nil, err
@@ -38,7 +51,7 @@ func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.
 	if err := c.Validate(); err != nil {
 		return nil, cli.InvalidSettings(err)
 	}
-	dial, _, err := daemon.DialConfig(c.Etcd, cli.Logger(config.Log{Level: "error", Format: c.Log.Format}, a.Err))
+	dial, _, err := dialer(c.Etcd, cli.Logger(config.Log{Level: "error", Format: c.Log.Format}, a.Err))
 	if err != nil {
 		return nil, cli.Exit(cli.ExitUsage, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/member"
@@ -44,6 +45,7 @@ func examine(f facts) report.Report {
 		}
 	}
 	r.nodes(f)
+	r.certificates(f)
 	r.access(f)
 	r.clocks(f)
 	r.gossip(f)
@@ -161,6 +163,10 @@ func (r *findings) etcd(f facts) {
 	}
 	r.etcdMembers(f)
 	switch {
+	case f.own && f.mutual && f.shared:
+		r.Add("etcd-role", report.Warn, "Give etcd an authority of its own with \"allocator etcd certs\"",
+			"each client with a certificate of tls.client-ca may read and write everything in etcd, whose etcd.tls.ca "+
+				"has the same authority")
 	case f.own && f.mutual:
 		r.Add("etcd-role", report.OK, "", "members inside nodes accept certificates of their authority alone")
 	case f.roleErr != nil:
@@ -212,6 +218,15 @@ func (r *findings) etcdMembers(f facts) {
 	}
 	if !r.Has("etcd-disk") {
 		r.Add("etcd-disk", report.OK, "", "no slow disk")
+	}
+	switch {
+	case f.free < 0:
+	case f.free < inside.MinRoom:
+		r.Add("etcd-room", report.Fail, "Make room: a member whose disk is full ends",
+			"%d MiB are free on the disk of this machine's member, which needs %d", f.free>>20,
+			int64(inside.MinRoom)>>20)
+	default:
+		r.Add("etcd-room", report.OK, "", "%d MiB are free on the disk of this machine's member", f.free>>20)
 	}
 	switch {
 	case f.due == 0:

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/meet"
@@ -29,7 +31,7 @@ func record[T any](v T) lease.Entry[T] { return lease.NewEntry[T](1, 1, lease.En
 func well() facts {
 	space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}
 	return facts{
-		hint: remote.Dialer{}.Hint,
+		hint: remote.Dialer{}.Hint, free: -1,
 		want: space, space: "default", slack: 30_750, maxSkew: 250 * time.Millisecond, extend: 5 * time.Second,
 		members:   []member.Status{{Endpoint: "http://e1:2379", Took: time.Millisecond, Cluster: 0xc1, Version: "3.6.5", Leader: true, Revision: 9, Size: 1 << 20, Quota: 2 << 30}},
 		compacted: true, role: etcdstore.Role{Auth: true}, now: at, kernel: clock.Kernel{Known: true, Synchronized: true},
@@ -105,6 +107,14 @@ func (f *facts) inside(p99, due, old time.Duration) {
 	}
 }
 
+const year = 365 * 24 * time.Hour
+
+// certificate adds one that lasts for so long, and ends in left.
+func (f *facts) certificate(where string, lasts, left time.Duration) {
+	end := at.Time().Add(left)
+	f.certificates = append(f.certificates, certificate{where, &x509.Certificate{NotBefore: end.Add(-lasts), NotAfter: end}})
+}
+
 func TestExamine(t *testing.T) {
 	away := errors.New("away")
 	for _, tc := range []struct {
@@ -149,6 +159,17 @@ func TestExamine(t *testing.T) {
 		{"an old snapshot", func(f *facts) { f.inside(0, time.Hour, lateSnapshot*time.Hour+time.Minute) },
 			[]string{"warn etcd-snapshot | is 3h1m0s old | is the disk full"}},
 		{"a snapshot that is just late enough", func(f *facts) { f.inside(0, time.Hour, lateSnapshot*time.Hour) }, nil},
+		{"room", func(f *facts) { f.inside(0, 0, 0); f.free = inside.MinRoom }, nil},
+		{"a full disk", func(f *facts) { f.inside(0, 0, 0); f.free = inside.MinRoom - 1 },
+			[]string{"fail etcd-room | 383 MiB are free on the disk of this machine's member, which needs 384 | Make room"}},
+		{"an authority of etcd and of clients", func(f *facts) { f.inside(0, 0, 0); f.shared = true },
+			[]string{"warn etcd-role | each client with a certificate of tls.client-ca may read and write | an authority of its own"}},
+		{"a certificate for long", func(f *facts) { f.certificate("tls.cert (a.pem)", year, 31*24*time.Hour) }, nil},
+		{"a certificate for a day", func(f *facts) { f.certificate("tls.cert (a.pem)", 24*time.Hour, 3*time.Hour) }, nil},
+		{"a certificate that ends", func(f *facts) {
+			f.certificate("tls.cert (a.pem)", year, 29*24*time.Hour)
+			f.certificate("n1 at 10.0.0.1:9000", year, -time.Hour)
+		}, []string{"fail certificate | tls.cert (a.pem) ends in 29 days | Renew it", "fail certificate | n1 at 10.0.0.1:9000 ended 1h0m0s ago | Renew it"}},
 		{"no authentication", func(f *facts) { f.role = etcdstore.Role{Outside: true} }, []string{"warn etcd-role | does not authenticate | Turn authentication on"}},
 		{"a role too large", func(f *facts) { f.role.Outside = true }, []string{"fail etcd-role | may write outside | and nothing else"}},
 		{"no role", func(f *facts) { f.roleErr = away }, []string{"fail etcd-role | away |"}},

@@ -5,7 +5,6 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -19,7 +18,9 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/draw"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -60,7 +61,7 @@ etcd.`,
 		if *expect < 0 {
 			return cli.UsageError("--expect-nodes is %d: it has to be 0 or more", *expect)
 		}
-		d, err := files().Dialer(a, "--", slog.New(slog.DiscardHandler))
+		d, err := files().Anyway(a, "--", cli.Logger(config.Log{Level: "error"}, a.Err))
 		if err != nil {
 			return err
 		}
@@ -77,12 +78,13 @@ etcd.`,
 			return err
 		}
 		if *count == 0 || len(c.Etcd.Addresses()) > 0 || len(given) == 0 {
-			s, err := deployment.OpenSpace(a, "doctor", load)
+			s, err := deployment.ViewSpace(a, "doctor", load)
 			if err != nil {
 				return err
 			}
 			defer s.Close()
 			f := gather(cmd.Context(), s, d, strings.Join(given, ","), progress)
+			f.certificates = append(f.certificates, ofFiles(s.Cfg, files())...)
 			f.expect = cmp.Or(*expect, s.Cfg.Cluster.Expect)
 			checks, reached = examine(f), f.reached()
 			given = deployment.NodeAddrs(f.registered, strings.Join(given, ","))
@@ -145,7 +147,11 @@ type facts struct {
 	kernel     clock.Kernel
 	hint       func(message string) string // what to do about a node's error, "" if nothing is known
 	gossip     map[string]error            // by address, what connecting to it gave
-	access     map[string]access           // by address, of the nodes beyond this machine
+	// certificates are those of this machine, and those that members and nodes show.
+	certificates []certificate
+	shared       bool              // Clients of the API have certificates of the authority of etcd's members.
+	free         int64             // bytes on the disk of the member of this machine; -1: not known, or it has none
+	access       map[string]access // by address, of the nodes beyond this machine
 }
 
 // reached reports whether any endpoint answered.
@@ -160,7 +166,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
 		sids: s.Cfg.SIDRange, space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Addresses(), ","),
 		slack: s.Cfg.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.ExtendEvery(),
-		kernel: sys.Kernel(), hint: d.Hint,
+		kernel: sys.Kernel(), hint: d.Hint, free: -1, now: sys.Now().Wall,
 	}
 	progress.Set("asking the members of etcd")
 	f.members = s.Store.Members(ctx, sys)
@@ -170,6 +176,8 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		if e.Inside.Dir != "" {
 			f.due = e.Inside.SnapshotEvery
 			f.snapshots, _ = inside.Dir(e.Inside.Dir).Snapshots().List(sys.Now().Wall.Time()) // none are a finding
+			f.shared = certs.Share(e.TLS.CA, s.Cfg.TLS.ClientCA)
+			f.free = inside.Dir(e.Inside.Dir).Free()
 		}
 	}
 	if f.reached() {
@@ -195,6 +203,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 			f.nodes[i].Name = names[n.Addr]
 		}
 	}
+	f.certificates = shown(ctx, s.Cfg.Etcd, d, f.members, f.nodes)
 	progress.Set("connecting to the gossip addresses of %d nodes", len(f.registered))
 	f.gossip = dialAll(ctx, f.registered)
 	return f

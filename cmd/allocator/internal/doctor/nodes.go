@@ -80,6 +80,7 @@ var sameFact = map[string]string{
 	status.NodesRefuse:      "node",
 	status.NoSIDLeft:        "node",
 	status.EtcdAway:         "etcd",
+	status.MembersAway:      "etcd-endpoint",
 	status.NodesMissing:     "node-count",
 	status.NameShared:       "name",
 	status.Vanished:         "unreleased",

@@ -96,7 +96,11 @@ func (c *call) open() (config.Config, *etcdstore.Group, error) {
 }
 
 func (c *call) connect(s config.Config) (*etcdstore.Group, error) {
-	dial, _, err := daemon.DialConfig(s.Etcd, cli.Logger(config.Log{Level: "error", Format: s.Log.Format}, c.a.Err))
+	dialer := daemon.DialConfig
+	if c.yes == nil {
+		dialer = daemon.DialAnyway
+	}
+	dial, _, err := dialer(s.Etcd, cli.Logger(config.Log{Level: "error", Format: s.Log.Format}, c.a.Err))
 	if err != nil {
 		return nil, cli.Exit(cli.ExitUsage, err)
 	}

@@ -27,7 +27,8 @@ func certsCommand(a *cli.App) *cobra.Command {
 		Short: "Make an authority and a certificate for each host",
 		Long: `Certs makes ca.pem and ca.key, once, and for each host HOST.pem and HOST.key, which are valid to
 serve and to call with: for etcd inside (etcd.tls), and for the API (tls). Give each machine ca.pem and its
-own two files. ca.key stays where it is.
+own two files. ca.key stays where it is. Who has such a certificate may read and write everything in etcd:
+make none for callers of the API, and do not set tls.client-ca to ca.pem.
 
 Run it again with more hosts to add certificates, and to renew those of which less than a tenth of their
 time is left. Nodes and members read certificates and keys again when they change; members read ca.pem at

@@ -5,6 +5,7 @@ package remote
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -184,6 +185,17 @@ func (f Files) Dialer(a *cli.App, prefix string, log *slog.Logger) (Dialer, erro
 		d.Opts = append(d.Opts, grpc.WithPerRPCCredentials(bearer{token: token, plain: d.TLS == nil}))
 	}
 	return d, nil
+}
+
+// Anyway is Dialer for those who only look: without a certificate that is not valid now, which is logged.
+func (f Files) Anyway(a *cli.App, prefix string, log *slog.Logger) (Dialer, error) {
+	d, err := f.Dialer(a, prefix, log)
+	if errors.Is(err, certs.ErrTime) {
+		log.Error("going on without a certificate", "error", err)
+		f.Cert, f.Key = "", ""
+		d, err = f.Dialer(a, prefix, log)
+	}
+	return d, err
 }
 
 // token returns what a file or the environment has; "" if neither is given. Its
