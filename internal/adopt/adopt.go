@@ -63,8 +63,9 @@ var (
 type Sample struct {
 	cfg        Config
 	candidates []*candidate
+	known      []*candidate // those of libraries, in their order; nil where candidates has the format
 	finder     *audit.Finder
-	last       flake.ID
+	last, max  flake.ID
 	rounded    roundings
 	report     Report
 }
@@ -75,14 +76,18 @@ type candidate struct {
 	format   flake.Format
 	same     []string // others with which an ID looks the same
 	ended    bool     // the layout ended before now, and no ID is counted
+	now      clock.Millis
 	past     flake.ID // the greatest ID that is not of the future
 	greatest flake.ID // the greatest of the layout
 	unheld   int64    // IDs of more bits
 	future   int64
-	max      flake.ID // greatest ID of all
-	from, to flake.ID // the least and greatest of the past; 0: none
-	sids     []uint32 // number of IDs of each sid, whatever their times
-	begun    []bool   // whether a sid has an ID of the past
+	max      flake.ID   // greatest ID of all
+	from, to flake.ID   // the least and greatest of the past; 0: none
+	sids     []uint32   // number of IDs of each sid, whatever their times
+	begun    []bool     // whether a sid has an ID of the past
+	last     []flake.ID // the last ID of each sid
+	disorder int64      // IDs below the one before of their sid
+	step     stepBack   // the first by hours
 	sidsSaid lease.SIDRange
 }
 
@@ -116,6 +121,13 @@ func New(cfg Config) *Sample {
 		}
 		s.candidates = append(s.candidates, newCandidate(f, cfg))
 	}
+	if cfg.Format == (flake.Format{}) {
+		for _, l := range libraries {
+			if f, err := flake.ParseFormat(l.layout); err == nil {
+				s.known = append(s.known, newCandidate(f, cfg))
+			}
+		}
+	}
 	return s
 }
 
@@ -127,7 +139,12 @@ func alike(a, b flake.Format) bool {
 }
 
 func newCandidate(f flake.Format, cfg Config) *candidate {
-	c := &candidate{format: f, sidsSaid: cfg.SIDs, greatest: 1<<(f.Layout.TimeBits()+f.Layout.LowBits()) - 1}
+	c := &candidate{
+		format:   f,
+		now:      cfg.Now,
+		sidsSaid: cfg.SIDs,
+		greatest: 1<<(f.Layout.TimeBits()+f.Layout.LowBits()) - 1,
+	}
 	if holders := flake.SID(f.Layout.Holders()); cfg.SIDs.All() || cfg.SIDs.To > holders {
 		c.sidsSaid = lease.SIDRange{From: min(cfg.SIDs.From, holders), To: holders}
 	}
@@ -140,6 +157,7 @@ func newCandidate(f flake.Format, cfg Config) *candidate {
 		c.past = last
 	}
 	c.sids, c.begun = make([]uint32, f.Layout.Holders()), make([]bool, f.Layout.Holders())
+	c.last = make([]flake.ID, f.Layout.Holders())
 	return c
 }
 
@@ -211,15 +229,17 @@ func (s *Sample) add(id flake.ID, line uint64) error {
 	if id < s.last {
 		s.report.Disorder++
 	}
-	s.last = id
+	s.last, s.max = id, max(s.max, id)
 	s.rounded.add(id)
-	for _, c := range s.candidates {
-		c.add(id)
+	for _, of := range [][]*candidate{s.candidates, s.known} {
+		for _, c := range of {
+			c.add(id, line)
+		}
 	}
 	return s.finder.Add(audit.One(audit.Key{Lo: uint64(id)}), line)
 }
 
-func (c *candidate) add(id flake.ID) {
+func (c *candidate) add(id flake.ID, line uint64) {
 	if c.ended {
 		return
 	}
@@ -229,6 +249,7 @@ func (c *candidate) add(id flake.ID) {
 	}
 	c.max = max(c.max, id)
 	sid := c.format.SID(id)
+	c.order(id, sid, line)
 	c.sids[sid]++ // also of the future: a generator whose clock is fast has its sid
 	if id > c.past {
 		c.future++
@@ -249,6 +270,11 @@ func (c *candidate) outside() (n int64) {
 		}
 	}
 	return n
+}
+
+// ahead is how far the greatest ID is ahead of the clock.
+func (c *candidate) ahead() time.Duration {
+	return time.Duration(c.format.UnixMilli(c.max)-int64(c.now)) * time.Millisecond
 }
 
 // time returns the time of an ID in c's format.
@@ -273,7 +299,8 @@ func (c *candidate) verdict(ids int64) (v Verdict) {
 		v.Why = fmt.Sprintf("%s of the IDs have more than its %d bits", percent(c.unheld),
 			c.format.Layout.TimeBits()+c.format.Layout.LowBits())
 	case many(c.unheld + c.future):
-		v.Why = fmt.Sprintf("%s of the IDs would be in the future, up to %s", percent(c.future), c.time(c.max))
+		v.Why = fmt.Sprintf("%s of the IDs would be in the future, up to %s%s", percent(c.future), c.time(c.max),
+			aheadBy(c.ahead()))
 	case many(outside):
 		v.Why = fmt.Sprintf("%s of the IDs would have sids outside %v", percent(outside), c.sidsSaid)
 	case c.format.UnixMilli(c.to)-c.format.Epoch < smallWithin.Milliseconds():
@@ -337,15 +364,17 @@ func (s *Sample) Finish() (*Report, error) {
 		r.Layouts = append(r.Layouts, j.verdict)
 	}
 	best := all[0]
-	stale := s.cfg.Now.Time().Sub(best.format.Time(best.to)) > staleAfter
+	stale := s.stale(best.candidate)
 	if r.Rounded = s.rounded.why(!best.format.Layout.SIDFirst(), !s.cfg.SIDs.All()); r.Rounded != "" {
 		return r, nil
 	}
 	if best.verdict.Fits && (fit == 1 || !stale || best.format == s.cfg.Format) {
 		r.Plan = best.plan()
-		r.Plan.Stale = stale
+		r.Plan.Stale, r.Plan.StepBack = stale, best.stepped(r.IDs)
 		r.Clean = r.Invalid == 0 && r.Duplicates == 0 && r.Plan.Future == 0 && r.Plan.MoreBits == 0 &&
-			r.Plan.Outside == 0
+			r.Plan.Outside == 0 && r.Plan.StepBack == nil
+	} else if s.cfg.Format == (flake.Format{}) {
+		r.Hints = s.hints()
 	}
 	return r, nil
 }
@@ -365,7 +394,7 @@ func (c *candidate) plan() *Plan {
 		Fast:     []int{},
 	}
 	if c.future > 0 {
-		p.Last, p.LastAt = strconv.FormatInt(int64(c.max), 10), c.time(c.max)
+		p.Last, p.LastAt, p.Ahead = strconv.FormatInt(int64(c.max), 10), c.time(c.max), aheadBy(c.ahead())
 	}
 	used := map[flake.SID]bool{}
 	for sid, ids := range c.sids {

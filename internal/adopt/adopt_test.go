@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -418,7 +419,7 @@ func TestLimitsOfTime(t *testing.T) {
 		{"less", at(f.Epoch+3_599_999, 4095, 1023), 1, 0, 0, false},
 	} {
 		c := newCandidate(f, Config{Now: clock.Millis(now.UnixMilli())})
-		c.add(tc.id)
+		c.add(tc.id, 1)
 		past := int64(0)
 		if c.from != 0 {
 			past = 1
@@ -429,8 +430,8 @@ func TestLimitsOfTime(t *testing.T) {
 	}
 	small := format(t, "js53")
 	c := newCandidate(small, Config{Now: clock.Millis(now.UnixMilli())})
-	c.add(1<<53 - 1)
-	if c.add(1 << 53); c.future != 1 || c.unheld != 1 {
+	c.add(1<<53-1, 1)
+	if c.add(1<<53, 1); c.future != 1 || c.unheld != 1 {
 		t.Errorf("%d of the future, %d unheld", c.future, c.unheld)
 	}
 }
@@ -504,6 +505,120 @@ func upTo(n flake.SID) (sids []flake.SID) {
 		sids = append(sids, sid)
 	}
 	return sids
+}
+
+// zoned returns IDs of four sids over three days, one a minute, in the order of insertion: with an epoch of
+// midnight in Shanghai, and the last of them with another one.
+func zoned(t *testing.T, last int, epoch string) (out []string) {
+	t.Helper()
+	for i := range 4320 {
+		f := format(t, "41/10/12,epoch=2016-10-31T16:00:00Z")
+		if i >= 4320-last {
+			f = format(t, "41/10/12,epoch="+epoch)
+		}
+		at := now.Add(-time.Second - time.Duration(4319-i)*time.Minute - time.Duration(i*7919%9973)*time.Millisecond)
+		id, err := f.Make(at.UnixMilli(), uint32(i%7), flake.SID(i%4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, fmt.Sprint(int64(id)))
+	}
+	return out
+}
+
+// TestEpochs: the epoch of a library, or of another time zone, is found or asked for.
+func TestEpochs(t *testing.T) {
+	const shanghai, utc = "41/10/12,epoch=2016-10-31T16:00:00Z", "41/10/12,epoch=2016-11-01T00:00:00Z"
+	ids := zoned(t, 0, "")
+	if r, err := report(t, Config{}, ids...); err != nil || r.Plan != nil || r.Clean || len(r.Hints) != 1 || r.Hints[0].Layout != shanghai {
+		t.Errorf("no layout is named: %v, %+v", err, r.Hints)
+	}
+	if r, err := report(t, Config{Format: format(t, shanghai)}, ids...); err != nil || !r.Clean || r.Hints != nil {
+		t.Errorf("its layout: %v, %+v", err, r)
+	}
+	// A tenth of three days is less than the eight hours.
+	r, err := report(t, Config{Format: format(t, utc)}, ids...)
+	if err != nil || r.Plan != nil || !strings.HasSuffix(r.Layouts[0].Why, "8 hours ahead: is the epoch another time zone's?") {
+		t.Errorf("midnight in UTC: %v, %+v", err, r.Layouts[0])
+	}
+	older := append(drawn(t, shanghai, 15, 1, 2, 3), ids...)
+	r, err = report(t, Config{Format: format(t, utc)}, older...)
+	if err != nil || r.Plan == nil || r.Clean || !strings.Contains(r.Plan.Ahead, "8 hours ahead") {
+		t.Errorf("midnight in UTC, of ten days: %v, %+v", err, r.Plan)
+	}
+	for epoch, want := range map[string]Hint{
+		"2019-12-24T16:00:00Z": {"41/10/12,epoch=2019-12-24T16:00:00Z", "CosId"},
+		"2021-03-04T05:06:07Z": {"41/10/12,epoch=2021-03-04T05:07:24Z", ""}, // The newest ID is 77 s old.
+	} {
+		r, err := report(t, Config{}, drawn(t, "41/10/12,epoch="+epoch, 15, 1, 2)...)
+		if err != nil || r.Plan != nil || !slices.Equal(r.Hints, []Hint{want}) {
+			t.Errorf("%s: %v, %+v", epoch, err, r.Hints)
+		}
+	}
+	if r, err := report(t, Config{}, sample(t, "twitter", 1)...); err != nil || r.Hints != nil {
+		t.Errorf("a layout that fits: %v, %+v", err, r.Hints)
+	}
+	for name, id := range map[string]string{"a counter": "1000", "random": "9223372036854775806"} {
+		if r, err := report(t, Config{}, id); err != nil || r.Hints != nil {
+			t.Errorf("%s: %v, %+v", name, err, r.Hints)
+		}
+	}
+}
+
+// TestLibrariesOnThePage: the page has the epochs that are tried.
+func TestLibrariesOnThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/how-to/take-over-snowflakes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range libraries {
+		name, _, _ := strings.Cut(l.name, " up to")
+		name, _, _ = strings.Cut(name, ",")
+		if format(t, l.layout); !strings.Contains(string(page), "`"+l.layout+"`") || !strings.Contains(string(page), "| "+name+" |") {
+			t.Errorf("the page does not have %s with %s", name, l.layout)
+		}
+	}
+}
+
+// TestStepBack: a sid that goes back by hours in a sample that is in order has changed its epoch.
+func TestStepBack(t *testing.T) {
+	shanghai := Config{Format: format(t, "41/10/12,epoch=2016-10-31T16:00:00Z")}
+	const utc = "2016-11-01T00:00:00Z"
+	mixed := zoned(t, 100, utc)
+	rolling := zoned(t, 100, utc) // One generator was started again later than the others.
+	for i, id := range zoned(t, 60, utc) {
+		if i%4 == 3 {
+			rolling[i] = id
+		}
+	}
+	unordered := slices.Clone(mixed)
+	slices.SortFunc(unordered, func(a, b string) int { return strings.Compare(a[8:], b[8:]) })
+	down := slices.Clone(mixed)
+	slices.Reverse(down)
+	for name, tc := range map[string]struct {
+		ids  []string
+		want StepBack // zero: none
+	}{
+		"mixed":        {mixed, StepBack{SID: 0, Line: 4221, By: "7h56m2s"}},
+		"rolling":      {rolling, StepBack{SID: 0, Line: 4221, By: "7h56m2s"}},
+		"one epoch":    {zoned(t, 0, ""), StepBack{}},
+		"half an hour": {zoned(t, 100, "2016-10-31T16:30:00Z"), StepBack{}},
+		"days":         {zoned(t, 100, "2016-11-02T00:00:01Z"), StepBack{}}, // two exports
+		"in no order":  {unordered, StepBack{}},
+		"newest first": {down, StepBack{}},
+	} {
+		r, err := report(t, shanghai, tc.ids...)
+		if err != nil || r.Plan == nil {
+			t.Fatalf("%s: %v, %+v", name, err, r)
+		}
+		var got StepBack
+		if r.Plan.StepBack != nil {
+			got = *r.Plan.StepBack
+		}
+		if got != tc.want || r.Clean != (tc.want == StepBack{}) {
+			t.Errorf("%s: %+v, want %+v; clean %v", name, got, tc.want, r.Clean)
+		}
+	}
 }
 
 // TestSpoolFails: what a spool says ends the search for duplicates.

@@ -142,6 +142,14 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 			line("verdict", "the IDs have none of these layouts: give --layout with the bits, such as "+
 				"41/10/12,epoch=2020-01-01, or --epoch")
 		}
+		for _, h := range r.Hints {
+			if h.Library != "" {
+				line("try", "--layout %s, that of %s: its newest ID would be of today", h.Layout, h.Library)
+			} else {
+				line("try", "--layout %s, if the newest ID is of this second: else the epoch is so much earlier",
+					h.Layout)
+			}
+		}
 		return
 	}
 	line("layout", "%s", p.Layout)
@@ -165,8 +173,13 @@ func printAdoption(w io.Writer, r *adopt.Report) {
 		line("odd", "%d IDs of more bits than the layout has", p.MoreBits)
 	}
 	if p.Future > 0 {
-		line("odd", "%d IDs of the future, up to %s (%s): nodes may issue these when their time comes, so give "+
-			"those rows others", p.Future, p.Last, p.LastAt)
+		line("odd", "%d IDs of the future, up to %s (%s)%s", p.Future, p.Last, p.LastAt, p.Ahead)
+		line("", "nodes may issue these when their time comes: if layout and epoch are right, give those rows others")
+	}
+	if s := p.StepBack; s != nil {
+		line("odd", "IDs of sid %d go back by %s in line %d: its generator was started with another epoch, such as "+
+			"midnight in another time zone, and repeats these hours; or two exports follow each other",
+			s.SID, s.By, s.Line)
 	}
 	for _, sid := range p.Fast[:min(len(p.Fast), 10)] {
 		line("odd", "sid %d has IDs of the future alone: the clock of its generator is fast, or it is no sid", sid)
