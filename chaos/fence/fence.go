@@ -174,7 +174,7 @@ func (r *run) create() {
 			if err != nil {
 				r.Fatal(err)
 			}
-			if err := table.Init(r.Context(), "", func([]fence.Holder) {}); err != nil {
+			if err := table.Init(r.Context(), "", flake.Default, func([]fence.Holder) {}); err != nil {
 				r.Fatal(err)
 			}
 		}

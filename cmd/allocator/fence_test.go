@@ -60,6 +60,10 @@ func TestFenceFlags(t *testing.T) {
 		{"fence run --table events --clock-lag 1s --interval 1ms", 2, "at least 10ms"},
 		{"fence run --table events --clock-lag 1s --database " + nowhere, 3, "nowhere"},
 		{"fence run --table events --clock-lag 1s --addr 127.0.0.1:9000", 2, "give one of them"},
+		{"fence run --table events --clock-lag 1s --behind 1s", 2, "--clock-lag says both"},
+		{"fence run --table events --behind -1s", 2, "--behind is -1s"},
+		{"fence run --table events --ahead 59s", 2, "at least 1m"},
+		{"fence drop", 2, "give --table"},
 		{"fence run --table events --addr 127.0.0.1", 2, "--addr"},
 		{"fence run --table events --addr 127.0.0.1:1 --addr 127.0.0.1", 2, "--addr"}, // a node of each of two spaces
 		{"fence run --table events --database " + nowhere, 3, "nowhere"},
@@ -176,9 +180,28 @@ func TestFenceRun(t *testing.T) {
 	if code, out, _ := fence(append(tables, "status")...); code != 1 || !strings.Contains(out, "problem") {
 		t.Errorf("status of a fence without its trigger: %d %s", code, out)
 	}
+	if code, _, errs := fence(append(tables, "drop", "--yes")...); code != 1 || !strings.Contains(errs, "stop two first") {
+		t.Errorf("drop beside a mover: %d %s", code, errs)
+	}
 	two.stop()
 	<-two.ended
 	if code, out, _ := fence(append(tables, "status", "--format", "json")...); code != 1 || !strings.Contains(out, `"problems":["public.events has no triggers on column id`) {
 		t.Errorf("status: %d %s", code, out)
+	}
+	for _, tc := range []struct {
+		flag, prints string
+		code         int
+	}{
+		{"--print-sql", "DROP VIEW", 0},
+		{"", "DROP VIEW", 2}, // Nobody can confirm.
+		{"--yes", "DROP VIEW", 0},
+		{"--yes", "-- public.events in ", 0},
+	} {
+		if code, out, errs := fence(append(tables, strings.Fields("drop "+tc.flag)...)...); code != tc.code || !strings.Contains(out, tc.prints) {
+			t.Errorf("drop %s: %d %s%s", tc.flag, code, out, errs)
+		}
+	}
+	if code, _, errs := fence(append(tables, "status")...); code != 2 || !strings.Contains(errs, "has no fence") {
+		t.Errorf("after drop: %d %s", code, errs)
 	}
 }

@@ -2,16 +2,19 @@ package fence
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/flake"
 )
 
 // env is a database, of which each test has a schema.
@@ -76,7 +79,7 @@ func (e env) bare(t *testing.T, sql string) *fixture {
 
 func (f *fixture) init() {
 	f.Helper()
-	if err := f.Init(f.Context(), "", func([]Holder) {}); err != nil {
+	if err := f.Init(f.Context(), "", flake.Default, func([]Holder) {}); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -111,6 +114,17 @@ func (s *session) refused(sql string, args ...any) {
 	s.Helper()
 	if _, err := s.Exec(s.Context(), sql, args...); code(err) != Refused {
 		s.Fatalf("%s: %v, and not refused", sql, err)
+	}
+}
+
+// ahead expects that the trigger refuses a row of the future, and says one of some words.
+func (s *session) ahead(words, sql string) {
+	s.Helper()
+	_, err := s.Exec(s.Context(), sql)
+	var e *pgconn.PgError
+	if !errors.As(err, &e) || e.Code != RefusedAhead || !slices.ContainsFunc(strings.Split(words, "|"),
+		func(word string) bool { return strings.Contains(e.Message+e.Hint, word) }) {
+		s.Fatalf("%s: %v (%+v), and not refused with %q", sql, err, e, words)
 	}
 }
 

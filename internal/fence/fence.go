@@ -33,6 +33,11 @@ type Mark struct {
 	UnixMs int64
 	// ID is the smallest integer ID of that millisecond. Tables with wide IDs do not need it.
 	ID int64
+	// PerDay is how much larger integer IDs are a day later; 0: not known, so that integer IDs of the
+	// future are not refused.
+	PerDay int64
+	// Ahead is how far above the mark, and ahead of the database's clock, IDs are refused; 0: a day.
+	Ahead time.Duration
 	// BlockedBy says what holds the mark back, for people.
 	BlockedBy []string
 }
@@ -131,6 +136,7 @@ func (t *Table) View() string { return t.String() + viewSuffix }
 const (
 	fenceSuffix  = "_fence"
 	floorSuffix  = "_fence_floor"
+	limitSuffix  = "_fence_limit"
 	lateSuffix   = "_fence_late"
 	refuseSuffix = "_fence_refuse"
 	insertSuffix = "_fence_insert"

@@ -17,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/flake"
 )
 
 const plain = `CREATE TABLE events (id bigint PRIMARY KEY, note text)`
@@ -57,6 +58,10 @@ func TestTraps(t *testing.T) {
 		"init under load":      initUnderLoad,
 		"status":               status,
 		"rights":               rights,
+		"future":               future,
+		"rows of the future":   futureRows,
+		"mover was away":       moverWasAway,
+		"drop":                 drop,
 		"wrong tables":         wrongTables,
 	} {
 		t.Run(name, func(t *testing.T) { trap(t, e) })
@@ -376,7 +381,7 @@ func recreated(t *testing.T, e env) {
 	}
 	again, err := f.db.Table(t.Context(), "events", "id")
 	if err == nil {
-		err = again.Init(t.Context(), "", nil)
+		err = again.Init(t.Context(), "", flake.Default, nil)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -449,7 +454,7 @@ func anotherColumn(t *testing.T, e env) {
 			if err := other.Publish(t.Context(), Floor{value: 20}); !errors.Is(err, ErrUnfenced) {
 				t.Errorf("a mover for the other column: %v", err)
 			}
-			if err := other.Init(t.Context(), "", func([]Holder) {}); err != nil {
+			if err := other.Init(t.Context(), "", flake.Default, func([]Holder) {}); err != nil {
 				t.Fatal(err)
 			}
 			f.session().refused(`INSERT INTO events (id, other) VALUES (11, 9)`)
@@ -545,15 +550,192 @@ func wideIDs(t *testing.T, e env) {
 		t.Errorf("%d rows below the end of the view", n)
 	}
 	f.has()
-	w.exec(`INSERT INTO events VALUES ('f47ac10b-58cc-4372-a567-0e02b2c3d479')`)
-	f.has("perhaps a UUID of version 4")
-	w.exec(`DELETE FROM events WHERE id = 'f47ac10b-58cc-4372-a567-0e02b2c3d479'`)
 	f.moveTo(100_001)
 	if n := w.read(`SELECT count(*) FROM events_complete`)[0]; n != 4 {
 		t.Errorf("%d rows below the end of the view", n)
 	}
 	if floor, err := f.Raise(t.Context(), "test", at(100_001)); err != nil || !floor.Readable {
 		t.Errorf("the same mark again: %+v, %v", floor, err)
+	}
+}
+
+// markOf is the mark of a time in a space.
+func markOf(space flake.Format, at time.Time) Mark {
+	id, err := space.Min(at.UnixMilli())
+	if err != nil {
+		panic(err)
+	}
+	return Mark{UnixMs: at.UnixMilli(), ID: id.Int64(), PerDay: PerDay(space)}
+}
+
+// idsOf returns what makes IDs of a column of that type.
+func idsOf(column string, space flake.Format) func(time.Time) string {
+	return func(at time.Time) string {
+		if column == "uuid" {
+			ms := at.UnixMilli()
+			return fmt.Sprintf("'%08x-%04x-7000-8000-000000000000'", ms>>16, ms&0xffff)
+		}
+		return fmt.Sprint(markOf(space, at).ID)
+	}
+}
+
+// Rows that no reader would get for days are refused, and it is said what their IDs probably are.
+func future(t *testing.T, e env) {
+	twitter := flake.Format{Layout: flake.Twitter, Epoch: flake.Twitter.Epoch()}
+	baidu := flake.Format{Layout: flake.Baidu, Epoch: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
+	for _, tc := range []struct {
+		name, column string
+		space        flake.Format
+		more         map[string]string // IDs that are refused, and what they probably are
+	}{
+		{"uuid", "uuid", flake.Default, map[string]string{
+			"'f47ac10b-58cc-4372-a567-0e02b2c3d479'": "a UUID of version 4",
+			"'ffffffff-ffff-ffff-ffff-ffffffffffff'": "version f",
+		}},
+		{"bigint", "bigint", flake.Default, map[string]string{
+			fmt.Sprint(markOf(twitter, time.Now()).ID): "an ID of layout twitter",
+			"9223372036854775807":                      "a number that is no ID",
+		}},
+		{"seconds", "bigint", baidu, map[string]string{"9223372036854775807": "a number that is no ID"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := e.fenced(t, `CREATE TABLE events (id `+tc.column+` PRIMARY KEY, note text)`)
+			w, id, now := f.session(), idsOf(tc.column, tc.space), time.Now()
+			// Before the first mark nothing is known of integers.
+			early := id(now.AddDate(0, 1, 0))
+			if tc.column == "uuid" {
+				w.ahead("of a clock that is ahead", `INSERT INTO events VALUES (`+early+`)`)
+			} else {
+				w.exec(`INSERT INTO events VALUES (` + early + `); DELETE FROM events`)
+			}
+			mark := markOf(tc.space, now)
+			raise := func(ahead time.Duration) {
+				mark.Ahead = ahead
+				if _, err := f.Raise(t.Context(), "test", mark); err != nil {
+					t.Fatal(err)
+				}
+			}
+			raise(0)
+			w.exec(`INSERT INTO events VALUES (` + id(now.Add(time.Second)) + `), (` + id(now.Add(23*time.Hour)) + `)`)
+			w.ahead(" would get it before", `INSERT INTO events VALUES (`+id(now.Add(25*time.Hour))+`)`)
+			w.ahead("is ahead|is wrong", `UPDATE events SET id = `+id(now.Add(48*time.Hour))+` WHERE id = `+id(now.Add(time.Second)))
+			w.ahead(now.AddDate(0, 0, 9).UTC().Format(time.DateOnly), `INSERT INTO events VALUES (`+id(now.AddDate(0, 0, 9))+`)`)
+			for id, probably := range tc.more {
+				w.ahead(probably, `INSERT INTO events VALUES (`+id+`)`)
+			}
+			raise(72 * time.Hour)
+			w.exec(`INSERT INTO events VALUES (` + id(now.Add(71*time.Hour)) + `)`)
+			w.ahead("", `INSERT INTO events VALUES (`+id(now.Add(73*time.Hour))+`)`)
+			w.refused(`INSERT INTO events VALUES (` + id(now.Add(-2*time.Second)) + `)`)
+			mark.PerDay = 0 // A mover that does not know it forgets nothing.
+			raise(0)
+			w.ahead("", `INSERT INTO events VALUES (`+id(now.Add(25*time.Hour))+`)`)
+		})
+	}
+}
+
+// While no mover works, rows of now are not those of the future.
+func moverWasAway(t *testing.T, e env) {
+	for _, column := range []string{"bigint", "uuid"} {
+		t.Run(column, func(t *testing.T) {
+			f := e.fenced(t, `CREATE TABLE events (id `+column+` PRIMARY KEY)`)
+			w, id, now := f.session(), idsOf(column, flake.Default), time.Now()
+			if _, err := f.Raise(t.Context(), "test", markOf(flake.Default, now.AddDate(0, 0, -30))); err != nil {
+				t.Fatal(err)
+			}
+			w.exec(`INSERT INTO events VALUES (` + id(now) + `), (` + id(now.Add(23*time.Hour)) + `)`)
+			w.ahead("", `INSERT INTO events VALUES (`+id(now.Add(25*time.Hour))+`)`)
+		})
+	}
+}
+
+// Rows that were there are counted, and the first of them is named.
+func futureRows(t *testing.T, e env) {
+	for _, column := range []string{"bigint", "uuid"} {
+		t.Run(column, func(t *testing.T) {
+			f := e.fenced(t, `CREATE TABLE events (id `+column+` PRIMARY KEY)`)
+			w, id, now := f.session(), idsOf(column, flake.Default), time.Now()
+			if _, err := f.Raise(t.Context(), "test", markOf(flake.Default, now)); err != nil {
+				t.Fatal(err)
+			}
+			w.exec(`INSERT INTO events VALUES (` + id(now.Add(50*time.Minute)) + `)`)
+			f.has()
+			first := now.Add(2 * time.Hour)
+			w.exec(`INSERT INTO events VALUES (` + id(first) + `), (` + id(now.Add(3*time.Hour)) + `)`)
+			f.has("2 rows ahead of now, the first of " + first.UTC().Format("2006-01-02T15:04"))
+			f.init() // Clocks may differ by a day.
+			w.exec(`ALTER TABLE events DISABLE TRIGGER USER`)
+			for n := range maxAheadRows {
+				w.exec(`INSERT INTO events VALUES (` + id(now.AddDate(0, 0, 9+n)) + `)`)
+			}
+			w.exec(`ALTER TABLE events ENABLE ALWAYS TRIGGER events_fence_insert;
+				ALTER TABLE events ENABLE ALWAYS TRIGGER events_fence_update`)
+			f.has("1000 or more rows ahead of now, the first of " + first.UTC().Format("2006-01-02T15:04"))
+			// The mover has said which times IDs have.
+			err := f.Init(t.Context(), "", flake.Format{Layout: flake.Twitter, Epoch: flake.Twitter.Epoch()}, nil)
+			if want := now.AddDate(0, 0, 9).UTC().Format(time.DateOnly); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), want) {
+				t.Errorf("init: %v, and not with %s", err, want)
+			}
+			marks := make(counting, 1)
+			marks <- now.UnixMilli() + 1
+			movers := NewMovers(Config{
+				Tables:   []*Table{f.Table},
+				Source:   marks,
+				Interval: time.Millisecond,
+				Name:     "test",
+				Log:      slog.New(slog.DiscardHandler),
+			})
+			stop := running(t, movers)
+			wait.Until(t, "the mover counts them", func() (found bool) {
+				movers.Stats(func(_ *Table, s Stats) { found = s.Ahead.Rows == maxAheadRows })
+				return found
+			})
+			stop()
+		})
+	}
+}
+
+// Drop takes away all that init has made, and nothing else; it may be repeated.
+func drop(t *testing.T, e env) {
+	f := e.fenced(t, partitioned)
+	objects := func() int64 {
+		return f.session().read(`SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = current_schema::regnamespace)
+			+ (SELECT count(*) FROM pg_proc WHERE pronamespace = current_schema::regnamespace)
+			+ (SELECT count(*) FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid
+				WHERE relnamespace = current_schema::regnamespace)`)[0]
+	}
+	fenced := objects()
+	f.moveTo(10)
+	w := f.session()
+	w.refused(`INSERT INTO events VALUES (5, 1)`)
+	if err := f.Drop(t.Context(), nil); !errors.Is(err, ErrOtherMover) || !strings.Contains(err.Error(), "stop test first") {
+		t.Errorf("while a mover works: %v", err)
+	}
+	if err := f.Leave(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`BEGIN; INSERT INTO events VALUES (15, 1)`)
+	waited := 0
+	if err := f.Drop(t.Context(), func([]Holder) { waited++; w.exec(`COMMIT`) }); err != nil || waited != 1 {
+		t.Errorf("%v; waited %d times", err, waited)
+	}
+	w.exec(`INSERT INTO events VALUES (5, 1)`)
+	bare := objects()
+	if bare >= fenced {
+		t.Errorf("%d of %d objects are left", bare, fenced)
+	}
+	for _, half := range []string{``, `DROP TABLE events_fence`, `DROP VIEW events_complete`, `DROP SEQUENCE events_fence_limit`} {
+		if half != "" {
+			f.init()
+			w.exec(half + ` CASCADE`)
+		}
+		if err := f.Drop(t.Context(), nil); err != nil || objects() != bare {
+			t.Errorf("after %q: %v, %d of %d objects", half, err, objects(), bare)
+		}
+	}
+	w.exec(`CREATE TABLE events_fence (note text)`)
+	if err := f.Drop(t.Context(), nil); !errors.Is(err, ErrSetup) {
+		t.Errorf("another table of that name: %v", err)
 	}
 }
 
@@ -680,7 +862,7 @@ func initBesideMover(t *testing.T, e env) {
 	moving, w := f.session(), f.session()
 	moving.exec(`BEGIN; SELECT FROM events_fence FOR UPDATE; SELECT setval('events_fence_floor', 10)`)
 	waited := false
-	err := f.Init(t.Context(), "", func([]Holder) {
+	err := f.Init(t.Context(), "", flake.Default, func([]Holder) {
 		if waited {
 			return
 		}
@@ -721,7 +903,7 @@ func initUnderLoad(t *testing.T, e env) {
 	w, other := f.session(), f.session()
 	w.exec(`BEGIN; INSERT INTO events VALUES (5)`)
 	tries := 0
-	err = table.Init(t.Context(), "", func(holders []Holder) {
+	err = table.Init(t.Context(), "", flake.Default, func(holders []Holder) {
 		if tries++; len(holders) != 1 {
 			t.Errorf("waits for %v", holders)
 		}
@@ -796,13 +978,13 @@ func rights(t *testing.T, e env) {
 	if _, err := table.Raise(t.Context(), "test", at(1)); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "--role") {
 		t.Errorf("a role without rights: %v", err)
 	}
-	if err := table.Init(t.Context(), "", nil); !errors.Is(err, ErrSetup) {
+	if err := table.Init(t.Context(), "", flake.Default, nil); !errors.Is(err, ErrSetup) {
 		t.Errorf("init by another one than the owner: %v", err)
 	}
-	if err := f.Init(t.Context(), "nobody", nil); !errors.Is(err, ErrSetup) {
+	if err := f.Init(t.Context(), "nobody", flake.Default, nil); !errors.Is(err, ErrSetup) {
 		t.Errorf("init for a role that does not exist: %v", err)
 	}
-	if err := f.Init(t.Context(), "mover", nil); err != nil {
+	if err := f.Init(t.Context(), "mover", flake.Default, nil); err != nil {
 		t.Fatal(err)
 	}
 	f.session().exec(`GRANT INSERT ON events TO writer; GRANT SELECT ON events_complete TO reader`)
@@ -813,14 +995,23 @@ func rights(t *testing.T, e env) {
 	w.exec(`COMMIT`)
 	m.end()
 	w.refused(`INSERT INTO events VALUES (6)`)
-	if _, err := table.Status(t.Context()); err != nil {
-		t.Error(err)
+	if _, err := table.Raise(t.Context(), "test", markOf(flake.Default, time.Now())); err != nil {
+		t.Fatal(err)
 	}
+	w.ahead("is no ID", `INSERT INTO events VALUES (1::bigint << 62)`)
+	f.session().exec(`ALTER TABLE events DISABLE TRIGGER USER; INSERT INTO events VALUES (1::bigint << 62);
+		ALTER TABLE events ENABLE ALWAYS TRIGGER events_fence_insert;
+		ALTER TABLE events ENABLE ALWAYS TRIGGER events_fence_update`)
+	// It may read the IDs, to look for those of the future.
+	if s, err := table.Status(t.Context()); err != nil || len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "1 rows ahead") {
+		t.Errorf("%q, %v", s.Problems, err)
+	}
+	f.session().exec(`DELETE FROM events WHERE id = 1::bigint << 62`)
 	if got := connect(t, as("reader")).read(`SELECT id FROM events_complete`); len(got) != 1 {
 		t.Errorf("the reader has %v", got)
 	}
 	for role, sql := range map[string][]string{
-		"mover":  {`SELECT FROM events`, `SELECT FROM events_complete`, `INSERT INTO events VALUES (20)`, `DELETE FROM events_fence`},
+		"mover":  {`SELECT note FROM events`, `SELECT FROM events_complete`, `INSERT INTO events VALUES (20)`, `DELETE FROM events_fence`},
 		"writer": {`SELECT setval('events_fence_floor', 100)`, `UPDATE events_fence SET readable = 100`, `SELECT FROM events_complete`},
 		"reader": {`SELECT FROM events`, `SELECT FROM events_fence`},
 	} {
@@ -841,6 +1032,7 @@ CREATE TABLE keyless (id bigint NOT NULL, k int PRIMARY KEY); CREATE INDEX ON ke
 CREATE TABLE serial (id bigserial PRIMARY KEY);
 CREATE TABLE random (id uuid PRIMARY KEY DEFAULT gen_random_uuid());
 CREATE TABLE ahead (id uuid PRIMARY KEY); INSERT INTO ahead VALUES ('f47ac10b-58cc-4372-a567-0e02b2c3d479');
+CREATE TABLE later (id bigint PRIMARY KEY); INSERT INTO later VALUES (2124454377811877890);
 CREATE TABLE identity (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE TABLE secured (id bigint PRIMARY KEY); ALTER TABLE secured ENABLE ROW LEVEL SECURITY;
 CREATE VIEW view AS SELECT * FROM ints;
@@ -855,13 +1047,13 @@ CREATE FOREIGN TABLE far PARTITION OF spread FOR VALUES FROM (0) TO (10) SERVER 
 `)
 	for name, want := range map[string]string{
 		"nothing": "no table", "x.y.z.w": "", `"`: "no name of a table", "ints": "is integer", "texts": `one of key`,
-		"nulls": "SET NOT NULL", "keyless": "CREATE UNIQUE INDEX", "serial": "sequence", "identity": "sequence", "random": "DROP DEFAULT", "ahead": "of 10488-", "secured": "row security", "view": "is no table",
+		"nulls": "SET NOT NULL", "keyless": "CREATE UNIQUE INDEX", "serial": "sequence", "identity": "sequence", "random": "DROP DEFAULT", "ahead": "of 10488-", "later": "name it with --layout", "secured": "row security", "view": "is no table",
 		"taken": "taken_fence", "called": "called_fence_refuse", "a234567890123456789012345678901234567890123456789_": "",
 		"spread": "another database",
 	} {
 		table, err := f.db.Table(t.Context(), name, "id")
 		if err == nil {
-			err = table.Init(t.Context(), "", nil)
+			err = table.Init(t.Context(), "", flake.Default, nil)
 		}
 		if name[0] == 'a' && err == nil {
 			continue // the longest name
@@ -872,7 +1064,7 @@ CREATE FOREIGN TABLE far PARTITION OF spread FOR VALUES FROM (0) TO (10) SERVER 
 	}
 	table, err := f.db.Table(t.Context(), `"Größe ""x"""`, "Ü")
 	if err == nil {
-		err = table.Init(t.Context(), "", nil)
+		err = table.Init(t.Context(), "", flake.Default, nil)
 	}
 	if err != nil {
 		t.Errorf("a name with quotes: %v", err)

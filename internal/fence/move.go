@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/flakelease/allocator/flake"
 )
 
 // Holder is a transaction with a lock that writers of the table have.
@@ -113,9 +115,9 @@ const mover = 15 * time.Second
 func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	value := m.ID
+	value, perDay := m.ID, m.PerDay
 	if t.wide {
-		value = m.UnixMs
+		value, perDay = m.UnixMs, dayMs
 	}
 	low := false
 	err = pgx.BeginTxFunc(ctx, t.db.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -143,17 +145,24 @@ func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err erro
 				ErrAhead, ahead.Round(time.Second))
 		}
 		err = tx.QueryRow(ctx, `UPDATE `+t.ident(fenceSuffix)+` SET floor_ms = greatest(floor_ms, $1),
-			floor_at = clock_timestamp(), mover = $2, mark_blocked_by = $3 RETURNING floor_ms`,
-			m.UnixMs, by, strings.Join(m.BlockedBy, "; ")).Scan(&f.UnixMs)
+			floor_at = clock_timestamp(), mover = $2, mark_blocked_by = $3, ahead_ms = $4,
+			ids_per_day = coalesce(nullif($5::bigint, 0), ids_per_day) RETURNING floor_ms`,
+			m.UnixMs, by, strings.Join(m.BlockedBy, "; "), cmp.Or(m.Ahead, defaultAhead).Milliseconds(), perDay).
+			Scan(&f.UnixMs)
 		if err != nil {
 			return err
 		}
 		end := t.readableSQL()
-		return tx.QueryRow(ctx, `SELECT CASE WHEN s.last_value < up.value THEN setval($2::regclass, up.value)
+		err = tx.QueryRow(ctx, `SELECT CASE WHEN s.last_value < up.value THEN setval($2::regclass, up.value)
 			ELSE s.last_value END, greatest(s.last_value, up.value) = `+end+`, s.last_value < `+end+`, `+serverSQL+`
 			FROM `+t.ident(floorSuffix)+` s, `+t.ident(fenceSuffix)+` f,
 			LATERAL (SELECT greatest($1, `+end+`)) up(value)`, value, t.ident(floorSuffix)).
 			Scan(&f.value, &f.Readable, &low, &f.server)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, t.limitSQL())
+		return err
 	})
 	if err == nil && low {
 		err = fmt.Errorf("%w of %s until now: rows that came meanwhile can be missed by readers, who have to read "+
@@ -171,7 +180,7 @@ func (t *Table) Leave(ctx context.Context, by string) error {
 // readableSQL is the end of the view as a value of the floor.
 func (t *Table) readableSQL() string {
 	if t.wide {
-		return `('x' || left(replace(f.readable::text, '-', ''), 12))::bit(48)::bigint`
+		return wideMs("f.readable")
 	}
 	return `f.readable`
 }
@@ -283,9 +292,21 @@ const lockTries = 30
 
 // Init makes the fence of a table, or what is missing of it. It waits for writers in progress,
 // a second at a time, and calls wait before each further try.
-func (t *Table) Init(ctx context.Context, role string, wait func([]Holder)) error {
+func (t *Table) Init(ctx context.Context, role string, space flake.Format, wait func([]Holder)) error {
+	return t.change(ctx, role, func() ([]string, error) { return t.SQL(ctx, role, space) }, wait)
+}
+
+// Drop takes away what there is of the fence of a table, and waits as Init does. Its errors are those of
+// DropSQL too.
+func (t *Table) Drop(ctx context.Context, wait func([]Holder)) error {
+	return t.change(ctx, "", func() ([]string, error) { return t.DropSQL(ctx) }, wait)
+}
+
+func (t *Table) change(
+	ctx context.Context, role string, sql func() ([]string, error), wait func([]Holder),
+) error {
 	for try := 1; ; try++ {
-		statements, err := t.SQL(ctx, role)
+		statements, err := sql()
 		if err != nil {
 			return err
 		}

@@ -26,6 +26,7 @@ type Stats struct {
 	Failures              int64
 	Waited                time.Duration // the time that all moves waited for transactions
 	BlockedBy             []Holder      // what the move in progress waits for
+	Ahead                 Ahead         // rows of the future, as of a minute ago at most
 	Err                   error         // the last call failed with it; nil if it did not
 }
 
@@ -39,6 +40,8 @@ type tableMover struct {
 	*Table
 	log   *slog.Logger
 	marks chan Mark // the latest mark that was not taken yet
+
+	looked time.Time // when rows of the future were looked for; run owns it
 
 	mu    sync.Mutex // guards the rest
 	stats Stats
@@ -111,6 +114,8 @@ func (t *tableMover) update(change func(*Stats)) {
 const (
 	logAfter = 5 * time.Second
 	logEvery = 30 * time.Second
+	// Rows of the future are looked for so often.
+	lookEvery = time.Minute
 )
 
 func (t *tableMover) run(ctx context.Context, by string) {
@@ -148,7 +153,16 @@ func (t *tableMover) move(ctx context.Context, by string, mark Mark) error {
 		t.update(func(s *Stats) { s.Moves, s.Waited = s.Moves+1, s.Waited+waited })
 	}
 	t.update(func(s *Stats) { s.Readable, s.Err = floor.UnixMs, nil })
-	return nil
+	if began.Sub(t.looked) < lookEvery {
+		return nil
+	}
+	t.looked = began
+	ahead, err := t.Ahead(ctx)
+	t.update(func(s *Stats) { s.Ahead = ahead })
+	if ahead.Rows > 0 {
+		t.log.Warn("rows of the future", "problem", ahead.of(t.Table))
+	}
+	return err
 }
 
 // waits reports what a move waits for that began then.

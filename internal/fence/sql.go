@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/flakelease/allocator/flake"
 )
 
 const lookupSQL = `
@@ -102,30 +103,53 @@ FROM (SELECT) one LEFT JOIN holders ON true ORDER BY since NULLS FIRST, virtualt
 // owner begins the comment of what belongs to fences.
 const owner = "Fence of allocator"
 
-// SQL returns the statements that make a fence, or what is missing of it. role, unless it is
-// "", is granted what a mover needs.
-func (t *Table) SQL(ctx context.Context, role string) ([]string, error) {
+// check returns an error if something else than a part of a fence has the name of one, and says whether
+// there is a part.
+func (t *Table) check(ctx context.Context) (there bool, err error) {
 	for _, o := range []struct{ find, catalog, name string }{
 		{"to_regclass", "pg_class", t.ident(floorSuffix)},
+		{"to_regclass", "pg_class", t.ident(limitSuffix)},
 		{"to_regclass", "pg_class", t.ident(fenceSuffix)},
 		{"to_regclass", "pg_class", t.ident(viewSuffix)},
-		{"to_regprocedure", "pg_proc", t.late()},
+		{"to_regprocedure", "pg_proc", t.ident(lateSuffix) + "(bigint)"},
+		{"to_regprocedure", "pg_proc", t.ident(lateSuffix) + "(uuid)"},
 		{"to_regprocedure", "pg_proc", t.ident(refuseSuffix) + "()"},
 	} {
-		var ours bool
-		err := t.db.pool.QueryRow(ctx, fmt.Sprintf(`SELECT %[1]s($1) IS NULL
-			OR starts_with(coalesce(obj_description(%[1]s($1), '%[2]s'), ''), $2)`, o.find, o.catalog), o.name, owner).
-			Scan(&ours)
+		var exists, ours bool
+		err := t.db.pool.QueryRow(ctx, fmt.Sprintf(`SELECT %[1]s($1) IS NOT NULL,
+			starts_with(coalesce(obj_description(%[1]s($1), '%[2]s'), ''), $2)`, o.find, o.catalog), o.name, owner).
+			Scan(&exists, &ours)
 		if err != nil {
-			return nil, err
+			return there, err
 		}
-		if !ours {
-			return nil, setup("there is another %s already, which is no part of a fence: rename it", o.name)
+		if exists && !ours {
+			return there, setup("there is another %s already, which is no part of a fence: rename it", o.name)
 		}
+		there = there || exists
 	}
-	unseen, err := t.unseen(ctx)
-	if err == nil && unseen != "" {
-		err = setup("%s", unseen)
+	return there, nil
+}
+
+// SQL returns the statements that make a fence, or what is missing of it. role, unless it is
+// "", is granted what a mover needs. Integer IDs of rows are taken for those of space, unless a
+// mover has said of which space they are.
+func (t *Table) SQL(ctx context.Context, role string, space flake.Format) ([]string, error) {
+	if _, err := t.check(ctx); err != nil {
+		return nil, err
+	}
+	times, known, err := t.times(ctx)
+	if code(err) == "42P01" || code(err) == "42501" {
+		err = nil // There is no fence yet, or it is another one's, which its statements say.
+	}
+	if !known {
+		times = line{ms: space.Epoch, perDay: PerDay(space)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	ahead, err := t.ahead(ctx, times, defaultAhead)
+	if err == nil && ahead.Rows > 0 {
+		err = setup("%s; if their layout or epoch is another one, name it with --layout", ahead.of(t))
 	}
 	if err != nil {
 		return nil, err
@@ -138,33 +162,31 @@ func (t *Table) SQL(ctx context.Context, role string) ([]string, error) {
 	return slices.Concat(t.objectsSQL(), triggers, t.grantsSQL(role)), err
 }
 
-// maxFuture is how far the time of an ID may be ahead of the database's clock: programs and databases
-// have clocks of their own.
-const maxFuture = 24 * time.Hour
-
-// unseen says which rows no reader gets for days or forever: their IDs have a time ahead of now, as most
-// UUIDs of version 4 do. It is empty if there are none, or if this role may not read the table. It reads
-// one row, and knows no times of integer IDs.
-func (t *Table) unseen(ctx context.Context) (string, error) {
-	if !t.wide {
-		return "", nil
+// DropSQL returns the statements that take away what there is of a fence, none if there is nothing. It
+// returns ErrOtherMover while a mover works.
+func (t *Table) DropSQL(ctx context.Context) ([]string, error) {
+	there, err := t.check(ctx)
+	if err != nil || !there {
+		return nil, err
 	}
-	var newest string
-	var ms, now int64
-	column := pgx.Identifier{t.column}.Sanitize()
-	err := t.db.pool.QueryRow(ctx, fmt.Sprintf(`
-SELECT id::text, ('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint,
-       (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-FROM (SELECT %s AS id FROM %s ORDER BY 1 DESC LIMIT 1) newest`, column, t.ident(""))).Scan(&newest, &ms, &now)
+	var by string
+	err = t.db.pool.QueryRow(ctx, `SELECT mover FROM `+t.ident(fenceSuffix)+` WHERE mover <> ''
+		AND floor_at BETWEEN clock_timestamp() - $1::interval AND clock_timestamp()`, mover).Scan(&by)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) || code(err) == "42501":
-		return "", nil
-	case err != nil || ms-now <= maxFuture.Milliseconds():
-		return "", err
+	case err == nil:
+		return nil, fmt.Errorf("the fence of %s is in use: %w: stop %s first", t, ErrOtherMover, by)
+	case !errors.Is(err, pgx.ErrNoRows) && code(err) != "42P01":
+		return nil, t.known(err)
 	}
-	return fmt.Sprintf("%s has the ID %s of %s, and readers of the view do not get its row before then: it is perhaps "+
-		"a UUID of version 4; give rows with IDs ahead of now others",
-		t, newest, time.UnixMilli(ms).UTC().Format(time.DateOnly)), nil
+	return []string{
+		`DROP VIEW IF EXISTS ` + t.ident(viewSuffix),
+		`DROP FUNCTION IF EXISTS ` + t.ident(refuseSuffix) + `() CASCADE`, // with the triggers
+		`DROP FUNCTION IF EXISTS ` + t.ident(lateSuffix) + `(bigint)`,
+		`DROP FUNCTION IF EXISTS ` + t.ident(lateSuffix) + `(uuid)`,
+		`DROP TABLE IF EXISTS ` + t.ident(fenceSuffix),
+		`DROP SEQUENCE IF EXISTS ` + t.ident(limitSuffix),
+		`DROP SEQUENCE IF EXISTS ` + t.ident(floorSuffix),
+	}, nil
 }
 
 // idType returns the SQL type of the IDs.
@@ -178,12 +200,22 @@ func (t *Table) idType() string {
 // late returns the name of the function that says whether an ID is below the floor.
 func (t *Table) late() string { return t.ident(lateSuffix) + "(" + t.idType() + ")" }
 
-// objectsSQL returns what makes the floor, its functions and the view.
+// literal returns the name of a part of the fence as a constant of SQL.
+func (t *Table) literal(suffix string) string {
+	return "'" + strings.ReplaceAll(t.ident(suffix), "'", "''") + "'::pg_catalog.regclass"
+}
+
+// objectsSQL returns what makes the floor, the limit, their functions and the view.
 func (t *Table) objectsSQL() []string {
-	least, floor := "0", "last_value"
+	least, perDay, value := "0", int64(0), "NEW.%s"
+	last := func(suffix string) string {
+		return "pg_catalog.pg_sequence_last_value(" + t.literal(suffix) + ")"
+	}
+	floor, limit := last(floorSuffix), last(limitSuffix)
 	if t.wide {
-		least = "'00000000-0000-0000-0000-000000000000'"
-		floor = `pg_catalog.rpad(pg_catalog.lpad(pg_catalog.to_hex(last_value), 12, '0'), 32, '0')::pg_catalog.uuid`
+		least, perDay, value = "'00000000-0000-0000-0000-000000000000'", dayMs, wideMs("NEW.%s")
+		uuid := `pg_catalog.rpad(pg_catalog.lpad(pg_catalog.to_hex(%s), 12, '0'), 32, '0')::pg_catalog.uuid`
+		floor, limit = fmt.Sprintf(uuid, floor), fmt.Sprintf(uuid, limit)
 	}
 	column := pgx.Identifier{t.column}.Sanitize()
 	columns := make([]string, len(t.columns))
@@ -194,6 +226,8 @@ func (t *Table) objectsSQL() []string {
 	return []string{
 		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %s MINVALUE 0 START 0`, t.ident(floorSuffix)),
 		fmt.Sprintf(`COMMENT ON SEQUENCE %s IS %s`, t.ident(floorSuffix), of),
+		fmt.Sprintf(`CREATE SEQUENCE IF NOT EXISTS %s MINVALUE 0 START 0`, t.ident(limitSuffix)),
+		fmt.Sprintf(`COMMENT ON SEQUENCE %s IS %s`, t.ident(limitSuffix), of),
 		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   readable %s NOT NULL DEFAULT %s,
@@ -202,30 +236,50 @@ func (t *Table) objectsSQL() []string {
   readable_at timestamptz,
   floor_ms bigint NOT NULL DEFAULT 0,
   floor_at timestamptz,
+  ids_per_day bigint NOT NULL DEFAULT %d,
+  ahead_ms bigint NOT NULL DEFAULT %d,
   mover text NOT NULL DEFAULT '',
   mark_blocked_by text NOT NULL DEFAULT ''
-) WITH (fillfactor = 20)`, t.ident(fenceSuffix), t.idType(), least),
+) WITH (fillfactor = 20)`, t.ident(fenceSuffix), t.idType(), least, perDay, defaultAhead.Milliseconds()),
 		fmt.Sprintf(`COMMENT ON TABLE %s IS %s`, t.ident(fenceSuffix), of),
 		fmt.Sprintf(`INSERT INTO %s DEFAULT VALUES ON CONFLICT DO NOTHING`, t.ident(fenceSuffix)),
 		// Movers raise the floor under this lock: nobody lowers what one has raised meanwhile.
 		fmt.Sprintf(`SELECT FROM %s FOR UPDATE`, t.ident(fenceSuffix)),
 		// Logical replication and some dumps bring rows to another server, and no sequences.
-		fmt.Sprintf(`SELECT setval('%s', greatest(s.last_value, %s)) FROM %s s, %s f`,
-			strings.ReplaceAll(t.ident(floorSuffix), "'", "''"), t.readableSQL(), t.ident(floorSuffix),
-			t.ident(fenceSuffix)),
+		fmt.Sprintf(`SELECT setval(%s, greatest(s.last_value, %s)) FROM %s s, %s f`,
+			t.literal(floorSuffix), t.readableSQL(), t.ident(floorSuffix), t.ident(fenceSuffix)),
+		t.limitSQL(),
 		fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s(id %s) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $fence$
 BEGIN
-  -- A sequence shows its present value to every snapshot.
-  RETURN id OPERATOR(pg_catalog.<) (SELECT %s FROM %s);
-END $fence$`, t.ident(lateSuffix), t.idType(), floor, t.ident(floorSuffix)),
+  -- A sequence shows its present value to every snapshot. No query is run: that would cost much more.
+  RETURN id OPERATOR(pg_catalog.<) %s
+    OR id OPERATOR(pg_catalog.>=) %s;
+END $fence$`, t.ident(lateSuffix), t.idType(), floor, limit),
 		fmt.Sprintf(`COMMENT ON FUNCTION %s IS %s`, t.late(), of),
 		fmt.Sprintf(`GRANT EXECUTE ON FUNCTION %s TO PUBLIC`, t.late()),
-		fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS $fence$
+		fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fence$
+DECLARE
+  now_ms bigint := extract(epoch FROM clock_timestamp()) * 1000;
+  id_ms numeric;
+  most bigint;
 BEGIN
-  RAISE EXCEPTION 'row refused: ID %% in %% is below the fence, and readers may have passed it', NEW.%s, TG_TABLE_NAME
-    USING ERRCODE = '%s', HINT = 'Draw a new ID and run the transaction again.', TABLE = TG_TABLE_NAME;
-END $fence$`, t.ident(refuseSuffix), column, Refused),
+  IF NEW.%[2]s < %[3]s THEN
+    RAISE EXCEPTION 'row refused: ID %% in %% is below the fence, and readers may have passed it', NEW.%[2]s,
+        TG_TABLE_NAME
+      USING ERRCODE = '%[4]s', HINT = 'Draw a new ID and run the transaction again.', TABLE = TG_TABLE_NAME;
+  END IF;
+  SELECT floor_ms + (%[5]s::numeric - last_value) * %[6]d / ids_per_day, ahead_ms INTO id_ms, most
+  FROM %[7]s, %[8]s;
+  IF id_ms <= now_ms + most THEN -- The limit was not moved for some time.
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION 'row refused: ID %% in %% is of %%, and no reader would get it before', NEW.%[2]s, TG_TABLE_NAME,
+      to_char(to_timestamp(least(id_ms, 8e15) / 1000) AT TIME ZONE 'UTC', 'FMYYYY-MM-DD')
+    USING ERRCODE = '%[9]s', HINT = 'It is probably ' || %[10]s || '.', TABLE = TG_TABLE_NAME;
+END $fence$`, t.ident(refuseSuffix), column, floor, Refused, fmt.Sprintf(value, column), dayMs, t.ident(fenceSuffix),
+			t.ident(floorSuffix), RefusedAhead, t.probablySQL(column)),
 		fmt.Sprintf(`COMMENT ON FUNCTION %s() IS %s`, t.ident(refuseSuffix), of),
 		fmt.Sprintf("CREATE OR REPLACE VIEW %s AS\nSELECT %s\nFROM %s WHERE %s < (SELECT readable FROM %s)",
 			t.ident(viewSuffix), strings.Join(columns, ", "), t.ident(""), column, t.ident(fenceSuffix)),
@@ -233,8 +287,39 @@ END $fence$`, t.ident(refuseSuffix), column, Refused),
 	}
 }
 
-// Refused is the SQLSTATE of a row that the trigger refuses.
-const Refused = "AF001"
+// limitSQL moves the limit to the right distance from the floor, if the distance is known.
+func (t *Table) limitSQL() string {
+	return fmt.Sprintf(`SELECT setval(%s,
+  least(s.last_value + f.ahead_ms::numeric * f.ids_per_day / %d, 9223372036854775807)::bigint)
+FROM %s s, %s f WHERE f.ids_per_day > 0`, t.literal(limitSuffix), dayMs, t.ident(floorSuffix), t.ident(fenceSuffix))
+}
+
+// probablySQL says what an ID of the future probably is.
+func (t *Table) probablySQL(column string) string {
+	if t.wide {
+		return `CASE substr(NEW.` + column + `::text, 15, 1) WHEN '7' THEN 'of a clock that is ahead'
+      ELSE 'a UUID of version ' || substr(NEW.` + column + `::text, 15, 1) || ', which does not begin with a time' END`
+	}
+	var layouts []string
+	for _, name := range flake.Layouts() {
+		if f, err := flake.ParseFormat(name); err == nil {
+			l := f.Layout
+			layouts = append(layouts, fmt.Sprintf("('%s', %d, %d, %d)", name, f.Epoch, l.Unit(), l.LowBits()))
+		}
+	}
+	return fmt.Sprintf(`coalesce((SELECT 'an ID of layout ' || name
+      FROM (VALUES %s) layout(name, epoch, unit, low)
+      WHERE epoch + (NEW.%s >> low)::numeric * unit BETWEEN now_ms - %d AND now_ms + most LIMIT 1),
+      CASE WHEN id_ms < now_ms + %[3]d THEN 'of a clock or an epoch that is wrong'
+      ELSE 'an ID of another layout or epoch, or a number that is no ID' END)`,
+		strings.Join(layouts, ", "), column, 366*dayMs)
+}
+
+// SQLSTATEs of rows that the trigger refuses.
+const (
+	Refused      = "AF001" // below the floor
+	RefusedAhead = "AF002" // above the limit
+)
 
 // triggersSQL returns what makes the triggers of tables that lack them. AFTER sees IDs that
 // other triggers have changed, and not the rows that ON CONFLICT leaves out; a condition
@@ -274,6 +359,8 @@ func (t *Table) grantsSQL(role string) []string {
 	return []string{
 		fmt.Sprintf(`GRANT USAGE ON SCHEMA %s TO %s`, pgx.Identifier{t.schema}.Sanitize(), to),
 		fmt.Sprintf(`GRANT SELECT, UPDATE ON TABLE %s TO %s`, t.ident(fenceSuffix), to),
-		fmt.Sprintf(`GRANT SELECT, UPDATE ON SEQUENCE %s TO %s`, t.ident(floorSuffix), to),
+		fmt.Sprintf(`GRANT SELECT, UPDATE ON SEQUENCE %s, %s TO %s`, t.ident(floorSuffix), t.ident(limitSuffix), to),
+		// It looks for IDs of the future.
+		fmt.Sprintf(`GRANT SELECT (%s) ON TABLE %s TO %s`, pgx.Identifier{t.column}.Sanitize(), t.ident(""), to),
 	}
 }

@@ -60,12 +60,12 @@ func (t *Table) Status(ctx context.Context) (Status, error) {
 		s.Problems = append(s.Problems, `the floor is below the end of the view, so late rows are not refused: `+
 			`run "allocator fence init" again`)
 	}
-	unseen, err := t.unseen(ctx)
+	ahead, err := t.Ahead(ctx)
 	if err != nil {
 		return s, err
 	}
-	if unseen != "" {
-		s.Problems = append(s.Problems, unseen)
+	if ahead.Rows > 0 {
+		s.Problems = append(s.Problems, ahead.of(t))
 	}
 	holders, err := t.Holders(ctx)
 	for _, h := range holders {

@@ -31,7 +31,7 @@ trigger that refuses rows with IDs below that, and this program, which moves it.
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a))
+	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(a))
 	return cmd
 }
 
@@ -83,7 +83,7 @@ func failed(ctx context.Context, err error) error {
 		return cli.ErrInterrupted
 	case errors.Is(err, fence.ErrSetup):
 		return cli.Exit(cli.ExitUsage, err)
-	case errors.Is(err, fence.ErrBusy):
+	case errors.Is(err, fence.ErrBusy), errors.Is(err, fence.ErrOtherMover):
 		return cli.Exit(cli.ExitInvalid, err)
 	}
 	if fence.Unreachable(err) {
@@ -99,8 +99,11 @@ func initCommand(a *cli.App) *cobra.Command {
 		Use:   "init",
 		Short: "Make the fence of a table, or what is missing of it",
 		Long: `Init makes, beside a table events, the view events_complete, the row events_fence, the
-sequence events_fence_floor, two functions, and two triggers on the table. It prints the
-SQL. It may be run again, as after columns were added.
+sequences events_fence_floor and events_fence_limit, two functions, and two triggers on the
+table. It prints the SQL. It may be run again, as after columns were added.
+
+It refuses a table with rows more than a day ahead of now, which no reader of the view would
+get: the times of integer IDs are those of --layout.
 
 It has to be run by the owner of the table. The triggers need a lock that waits for
 writers and that writers wait for; init gives up after a second, and tries again.`,
@@ -111,6 +114,7 @@ writers and that writers wait for; init gives up after a second, and tries again
 	open := tableFlags(cmd)
 	role := cmd.Flags().String("role", "", "role that will run \"allocator fence run\": it is granted what that needs")
 	printOnly := cmd.Flags().Bool("print-sql", false, "print the SQL and change nothing")
+	space := cli.SpaceFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx := cmd.Context()
 		tables, done, err := open(ctx)
@@ -119,7 +123,7 @@ writers and that writers wait for; init gives up after a second, and tries again
 		}
 		defer done()
 		for _, t := range tables {
-			statements, err := t.SQL(ctx, *role)
+			statements, err := t.SQL(ctx, *role, space())
 			if err != nil {
 				return failed(ctx, err)
 			}
@@ -129,14 +133,71 @@ writers and that writers wait for; init gives up after a second, and tries again
 			if *printOnly {
 				continue
 			}
-			err = t.Init(ctx, *role, func(holders []fence.Holder) {
-				oldest := "which have ended"
-				if len(holders) > 0 {
-					oldest = "the oldest: " + text.Printable(holders[0].String())
-				}
-				_, _ = fmt.Fprintf(a.Err, "allocator: waiting for %d transactions on %s, %s\n", len(holders), t, oldest)
-			})
+			if err := t.Init(ctx, *role, space(), waits(a, t)); err != nil {
+				return failed(ctx, err)
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// waits returns what says that a change of a table waits for transactions.
+func waits(a *cli.App, t *fence.Table) func([]fence.Holder) {
+	return func(holders []fence.Holder) {
+		oldest := "which have ended"
+		if len(holders) > 0 {
+			oldest = "the oldest: " + text.Printable(holders[0].String())
+		}
+		_, _ = fmt.Fprintf(a.Err, "allocator: waiting for %d transactions on %s, %s\n", len(holders), t, oldest)
+	}
+}
+
+// dropCommand returns "allocator fence drop".
+func dropCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drop",
+		Short: "Take the fence of a table away",
+		Long: `Drop takes away what init has made: the view, the triggers, the functions, the row and the
+sequences. It prints the SQL. The table and its rows stay. A table without a fence is no
+error. Stop "allocator fence run" for the table first: drop refuses while it works.
+
+Late rows are accepted from then on, and programs that read the view fail.`,
+		Example: `  allocator fence drop --database postgres://app@db1/shop --table events`,
+		Args:    cobra.NoArgs,
+	}
+	open := tableFlags(cmd)
+	yes := cmd.Flags().Bool("yes", false, "do not ask for confirmation")
+	printOnly := cmd.Flags().Bool("print-sql", false, "print the SQL and change nothing")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx := cmd.Context()
+		tables, done, err := open(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		for _, t := range tables {
+			statements, err := t.DropSQL(ctx)
 			if err != nil {
+				return failed(ctx, err)
+			}
+			if len(statements) == 0 {
+				if _, err := fmt.Fprintf(a.Out, "-- %s in %s has no fence\n", t, t.Database()); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := printSQL(a.Out, t, statements); err != nil {
+				return err
+			}
+			if *printOnly {
+				continue
+			}
+			question := fmt.Sprintf("The fence of %s in %s and the view %s go away.", t, t.Database(), t.View())
+			if err := cli.Confirm(a, *yes, question); err != nil {
+				return err
+			}
+			if err := t.Drop(ctx, waits(a, t)); err != nil {
 				return failed(ctx, err)
 			}
 		}
@@ -163,8 +224,13 @@ the trigger refuse more rows. While no node answers the views stay.
 Each --addr has nodes of one space. With several, of one layout and epoch, fences follow the
 lowest watermark: rows with IDs of all these spaces are in one table.
 
+The watermark is up to 5 s behind the clock, and often less, so a row that is inserted some
+seconds after its ID was drawn can be refused. With --behind 5s no row is for 5 s.
+
 With --clock-lag it needs no node. It then follows this machine's clock, some time behind,
 so it works with UUIDv7s of any origin: rows with IDs older than that are refused.
+
+Rows with IDs further ahead than --ahead are refused too, since no reader would get them.
 
 Several may run, with different names. One works, and another goes on 15 s after it has
 stopped.`,

@@ -40,6 +40,8 @@ var series = []struct {
 			}
 			return now.Sub(oldest).Seconds()
 		}},
+	{"allocator_fence_rows_ahead", "Rows an hour ahead of the clock or more, up to 1,000, as of the last minute.",
+		prometheus.GaugeValue, func(s fence.Stats, _ time.Time) float64 { return float64(s.Ahead.Rows) }},
 	{"allocator_fence_moves_total", "Moves that were finished.", prometheus.CounterValue,
 		func(s fence.Stats, _ time.Time) float64 { return float64(s.Moves) }},
 	{"allocator_fence_wait_seconds_total", "How long these waited for transactions.",
