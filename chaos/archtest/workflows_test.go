@@ -13,11 +13,14 @@ var (
 	usesAction  = regexp.MustCompile(`uses: (\S+)(.*)`)
 	pinned      = regexp.MustCompile(`^[\w.-]+/[\w./-]+@[0-9a-f]{40}$`)
 	callsMake   = regexp.MustCompile(`\bmake ([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*)`)
+	beginsJob   = regexp.MustCompile(`(?m)^  [a-z][a-z-]*:$`)
+	runsOurs    = regexp.MustCompile(`\b(make|go|npm|npx|apt-get|\./[a-z]|bin/[a-z-]+) [a-z]`)
 	makesTarget = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
 )
 
 // wrongInWorkflow returns what is wrong with a workflow: an action that is not pinned by the
-// hash of a commit, permissions that are not given for all jobs, a target that make has not.
+// hash of a commit, permissions that are not given for all jobs, a job that may sign as the project
+// and runs code of it or of a module, a target that make has not.
 func wrongInWorkflow(text string, targets map[string]bool) (out []string) {
 	if !strings.Contains(text, "\npermissions:\n  contents: read\n") {
 		out = append(out, "it does not begin with permissions to read alone")
@@ -25,6 +28,13 @@ func wrongInWorkflow(text string, targets map[string]bool) (out []string) {
 	for _, m := range usesAction.FindAllStringSubmatch(text, -1) {
 		if !pinned.MatchString(m[1]) || !strings.HasPrefix(m[2], " # v") {
 			out = append(out, m[1]+" is not pinned by a hash, with its version behind it")
+		}
+	}
+	for _, job := range beginsJob.Split(text, -1)[1:] {
+		for _, step := range runsOurs.FindAllString(job, -1) {
+			if strings.Contains(job, "id-token: write") {
+				out = append(out, "a job that may sign runs "+step)
+			}
 		}
 	}
 	var called []string
@@ -69,6 +79,9 @@ func TestWrongInWorkflow(t *testing.T) {
 		head + "uses: a/b@v4\n":                                              "a/b@v4 is not pinned",
 		head + "run: make lint nothing\n":                                    "make has no target nothing",
 		"name: x\njobs:\n":                                                   "permissions to read alone",
+
+		head + "  a:\n    run: make lint\n  b:\n    permissions:\n      id-token: write\n    run: cosign sign\n": "",
+		head + "  a:\n    permissions:\n      id-token: write\n    run: |\n      bin/x-y push\n":                 "a job that may sign runs bin/x-y p",
 	} {
 		got := strings.Join(wrongInWorkflow(text, map[string]bool{"lint": true, "contracts": true}), "; ")
 		if want == "" && got != "" || !strings.Contains(got, want) {
