@@ -1,43 +1,40 @@
 package client_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
 	"runtime"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/loopback"
 )
 
-// etcd is one etcd for all tests; each has its own space.
-var etcd = sync.OnceValues(func() (*devetcd.Server, error) {
-	return devetcd.Start(context.Background(), devetcd.Config{NoSync: true})
-})
-
-var started atomic.Bool // etcd was
+// etcd is one etcd for all tests; each has its own space. endpoint is where it listens.
+var (
+	etcd     *etcdsim.Server
+	endpoint string
+)
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // most of those that run in parallel wait
-	code := m.Run()
-	if started.Load() {
-		if e, err := etcd(); err == nil {
-			_ = e.Close()
-		}
+	var err error
+	if etcd, endpoint, err = etcdsim.OnLoopback(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
+	code := m.Run()
+	etcd.Close()
 	if err := goleak.Find(goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
 		// Nodes that have left gossip may still wait for the answer to a last probe.
 		goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probe")); code == 0 && err != nil {
@@ -50,12 +47,7 @@ func TestMain(m *testing.M) {
 // settings is a configuration on free ports, for a space named after the test.
 func settings(t testing.TB, name string) config.Config {
 	t.Helper()
-	started.Store(true)
-	e, err := etcd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return daemontest.Settings(t, name, e.Endpoint())
+	return daemontest.Settings(t, name, endpoint)
 }
 
 // realNode is a node in this process.

@@ -16,7 +16,7 @@ import (
 // what is below it.
 func BenchmarkNext(b *testing.B) {
 	c := config.Default()
-	c.Space, c.Etcd.Endpoints = "bench", []string{shared.Endpoint()}
+	c.Space, c.Etcd.Endpoints = "bench", []string{shared}
 	if _, _, err := daemon.Init(b.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		b.Fatal(err)
 	}

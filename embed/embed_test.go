@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
@@ -26,7 +27,6 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -46,8 +46,8 @@ var (
 	_ ider = (*embed.Allocator)(nil)
 )
 
-// shared is one etcd for all tests; each has its own space.
-var shared *devetcd.Server
+// shared is where one etcd for all tests listens; each has its own space.
+var shared string
 
 // childEnv has the endpoint and the space of a child process: see TestKilled.
 const childEnv = "EMBED_TEST_CHILD"
@@ -57,15 +57,14 @@ func TestMain(m *testing.M) {
 		child(of)
 		return
 	}
-	var err error
-	if shared, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true}); err != nil {
+	etcd, endpoint, err := etcdsim.OnLoopback()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	shared = endpoint
 	code := m.Run()
-	if err := shared.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	etcd.Close()
 	if err := leaks(); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -111,7 +110,7 @@ func child(of string) {
 // in it.
 func newSpace(t *testing.T) config.Config {
 	t.Helper()
-	c := daemontest.Settings(t, "server", shared.Endpoint())
+	c := daemontest.Settings(t, "server", shared)
 	daemontest.Init(t, c)
 	return c
 }
@@ -119,7 +118,7 @@ func newSpace(t *testing.T) config.Config {
 // A space of a part of the sids gives programs those, and ends one that asks for others.
 func TestSpaceOfSomeSIDs(t *testing.T) {
 	c := config.Default()
-	c.Space, c.Etcd.Endpoints = "some-sids", []string{shared.Endpoint()}
+	c.Space, c.Etcd.Endpoints = "some-sids", []string{shared}
 	begin := daemon.Beginning{Fresh: true, SIDs: lease.SIDRange{From: 8, To: 12}}
 	if _, _, err := daemon.Init(t.Context(), c, begin, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
@@ -583,21 +582,20 @@ func TestOpenLeavesNothing(t *testing.T) {
 // With etcd away IDs are issued while the window lasts, and Close gives up in its
 // time, to every caller; calls that it meets end with ErrClosed.
 func TestCloseWithoutEtcd(t *testing.T) {
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	etcd, endpoint, err := etcdsim.OnLoopback()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(etcd.Close)
 	c := config.Default()
-	c.Space, c.Etcd.Endpoints = "alone", []string{etcd.Endpoint()}
+	c.Space, c.Etcd.Endpoints = "alone", []string{endpoint}
 	if _, _, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	cfg := program(c, "one")
 	cfg.Settings = map[string]string{"stop.timeout": "1s", "lease.call-timeout": "1s"}
 	a := open(t, cfg)
-	if err := etcd.Close(); err != nil {
-		t.Fatal(err)
-	}
+	etcd.Stop()
 	if _, err := a.Next(t.Context()); err != nil {
 		t.Errorf("etcd is away: %v", err)
 	}
@@ -647,7 +645,7 @@ func TestCloseWithoutEtcd(t *testing.T) {
 func TestKilled(t *testing.T) {
 	c := newSpace(t)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+shared.Endpoint()+" "+c.Space)
+	cmd.Env = append(os.Environ(), childEnv+"="+shared+" "+c.Space)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -7,24 +7,24 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// TestRealNodes: three daemons on loopback, with a real etcd and real packets.
+// TestRealNodes: three daemons on loopback, with etcd's own client and real packets.
 // The one whose clock is a second ahead is refused; the others serve on.
 func TestRealNodes(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	etcd, err := devetcd.Start(ctx, devetcd.Config{NoSync: true})
+	etcd, endpoint, err := etcdsim.OnLoopback()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = etcd.Close() })
-	settings := func(name string) config.Config { return daemontest.Settings(t, name, etcd.Endpoint()) }
+	t.Cleanup(etcd.Close)
+	settings := func(name string) config.Config { return daemontest.Settings(t, name, endpoint) }
 	daemontest.Init(t, settings("init"))
 	start := func(name string, off time.Duration) *daemontest.Running {
 		return daemontest.Start(t, settings(name), daemontest.Ahead(off))

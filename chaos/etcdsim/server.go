@@ -106,6 +106,24 @@ func New(listen func() (net.Listener, error)) *Server {
 	return s
 }
 
+// OnLoopback returns a server that listens on a port of loopback, also when it is started again, and its
+// endpoint.
+func OnLoopback() (*Server, string, error) {
+	addr := "127.0.0.1:0"
+	s := New(func() (net.Listener, error) {
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			addr = l.Addr().String()
+		}
+		return l, err
+	})
+	if err := s.Start(); err != nil {
+		s.Close()
+		return nil, "", err
+	}
+	return s, "http://" + addr, nil
+}
+
 // Start has a stopped server listen.
 func (s *Server) Start() error {
 	l, err := s.listen()

@@ -19,12 +19,12 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/devetcd"
 )
 
 func TestMain(m *testing.M) {
@@ -101,12 +101,12 @@ func streamed(t *testing.T, stream pb.AllocatorService_AllocateStreamClient, num
 // realNode returns a connection to a node that the daemon runs.
 func realNode(t *testing.T) *grpc.ClientConn {
 	t.Helper()
-	e, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	e, endpoint, err := etcdsim.OnLoopback()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = e.Close() })
-	s := daemontest.Settings(t, "node-0", e.Endpoint())
+	t.Cleanup(e.Close)
+	s := daemontest.Settings(t, "node-0", endpoint)
 	s.Issue.MaxWait = 0 // a node in memory does not wait: nothing moves its clock meanwhile
 	daemontest.Init(t, s)
 	d := daemontest.Start(t, s, daemon.Host{})

@@ -18,9 +18,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/lease/repair"
@@ -28,18 +28,19 @@ import (
 )
 
 var (
-	etcd   *devetcd.Server
-	spaces atomic.Int32
+	endpoint string // of an etcd for all tests; each has its own space
+	spaces   atomic.Int32
 )
 
 func TestMain(m *testing.M) {
-	var err error
-	if etcd, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true}); err != nil {
+	etcd, at, err := etcdsim.OnLoopback()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	endpoint = at
 	code := m.Run()
-	_ = etcd.Close()
+	etcd.Close()
 	os.Exit(code)
 }
 
@@ -109,7 +110,7 @@ func newEnv(t *testing.T) *env {
 		t.Fatal(err)
 	}
 	disconnect, err := s.Connect(func() (etcdstore.Config, error) {
-		return etcdstore.Config{Endpoints: []string{etcd.Endpoint()}}, nil
+		return etcdstore.Config{Endpoints: []string{endpoint}}, nil
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +198,7 @@ func (e *env) try(action Action) (p Plan, err error) {
 // put writes a key of the space behind its back.
 func (e *env) put(key, value string) {
 	e.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()}, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
 	if err != nil {
 		e.Fatal(err)
 	}

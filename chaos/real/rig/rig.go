@@ -26,8 +26,8 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/inside"
-	"github.com/flakelease/allocator/internal/member"
 	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/member"
 )
 
 // Timing is the configured times of nodes.
