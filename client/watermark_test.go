@@ -226,8 +226,13 @@ func TestWatchWatermark(t *testing.T) {
 		if n++; n == 4 {
 			return 0, client.Unauthenticated
 		}
-		if first := after == 0; first != (n == 1) || first != (wait == 0) {
-			t.Errorf("request %d: after %v, %v", n, after, wait)
+		want, every := flake.ID(0), time.Duration(0)
+		if n > 1 {
+			want, _ = flake.Default.Min(ms + n - 1)
+			every = 5 * time.Second
+		}
+		if after != want || wait != every {
+			t.Errorf("request %d: above %v for %v, want above %v for %v", n, after, wait, want, every)
 		}
 		return ms + n, ""
 	})

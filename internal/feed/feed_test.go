@@ -125,6 +125,27 @@ func TestRingIsBounded(t *testing.T) {
 	}
 }
 
+// TestEndComesLast: at the end of the process a stream has all events first, however many.
+func TestEndComesLast(t *testing.T) {
+	const events = 2*maxBatch + 5
+	f := observed(t, Config{}, events)
+	s, err := f.Open(From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f.End()
+	got := 0
+	for err == nil {
+		var b Batch
+		b, _, err = s.Next()
+		got += len(b.Entries)
+	}
+	if got != events || !errors.Is(err, ErrEnded) {
+		t.Errorf("%d events of %d, then %v", got, events, err)
+	}
+}
+
 func TestStreamsAreBounded(t *testing.T) {
 	f := New(Config{Boot: "b", Streams: 3})
 	var open []*Stream

@@ -156,9 +156,17 @@ func testEventsOverHTTP(t *testing.T) {
 	if m, _ := other.next(); m.kind != "missed" || !strings.Contains(m.data, `"count":-1`) {
 		t.Errorf("of another process: %+v", m)
 	}
+	env.SetVerdict(clock.Open)
+	env.Observe()
 	env.Feed.End()
-	if m, ok := other.next(); ok && m.kind != "event" {
-		t.Errorf("after the end: %+v", m)
+	kinds := ""
+	for m, ok := other.next(); ok; m, ok = other.next() {
+		if m.kind == "event" {
+			kinds = m.data
+		}
+	}
+	if !strings.Contains(kinds, `"kind":"serving"`) {
+		t.Errorf("the last event before the end: %s", kinds)
 	}
 	if _, res := node.watch("/v1/events"); res.StatusCode != 503 {
 		t.Errorf("a stream of a node that stops: %d", res.StatusCode)
@@ -237,9 +245,67 @@ func TestEventsOverGRPC(t *testing.T) {
 	if e := recv().GetEvent(); e.GetKind() != "refusing" || e.GetAttributes()["reason"] != "DRAINING" {
 		t.Errorf("%v", e)
 	}
+	env.Node.Undrain()
+	env.Observe()
 	env.Feed.End()
+	for _, kind := range []string{"undrained", "serving"} {
+		if e := recv().GetEvent(); e.GetKind() != kind {
+			t.Errorf("before the end: %v, want %s", e, kind)
+		}
+	}
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("at the end: %v", err)
+	}
+}
+
+// TestStreamsSaySomething: a stream of events or of the watermark has something each two seconds, though nothing
+// happens.
+func TestStreamsSaySomething(t *testing.T) { synctest.Test(t, testStreamsSaySomething) }
+
+func testStreamsSaySomething(t *testing.T) {
+	env := servertest.New(t)
+	mark(env, servertest.Start)
+	node := serveHTTP(t, env.HTTP)
+	events, err := env.Admin().WatchEvents(t.Context(), &pb.WatchEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	marks, err := env.Client().WatchWatermark(t.Context(), &pb.WatchWatermarkRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	httpEvents, _ := node.watch("/v1/events")
+	httpMarks, _ := node.watch("/v1/watermark", "Accept", "text/event-stream")
+	said := map[string]chan time.Time{}
+	for name, next := range map[string]func() bool{
+		"events over gRPC":    func() bool { _, err := events.Recv(); return err == nil },
+		"watermark over gRPC": func() bool { _, err := marks.Recv(); return err == nil },
+		"events over HTTP":    func() bool { _, ok := httpEvents.next(); return ok },
+		"watermark over HTTP": func() bool { _, ok := httpMarks.next(); return ok },
+	} {
+		at := make(chan time.Time, 100)
+		said[name] = at
+		go func() {
+			defer close(at)
+			for next() {
+				at <- time.Now()
+			}
+		}()
+	}
+	began := time.Now()
+	time.Sleep(10*time.Second + time.Millisecond)
+	for name, at := range said {
+		last := began
+		for len(at) > 0 {
+			now := <-at
+			if now.Sub(last) > 2*time.Second {
+				t.Errorf("%s: nothing for %v", name, now.Sub(last))
+			}
+			last = now
+		}
+		if quiet := time.Since(last); quiet > 2*time.Second {
+			t.Errorf("%s: nothing for %v at the end", name, quiet)
+		}
 	}
 }
 
