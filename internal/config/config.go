@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -307,8 +308,27 @@ func (e Etcd) Addresses() []string {
 	return urls
 }
 
+// Socket returns the Unix socket at which a member without etcd.join, etcd.address and TLS listens, which
+// other users of the machine cannot open; "": there is none, also where its path would be too long for one.
+func (e Etcd) Socket() string {
+	const longest = 100 // The system takes a few bytes more.
+	if e.Inside.Dir == "" || len(e.Inside.Join) > 0 || e.Inside.Address != "" || e.TLS != (TLS{}) {
+		return ""
+	}
+	dir, err := filepath.Abs(e.Inside.Dir)
+	if path := filepath.Join(dir, "sockets", "clients"); err == nil && len(path) <= longest {
+		return path
+	}
+	return ""
+}
+
 // ClientURL returns the URL that nodes call a member at.
-func (e Etcd) ClientURL(host string) string { return e.url(host, e.Inside.ClientPort) }
+func (e Etcd) ClientURL(host string) string {
+	if path := e.Socket(); path != "" {
+		return "unix://" + path
+	}
+	return e.url(host, e.Inside.ClientPort)
+}
 
 // PeerURL returns the URL that members call each other at.
 func (e Etcd) PeerURL(host string) string { return e.url(host, e.Inside.PeerPort) }

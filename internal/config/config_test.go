@@ -78,6 +78,32 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// A member that is alone has a socket that no other user can open; one that others know has none.
+func TestSocket(t *testing.T) {
+	alone := Etcd{Inside: Inside{Dir: "/var/lib/allocator", ClientPort: 2379, PeerPort: 2380}}
+	for name, change := range map[string]func(*Etcd){
+		"alone":           func(*Etcd) {},
+		"with an address": func(e *Etcd) { e.Inside.Address = "127.0.0.1" },
+		"of several":      func(e *Etcd) { e.Inside.Join = []string{"127.0.0.1"} },
+		"with TLS":        func(e *Etcd) { e.TLS.CA = "ca.pem" },
+		"a long path":     func(e *Etcd) { e.Inside.Dir += strings.Repeat("/d", 40) },
+		"no member":       func(e *Etcd) { e.Inside.Dir = "" },
+	} {
+		e := alone
+		change(&e)
+		want := ""
+		if name == "alone" {
+			want = "/var/lib/allocator/sockets/clients"
+		}
+		if got := e.Socket(); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if got := alone.Addresses(); !slices.Equal(got, []string{"unix:///var/lib/allocator/sockets/clients"}) {
+		t.Errorf("it is called at %q", got)
+	}
+}
+
 func TestUnknownKeys(t *testing.T) {
 	for _, tt := range []struct {
 		name, file string

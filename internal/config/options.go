@@ -115,7 +115,8 @@ func (c *Config) options() []Option {
 			value: stringValue(&c.Etcd.Inside.Dir),
 			Usage: "directory for an etcd that this node runs itself; with etcd.join of all its members",
 			Why: "The node is a client of etcd.endpoints, or of etcd.join. Three nodes with etcd inside need no " +
-				"other cluster. One alone has the only copy of its data.",
+				"other cluster. One alone has the only copy of its data, and listens on a Unix socket in it, unless " +
+				"etcd.address is set.",
 		},
 		{
 			Key:   "etcd.join",

@@ -38,6 +38,7 @@ import (
 //	etcd.lock     held by the child, with its process ID and what tells it from a later one
 //	restore.lock  held by who prepares a restore, or takes it over
 //	etcd/         etcd's own data
+//	sockets/      where a member listens that is alone
 //	snapshots/    what is written each hour and before an upgrade
 //	restored/     what a restore prepared to take the place of etcd/
 //	restored.json what is to take the place of member.json then

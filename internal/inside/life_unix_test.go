@@ -67,7 +67,7 @@ type node struct {
 	stop func()
 }
 
-// start starts a node with the directory of machine i at host(at).
+// start starts a node with the directory of machine i at host(at); 0: without an address of its own.
 func (m machines) start(i, at int, join ...string) *node {
 	m.t.Helper()
 	log := &output.Text{}
@@ -79,6 +79,9 @@ func (m machines) start(i, at int, join ...string) *node {
 		ClientPort: m.clients,
 		PeerPort:   m.peers,
 		Quota:      64 << 20,
+	}
+	if at == 0 {
+		cfg.Etcd.Inside.Address = ""
 	}
 	in, err := New(m.t.Context(), cfg)
 	if err != nil {
@@ -171,6 +174,49 @@ func TestAddressIsTold(t *testing.T) {
 	one.await(t, "it notes its address", func() bool {
 		data, err := one.dir.read()
 		return err == nil && data.Host == host(2) && data.Peer == one.peer()
+	})
+}
+
+// A member that is alone listens on a Unix socket that other users cannot open. A second one on its machine
+// does not start, and it joins others when it has an address.
+func TestSocket(t *testing.T) {
+	tier.Check(t, "runs two members as processes")
+	m := newMachines(t)
+	one := m.start(1, 0)
+	one.voters(t, 1)
+	one.with(t, func(ctx context.Context, c *clientv3.Client) error {
+		_, err := c.Put(ctx, "key", "value")
+		return err
+	})
+	path := one.cfg.Etcd.Socket()
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory of the sockets: %v, %v", info, err)
+	}
+	if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", m.clients)); err == nil {
+		_ = c.Close()
+		t.Error("it listens for every user of the machine")
+	}
+	if syncs := SyncTimes(t.Context(), one.cfg.Etcd); len(syncs) != 1 || syncs[path] == 0 {
+		t.Errorf("its disk: %v", syncs)
+	}
+	if one.hangs(t.Context()) {
+		t.Error("it hangs")
+	}
+	two := m.start(2, 0)
+	two.logged(t, "etcd inside ended")
+	if h := two.Health(); h.Up {
+		t.Errorf("a second one runs: %+v", h)
+	}
+	two.stop()
+	one.stop()
+	one = m.start(1, 1)
+	one.voters(t, 1)
+	one.with(t, func(ctx context.Context, c *clientv3.Client) error {
+		r, err := c.Get(ctx, "key")
+		if err == nil && len(r.Kvs) != 1 {
+			err = errors.New("its data is gone")
+		}
+		return err
 	})
 }
 

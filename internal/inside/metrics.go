@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -27,13 +28,23 @@ func SyncTimes(ctx context.Context, e config.Etcd) map[string]time.Duration {
 	if err != nil {
 		return nil
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
+	transport := &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}
+	if path := e.Socket(); path != "" {
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	}
+	client := &http.Client{Transport: transport}
 	out := map[string]time.Duration{}
 	var mu sync.Mutex // guards out
 	var all sync.WaitGroup
 	for _, url := range e.Addresses() {
 		all.Go(func() {
-			_, page, _, err := meet.Get(ctx, client, url+"/metrics")
+			at := url
+			if e.Socket() != "" {
+				at = "http://localhost"
+			}
+			_, page, _, err := meet.Get(ctx, client, at+"/metrics")
 			if err != nil {
 				return
 			}

@@ -140,9 +140,12 @@ func MayRestore(host, peer string, members []Status) error {
 
 // HostOf returns the host of a URL, without brackets.
 func HostOf(u string) string {
-	_, rest, ok := strings.Cut(u, "://")
+	scheme, rest, ok := strings.Cut(u, "://")
 	if !ok {
 		rest = u
+	}
+	if scheme == "unix" {
+		return rest
 	}
 	rest, _, _ = strings.Cut(rest, "/")
 	if i := strings.LastIndex(rest, ":"); i > strings.LastIndex(rest, "]") {

@@ -5,7 +5,9 @@ package etcdserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -37,6 +39,13 @@ func Run(ctx context.Context, r member.Run, dir string, started func()) error {
 	if err != nil {
 		return err
 	}
+	if client := cfg.ListenClientUrls[0]; client.Scheme == "unix" {
+		taken, err := guard(filepath.Dir(client.Path), net.JoinHostPort(r.IP, cfg.AdvertisePeerUrls[0].Port()))
+		if err != nil {
+			return fmt.Errorf("etcd in %s: %w", dir, err)
+		}
+		defer taken.Close()
+	}
 	// Warnings repeat what members say of each other while one restarts.
 	level := zap.NewAtomicLevelAt(zap.ErrorLevel)
 	var handler slog.Handler = slog.NewTextHandler(os.Stderr, nil)
@@ -59,6 +68,28 @@ func Run(ctx context.Context, r member.Run, dir string, started func()) error {
 	case <-etcd.Server.StopNotify():
 		return fmt.Errorf("etcd in %s ended by itself; was the member removed?", dir)
 	}
+}
+
+// guard makes the directory of the sockets of a member that is alone, for this user only, and takes the port
+// that it would listen at: of two such members on a machine the second does not start, as of any others.
+func guard(sockets, address string) (io.Closer, error) {
+	if err := errors.Join(os.MkdirAll(sockets, 0o700), os.Chmod(sockets, 0o700)); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	return l, nil
 }
 
 // Restore makes the data of a member from a snapshot, as member.Data says, in dir. checked says that the
@@ -135,6 +166,12 @@ func config(r member.Run, dir string) (*embed.Config, error) {
 	}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = at(*client), []url.URL{*client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = at(*peer), []url.URL{*peer}
+	if client.Scheme == "unix" {
+		cfg.ListenClientUrls = []url.URL{*client}
+		// etcd takes the host of a member's URL for the path.
+		members := filepath.Join(filepath.Dir(client.Path), "members")
+		cfg.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: members}}
+	}
 	cfg.InitialCluster, cfg.InitialClusterToken = r.Initial, r.Token
 	cfg.ClusterState = embed.ClusterStateFlagNew
 	if r.Existing {

@@ -3,6 +3,7 @@ package etcdserver
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +88,21 @@ func TestClusterOf(t *testing.T) {
 				t.Errorf("%q, %q: %x, %v; etcd has %x, %v", initial, token, got, err, want, refused)
 			}
 		}
+	}
+}
+
+// A member that is alone listens on sockets beside each other, and is known as before to others.
+func TestConfigSocket(t *testing.T) {
+	cfg, err := config(member.Run{Name: "127.0.0.1", Client: "unix:///d/sockets/clients", Peer: "http://127.0.0.1:2380",
+		IP: "127.0.0.1", Initial: "127.0.0.1=http://127.0.0.1:2380"}, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{cfg.ListenClientUrls[0].Path, cfg.ListenPeerUrls[0].Host, cfg.AdvertiseClientUrls[0].String(),
+		cfg.AdvertisePeerUrls[0].String()}
+	want := []string{"/d/sockets/clients", "/d/sockets/members", "unix:///d/sockets/clients", "http://127.0.0.1:2380"}
+	if !slices.Equal(got, want) || cfg.Validate() != nil {
+		t.Errorf("got %q, want %q; %v", got, want, cfg.Validate())
 	}
 }
 
