@@ -65,6 +65,9 @@ mode=${1:-short}
 #   mark-falls-of-another-era: a mark of another era is not answered: it may be that of a backup
 #   mark-falls-left-low: a mark is of an era only once it is not below that era's floor
 #   mark-raised-by-anybody: who raises has a window, which the next era's floor is above
+#   mark-silent-reheld: a worker without floors takes the key up again only where the mark is not above its first base
+#     or names it
+#   mark-silent-forgotten: a record keeps until when such a worker before it may issue
 #   mark-hold-outlives-its-era: a hold ends with its era
 #   worker-secret-kept: a secret is new for each run
 #
@@ -98,6 +101,8 @@ base    worker-restore          -DCALLS=3 -DWORKERS=1 -DOTHERS=1 -DRESTORES=1
 base    mark                    -DMAXREQ=3
 base    mark-three-nodes        -DMAXREQ=3 -DNODES=3
 base    mark-restore            -DMAXREQ=3 -DRESTORES=1
+base    mark-silent             -DMAXREQ=3 -DSILENT=1
+base    mark-silent-restore     -DMAXREQ=2 -DSILENT=1 -DRESTORES=1
 mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
 mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
 mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
@@ -165,12 +170,16 @@ mutant  mark-falls-of-another-era   -DMAXREQ=3 -DRESTORES=1 -DMUT_ANSWERS_ANY_ER
 mutant  mark-no-era-compare         -DMAXREQ=3 -DRESTORES=1 -DMUT_RAISE_NO_ERA
 mutant  mark-raised-by-anybody      -DMAXREQ=3 -DRESTORES=1 -DMUT_NO_WINDOW
 mutant  mark-hold-outlives-its-era  -DMAXREQ=3 -DRESTORES=1 -DMUT_KEEPS_ERA
+mutant  mark-silent-reheld          -DMAXREQ=3 -DSILENT=1 -DMUT_SILENT_REHOLD
+mutant  mark-silent-forgotten       -DMAXREQ=3 -DSILENT=1 -DMUT_FORGET_SILENT
 probe   mark-replaced               -DMAXREQ=3 -DPROBE=1
 probe   mark-released-after-another -DMAXREQ=3 -DPROBE=2
 probe   mark-may-pass-vanished      -DMAXREQ=3 -DPROBE=3
 probe   mark-passed-vanished        -DMAXREQ=3 -DPROBE=4
 probe   mark-raised-after-restore   -DMAXREQ=3 -DRESTORES=1 -DPROBE=5
 probe   mark-issued-though-lost     -DMAXREQ=3 -DPROBE=6
+probe   mark-silent-replaced        -DMAXREQ=3 -DSILENT=1 -DPROBE=8
+probe   mark-silent-below-the-mark  -DMAXREQ=3 -DSILENT=1 -DPROBE=9
 probe   limit-accepted          -DMAXREQ=2 -DPROBE=1
 probe   limit-after-downtime    -DMAXREQ=2 -DPROBE=2
 probe   limit-after-a-bump      -DMAXREQ=3 -DPROBE=3
@@ -205,6 +214,7 @@ large   reclaim                 -DMAXREQ=4 -DPURGE -DRECLAIMS
 large   era                     -DMAXREQ=4 -DPURGE -DBUMPS=1 -DRECLAIMS -DREHOLDS
 large   restore                 -DMAXREQ=4 -DPURGE -DRESTORES=1
 large   mark                    -DMAXREQ=4
+large   mark-silent             -DMAXREQ=3 -DSILENT=2
 large   restore-era             -DMAXREQ=3 -DPURGE -DRESTORES=1 -DBUMPS=1
 large   restore-era-unpurged    -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1
 large   restore-three-nodes     -DMAXREQ=3 -DPURGE -DRESTORES=1 -DNODES=3
@@ -299,6 +309,7 @@ while read -r kind name defs; do
 	mutant.limit-*) expect=' !(unlawful)' ;;
 	mutant.worker-*) expect=' !(twice)' ;;
 	mutant.mark-falls-* | mutant.mark-era-low | mutant.mark-raised-by-anybody) expect=' !(fell)' ;;
+	mutant.mark-silent-*) expect=' !(unnamed)' ;;
 	mutant.mark-*) expect=' !(answered)' ;;
 	mutant.*) expect=' !(issued)' ;;
 	probe.*) n=${defs#*-DPROBE=}; n=${n%% *}; expect="($n!=$n)" ;;

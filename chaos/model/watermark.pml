@@ -2,6 +2,7 @@
  * The watermark (docs/DESIGN.md#the-watermark), checked for claim I9: once a mark above X
  * was answered, no ID of millisecond X is issued; an answer without a condition rests on no
  * clock; and whoever has read the present era answers no lower mark than was answered before.
+ * Of a worker that tells no floors the first two hold where the answer did not name its sid.
  *
  * As in lease.pml, time is abstracted to one question: X is any one millisecond, and a base,
  * a ceiling, a floor and the mark are one bit each: is it above X? A clock is a bit chosen
@@ -26,6 +27,9 @@
 #ifndef MAXREQ
 #define MAXREQ 3                /* transactions of nodes sent in one history, 1 to 6 */
 #endif
+#ifndef SILENT
+#define SILENT 0                /* so many of the nodes are workers that tell no floors */
+#endif
 #ifndef RESTORES
 #define RESTORES 0              /* times the store goes back to its backup, and an era begins */
 #endif
@@ -47,8 +51,8 @@ typedef Request {
 	byte term, rev;         /* term: new owner of window; rev: window as compared */
 	byte hold;              /* holder as compared */
 	byte era;
-	bit mark;               /* the mark as compared */
-	bit ceil, floor
+	bit mark, named;        /* the mark as compared */
+	bit ceil, floor, tells
 }
 
 /* ---- the store ---------------------------------------------------------- */
@@ -59,11 +63,17 @@ bit unsealed, ceil, wfloor;       /* wfloor: whoever has the sid issues no X any
 byte holder;                    /* the term whose holder key is there; 0: absent */
 bit prior;                      /* predecessors that were not sealed may issue X */
 byte priorRev;                  /* the last record of such a predecessor */
+bit tells;                      /* whoever has the sid tells floors */
+bit since;                      /* its first base */
+bit silent;                     /* predecessors that told no floors may issue X */
+byte silentRev;                 /* the last record of such a predecessor */
 byte era = 1;
 bit eraFloor;
 bit mark;
 byte markEra = 1;               /* the era that the mark was raised in: of another one it is not answered */
 bit rests;                      /* the mark says that it rests on clocks */
+byte restsRev;                  /* on those of records up to this one */
+bit named;                      /* it says that the sid is not covered */
 byte touched;                   /* revision of the mark's key */
 
 Request req[MAXREQ];
@@ -73,6 +83,9 @@ byte sent;
 
 bit answered;                   /* a mark above X was in the store */
 bit firm;                       /* and one that rests on no clock */
+bit unnamed;                    /* a mark above X that did not name the sid was in the store */
+bit unnamedFirm;                /* and one that rests on no clock */
+byte renames;                   /* raises by which no more changed than whether the sid is named */
 bit fell;                       /* a lower one was answered after it */
 bit granted;                    /* some ceiling ever written lies above X */
 byte revs, eras = 1, restores;
@@ -84,7 +97,7 @@ byte past;                      /* every clock has passed the ceilings of record
 #ifdef MUT_NO_MARK_COMPARE
 #define SAME_MARK(q) true
 #else
-#define SAME_MARK(q) (q.mark == mark)
+#define SAME_MARK(q) (q.mark == mark && q.named == named)
 #endif
 #ifdef MUT_REHOLD_NO_COMPARE
 #define REHOLD_MARK(q) true
@@ -105,7 +118,8 @@ byte past;                      /* every clock has passed the ceilings of record
 
 inline clear(q)
 {
-	q.kind = 0; q.term = 0; q.rev = 0; q.hold = 0; q.era = 0; q.mark = 0; q.ceil = 0; q.floor = 0
+	q.kind = 0; q.term = 0; q.rev = 0; q.hold = 0; q.era = 0; q.mark = 0; q.named = 0; q.ceil = 0;
+	q.floor = 0; q.tells = 0
 }
 
 inline apply(q)
@@ -118,10 +132,14 @@ inline apply(q)
 			/* The owner of a record that is replaced may issue on, unless it gave the sid back. */
 #ifndef MUT_FORGET_PRIOR
 			if
-			:: unsealed && !wfloor && !mark -> prior = 1; priorRev = rev; reached(1)
+			:: unsealed && tells && !wfloor && !mark -> prior = 1; priorRev = rev; reached(1)
+#ifndef MUT_FORGET_SILENT
+			:: unsealed && !tells && !since -> silent = 1; silentRev = rev; reached(8)
+#endif
 			:: else
 			fi;
 #endif
+			tells = q.tells; since = q.floor;
 			term = q.term
 		:: q.kind == RELEASE && prior ->
 #ifdef MUT_RELEASE_FORGETS
@@ -149,7 +167,7 @@ inline apply(q)
 		rev = revs;
 		unsealed = (q.kind != RELEASE);
 		ceil = q.ceil;
-		wfloor = q.floor;
+		wfloor = q.floor && (tells || q.kind == RELEASE);
 		granted = granted || q.ceil
 	:: else
 	fi;
@@ -173,7 +191,8 @@ inline answer()
 typedef Backup {
 	bit taken;
 	byte rev, term, holder, priorRev, era, touched, markEra;
-	bit unsealed, ceil, wfloor, prior, eraFloor, mark, rests
+	byte silentRev, restsRev;
+	bit unsealed, ceil, wfloor, prior, eraFloor, mark, rests, named, tells, since, silent
 }
 Backup backup;
 
@@ -183,7 +202,8 @@ inline take_backup()
 	backup.rev = rev; backup.term = term; backup.holder = holder; backup.priorRev = priorRev;
 	backup.era = era; backup.touched = touched; backup.unsealed = unsealed; backup.ceil = ceil;
 	backup.wfloor = wfloor; backup.prior = prior; backup.eraFloor = eraFloor; backup.mark = mark;
-	backup.markEra = markEra; backup.rests = rests
+	backup.markEra = markEra; backup.rests = rests; backup.restsRev = restsRev; backup.named = named;
+	backup.tells = tells; backup.since = since; backup.silent = silent; backup.silentRev = silentRev
 }
 
 /* restore puts all keys back, and begins an era above all that was ever granted. */
@@ -194,7 +214,8 @@ inline restore()
 	rev = backup.rev; term = backup.term; holder = backup.holder; priorRev = backup.priorRev;
 	touched = backup.touched; unsealed = backup.unsealed; ceil = backup.ceil;
 	wfloor = backup.wfloor; prior = backup.prior; mark = backup.mark;
-	markEra = backup.markEra; rests = backup.rests;
+	markEra = backup.markEra; rests = backup.rests; restsRev = backup.restsRev; named = backup.named;
+	tells = backup.tells; since = backup.since; silent = backup.silent; silentRev = backup.silentRev;
 	eras++;
 	era = eras;
 #ifdef MUT_ERA_LOW
@@ -205,7 +226,8 @@ inline restore()
 	eraRev = revs;
 	backup.rev = 0; backup.term = 0; backup.holder = 0; backup.priorRev = 0; backup.era = 0;
 	backup.touched = 0; backup.unsealed = 0; backup.ceil = 0; backup.wfloor = 0; backup.prior = 0;
-	backup.eraFloor = 0; backup.mark = 0; backup.markEra = 0; backup.rests = 0;
+	backup.eraFloor = 0; backup.mark = 0; backup.markEra = 0; backup.rests = 0; backup.restsRev = 0;
+	backup.named = 0; backup.tells = 0; backup.since = 0; backup.silent = 0; backup.silentRev = 0;
 	answer()
 }
 #endif
@@ -245,11 +267,18 @@ active proctype Raiser()
 {
 	byte seen, seenEra, gone;
 	bit free;               /* the mark may be above X */
+	bit name;               /* the sid is not covered */
 	bit passed;             /* the floor of the era was seen to pass, now or by an earlier raise */
 
+#if SILENT > 0
+#define AGAIN (renames < 2 && (!tells || silent || named))
+#else
+#define AGAIN false
+#endif
 end:	do
-	:: atomic { !mark || markEra != era ->
+	:: atomic { !mark || markEra != era || AGAIN ->
 		seen = touched; seenEra = era; gone = 0; free = 1; passed = 1;
+		if :: mark && markEra == era -> renames++ :: else fi;
 #ifndef MUT_ERA_EARLY
 		if
 		:: markEra != era && eraFloor -> if :: gone = eraRev :: passed = 0; free = 0 fi
@@ -257,15 +286,21 @@ end:	do
 		fi;
 #endif
 		if
-		:: unsealed && !wfloor && !(passed && rev <= eraRev) ->
+		:: unsealed && (!wfloor || !tells) && !(passed && rev <= eraRev) ->
 			if
 #ifdef MUT_LAPSE_HELD
-			:: ceil -> gone = (gone > rev -> gone : rev)
+			:: gone = (gone > rev -> gone : rev)
 #else
-			:: holder == 0 && ceil -> gone = (gone > rev -> gone : rev)     /* its ceiling and the grace have passed */
+			:: holder == 0 -> gone = (gone > rev -> gone : rev)     /* its ceiling and the grace have passed */
 #endif
-			:: free = 0
+			:: tells -> free = 0
+			:: !tells && rev > restsRev -> name = 1
 			fi
+		:: else
+		fi;
+		if
+		:: silent && !(passed && silentRev <= eraRev) ->
+			if :: gone = (gone > silentRev -> gone : silentRev) :: silentRev > restsRev -> name = 1 fi
 		:: else
 		fi;
 		if
@@ -286,7 +321,7 @@ end:	do
 			past = (past > gone -> past : gone);
 #endif
 			if :: gone != 0 -> reached(3) :: else fi
-		:: else -> seen = 0; seenEra = 0; gone = 0; free = 0; passed = 0; goto end
+		:: else -> seen = 0; seenEra = 0; gone = 0; free = 0; name = 0; passed = 0; goto end
 		fi
 	   }
 #ifdef MUT_TWO_REVISIONS
@@ -304,9 +339,12 @@ end:	do
 #else
 		rests = rests || gone != 0;
 #endif
-		touched++; markEra = seenEra; mark = mark || free;
+		restsRev = (restsRev > gone -> restsRev : gone);
+		touched++; markEra = seenEra; mark = mark || free; named = name;
 		answered = answered || mark;
 		firm = firm || (mark && !rests);
+		unnamed = unnamed || (mark && !named);
+		unnamedFirm = unnamedFirm || (mark && !named && !rests);
 		answer();
 #ifndef MUT_NO_WINDOW
 		granted = granted || free;
@@ -317,11 +355,13 @@ end:	do
 	      }
 	   :: skip
 	   fi;
-	   atomic { seen = 0; seenEra = 0; gone = 0; free = 0; passed = 0 }
+	   atomic { seen = 0; seenEra = 0; gone = 0; free = 0; name = 0; passed = 0 }
 	od
 }
 
 /* ---- a node -------------------------------------------------------------- */
+
+#define TELLS (i >= SILENT)
 
 inline send(k, h, c, f)
 {
@@ -332,22 +372,32 @@ inline send(k, h, c, f)
 	req[sent].hold = h;
 	req[sent].era = myera;
 	req[sent].mark = mymark;
+	req[sent].named = mynamed;
 	req[sent].ceil = c;
 	req[sent].floor = f;
+	req[sent].tells = TELLS;
 	sent++
 }
+
+/* A worker that tells no floors may use all of its interval: where the mark is above the first base
+   it takes the key up again only if the mark names it. */
+#ifdef MUT_SILENT_REHOLD
+#define MAY_REHOLD true
+#else
+#define MAY_REHOLD (TELLS || !mymark || mynamed)
+#endif
 
 proctype Node(byte i)
 {
 	byte mine;              /* the term; 0: none */
 	byte known;             /* window as last known to be, ours */
 	byte myera;
-	bit mymark;
+	bit mymark, mynamed;
 	bit word, top;          /* the word, or the base, is above X; the confirmed ceiling is */
 
-start:	atomic { mine = 0; known = 0; myera = 0; mymark = 0; word = 0; top = 0 };
+start:	atomic { mine = 0; known = 0; myera = 0; mymark = 0; mynamed = 0; word = 0; top = 0 };
 	atomic { sent < MAXREQ ->
-		known = rev; myera = era; mymark = mark; mine = sent + 1;
+		known = rev; myera = era; mymark = mark; mynamed = named; mine = sent + 1;
 		word = ceil || eraFloor;
 #ifndef MUT_BASE_BELOW
 		word = word || mark;
@@ -361,19 +411,24 @@ start:	atomic { mine = 0; known = 0; myera = 0; mymark = 0; word = 0; top = 0 };
 		top = 0; word = 0
 	}
 	if
-	:: atomic { term == mine -> known = rev; word = wfloor; top = ceil }    /* it was applied */
+	:: atomic { term == mine -> known = rev; word = since; top = ceil }     /* it was applied */
 	:: goto start                                           /* refused, unknown, or a crash */
 	fi;
 
 	do
-	:: atomic { !word && top && (known > past || firm) ->
+	:: atomic { TELLS && !word && top && (known > past || firm) ->
 		TRACE("node %d   issues X from record %d\n", i, known)
 		assert(!answered);                              /* I9 */
 		if :: holder != mine -> reached(6) :: else fi
 	   }
+	:: atomic { !TELLS && !word && top && (known > past || unnamedFirm) ->
+		TRACE("worker %d issues X from record %d\n", i, known)
+		assert(!unnamed);                               /* I9 */
+		if :: answered -> reached(9) :: else fi
+	   }
 	:: word = 1                                             /* it issues later IDs */
 	:: atomic { term == mine && unsealed ->                 /* it reads its record */
-		known = rev; top = ceil; mymark = mark;
+		known = rev; top = ceil; mymark = mark; mynamed = named;
 #ifdef MUT_KEEPS_ERA
 		myera = era             /* a hold is given up when another era is seen */
 #endif
@@ -392,7 +447,7 @@ start:	atomic { mine = 0; known = 0; myera = 0; mymark = 0; word = 0; top = 0 };
 #ifdef MUT_REHOLD_BELOW
 		:: word = word || f; send(REHOLD, 0, 1, f)
 #else
-		:: f = f || mymark; word = word || f; send(REHOLD, 0, 1, f)
+		:: MAY_REHOLD -> f = f || (mymark && TELLS); word = word || f; send(REHOLD, 0, 1, f)
 #endif
 		/* Sealed first. */
 		:: send(RELEASE, 0, top, 1); f = 0; goto start

@@ -22,6 +22,21 @@ type marks struct {
 	// answer is below it.
 	restored bool
 	era      int64
+	// unnamed has the highest of those that did not name a sid as not covered.
+	unnamed map[flake.SID]clock.Millis
+}
+
+// note takes a mark that the store has.
+func (m *marks) note(sids lease.SIDRange, mark lease.Mark) {
+	m.at = max(m.at, mark.At)
+	if m.unnamed == nil {
+		m.unnamed = map[flake.SID]clock.Millis{}
+	}
+	for sid := sids.From; sid < sids.To; sid++ {
+		if !mark.Names(sid) {
+			m.unnamed[sid] = max(m.unnamed[sid], mark.At)
+		}
+	}
 }
 
 // rewind says that the store was changed now, whatever was repaired before.
@@ -72,7 +87,7 @@ func (e *etcd) putMark(p *process, a lease.PutMark) (answer lease.Event) {
 			sim.marks.doubtful = true
 		}
 	}
-	sim.marks.at = max(sim.marks.at, at)
+	sim.marks.note(sim.plan.workers.sids, m.Mark.Value)
 	return answer
 }
 
@@ -109,16 +124,20 @@ func (p *process) checkMark(b gen.Block, asked clock.Millis) {
 
 // checkMark checks I9 of a time that a worker is permitted. One whose interval the mark has passed
 // is excused: it had vanished, and its clock, or its call, was paused. Nothing is promised of one
-// whose interval is of a history that was lost: those of the era after it begin at its floor.
+// whose interval is of a history that was lost: those of the era after it begin at its floor. To one
+// that tells no floors, marks that name its sid promise nothing.
 func (r *workerRun) checkMark(at clock.Millis) {
 	sim := r.sim
-	if sim.marks.restored && (sim.marks.era == 0 || r.from < sim.floor) || !sim.plan.workers.tells {
+	if sim.marks.restored && (sim.marks.era == 0 || r.from < sim.floor) {
 		return
 	}
-	if sim.marks.restored {
+	mark := sim.marks.at
+	if !sim.plan.workers.tells {
+		mark = sim.marks.unnamed[r.handle.SID]
+	} else if sim.marks.restored {
 		sim.points.hit(MarkWorkerAfterRestore)
 	}
-	if at >= sim.marks.at {
+	if at >= mark {
 		return
 	}
 	if sim.marks.doubtful || r.to+millis(sim.plan.markGrace-sim.plan.maxSkew-slack) <= sim.trueMillis() {
@@ -126,7 +145,7 @@ func (r *workerRun) checkMark(at clock.Millis) {
 		return
 	}
 	sim.violate("I9", "%s is permitted the time %d of sid %d, below the mark %d, and its interval ends at %d",
-		r.id, at, r.handle.SID, sim.marks.at, r.to)
+		r.id, at, r.handle.SID, mark, r.to)
 }
 
 // checkMarkMoves checks, once all faults have ended or a restore was repaired, and everybody had time

@@ -229,6 +229,8 @@ func (r *workerRun) hear(a worker.Action, sent time.Duration) {
 			sim.points.hit(WorkerLost)
 			r.lost = true
 		}
+		// Its secret is of a number whose interval has passed: it draws another one.
+		r.gone = r.gone || refused.Refusal.Reason == node.InvalidFormat && r.handle.Term == 0
 		return
 	}
 	w := a.(worker.Done).Worker

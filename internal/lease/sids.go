@@ -181,6 +181,12 @@ func (s *SIDSet) Add(sid flake.SID) {
 	*s = append(*s, SIDRange{From: sid, To: sid + 1})
 }
 
+// Names reports whether m says that it does not cover sid. A text that cannot be read names none.
+func (m Mark) Names(sid flake.SID) bool {
+	set, err := ParseSIDSet(m.Uncovered)
+	return err == nil && slices.ContainsFunc(set, func(r SIDRange) bool { return r.Has(sid) })
+}
+
 // Len returns how many sids s has.
 func (s SIDSet) Len() (n int) {
 	for _, r := range s {

@@ -353,6 +353,19 @@ func (c *Call) gone(why string) *node.Refusal {
 	}
 }
 
+// passed refuses a worker whose key is gone and that the watermark no longer names: it might make
+// IDs below what was answered.
+func (c *Call) passed() *node.Refusal {
+	const why = "the watermark has passed its interval"
+	if _, acquire := c.req.(Acquire); acquire {
+		return &node.Refusal{
+			Reason:  node.InvalidFormat,
+			Message: "the secret is that of a worker, and " + why + ": draw another one at random for each worker",
+		}
+	}
+	return c.gone(why)
+}
+
 // write sends the next write of the sid, or what has to come before it.
 func (c *Call) write(now clock.Reading, k Knowledge) Action {
 	if barred := c.barred(now, k); barred != nil {
@@ -390,11 +403,15 @@ func (c *Call) write(now clock.Reading, k Knowledge) Action {
 		default:
 			t.Op = lease.Rehold
 			// The mark may have passed it: it had vanished. It keeps to the mark from the answer on,
-			// and nothing of the new part of its interval is used before that.
+			// and nothing of the new part of its interval is used before that. One that tells no floors
+			// keeps to no mark.
+			if w.Floor == 0 && c.mark.Value.At > w.Since && !c.mark.Value.Names(c.sid) {
+				return c.refuse(c.passed())
+			}
 			w = c.further(now, w, c.mark.Value.At)
 		}
 		switch {
-		case t.Op.TakesHolder() && w.Floor > 0 && c.mark.Err != nil:
+		case t.Op.TakesHolder() && c.mark.Err != nil:
 			return c.refuse(again(node.Starting,
 				"the record of the watermark is unreadable (%v): run \"allocator admin recover\"", c.mark.Err))
 		case t.Lease == 0:

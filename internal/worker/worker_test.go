@@ -362,6 +362,45 @@ func TestFloorsAboveTheMark(t *testing.T) {
 	}
 }
 
+// TestNoFloorsBelowTheMark: a worker that tells no floors may use all of its interval. So once its key is gone
+// and the mark is above its first base and does not name it, it is not extended (I9).
+func TestNoFloorsBelowTheMark(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mark string
+		want node.Reason // 0: it is extended
+	}{
+		"no mark":        {"", 0},
+		"at its base":    {lease.Encode(lease.Mark{Era: 1, At: start}), 0},
+		"above its base": {lease.Encode(lease.Mark{Era: 1, At: start + 1}), node.UnknownWorker},
+		"named":          {lease.Encode(lease.Mark{Era: 1, At: start + 90_000, Uncovered: "3,16-19"}), 0},
+		"another named":  {lease.Encode(lease.Mark{Era: 1, At: start + 90_000, Uncovered: "15,20"}), node.UnknownWorker},
+		"unreadable":     {"junk", node.Starting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, 1)
+			w := e.acquired("a")
+			e.pass(2 * window)
+			if tc.mark != "" {
+				e.mem.Put("mark", tc.mark)
+			}
+			req := worker.Extend{Handle: w.Handle, NotAfter: w.NotAfter}
+			if tc.want == 0 {
+				e.done(req)
+				return
+			}
+			e.refused(req, tc.want)
+			again, other := acquire("a"), acquire("b")
+			if again.Given = true; tc.want == node.UnknownWorker {
+				e.refused(again, node.InvalidFormat)
+				e.done(other)
+				return
+			}
+			e.refused(again, tc.want)
+			e.refused(other, tc.want)
+		})
+	}
+}
+
 // TestTwoOfOneSecret: two calls with one secret, by two nodes at once, may each acquire a
 // sid. Every later call finds the same one of them; the other ends with its interval.
 func TestTwoOfOneSecret(t *testing.T) {
