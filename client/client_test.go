@@ -161,29 +161,6 @@ func contract(t *testing.T, dial func(*testing.T, client.Options) *client.Client
 	}
 }
 
-// TestRefusalFailsOver: a request that a node refuses is served by another in the
-// next round trip, and the node is not asked for the delay that it gave.
-func TestRefusalFailsOver(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			bad, good := newFake(t, 1), newFake(t, 2)
-			bad.always(act{refuse: client.ClockSkew, retry: time.Minute})
-			c := dial(t, client.Options{Targets: []string{bad.addr, good.addr}, Mode: mode, MaxPrefetch: 1})
-			connected(t, c, 2)
-			began := time.Now()
-			for range 100 {
-				if _, err := c.Next(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			// The client believes 5 s at most, and then asks again.
-			if n := bad.asked.Load(); n > 2+int64(time.Since(began)/(5*time.Second)) {
-				t.Errorf("the node that refuses was asked %d times", n)
-			}
-		})
-	}
-}
-
 // connected waits until c is connected to n nodes.
 func connected(t testing.TB, c *client.Client, n int) {
 	t.Helper()
@@ -415,71 +392,6 @@ func TestBlock(t *testing.T) {
 	}
 }
 
-// TestCallerErrorIsNotRetried: errors of the caller are returned after one request.
-func TestCallerErrorIsNotRetried(t *testing.T) {
-	for _, reason := range []client.Reason{client.InvalidID, client.Unauthenticated, client.PermissionDenied} {
-		for _, mode := range modes {
-			t.Run(string(reason)+"/"+mode.String(), func(t *testing.T) {
-				f, g := newFake(t, 1), newFake(t, 2)
-				f.always(act{refuse: reason})
-				g.always(act{refuse: reason})
-				c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode})
-				_, err := c.Next(t.Context())
-				var r *client.Refusal
-				if !errors.As(err, &r) || r.Reason != reason || r.Node == "" || r.Message != "by script" {
-					t.Errorf("got %#v", err)
-				}
-				if n := f.asked.Load() + g.asked.Load(); n != 1 {
-					t.Errorf("%d requests", n)
-				}
-			})
-		}
-	}
-}
-
-// TestInvalidAnswers: no call returns an answer that breaks the contract. TestAnswersAreChecked has all ways.
-func TestInvalidAnswers(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			bad, good := newFake(t, 1), newFake(t, 2)
-			c := dial(t, client.Options{Targets: []string{bad.addr, good.addr}, Mode: mode, MaxPrefetch: 2})
-			connected(t, c, 2)
-			first, err := c.Block(t.Context(), 2)
-			if err != nil {
-				t.Fatal(err)
-			}
-			bad.always(act{mangle: func(r *pb.AllocateResponse) { r.First -= 1 << 40 }})
-			for range 50 {
-				b, err := c.Block(t.Context(), 2)
-				if err != nil || b.First <= first.Last() || b.Count != 2 || b.Stride != 32 {
-					t.Fatalf("%+v after %+v: %v", b, first, err)
-				}
-				first = b
-			}
-		})
-	}
-}
-
-// TestAnotherSpace: a client does not use nodes of two spaces, whose IDs are not
-// unique together.
-func TestAnotherSpace(t *testing.T) {
-	f, g := newFake(t, 1), newFake(t, 2)
-	g.always(act{mangle: func(r *pb.AllocateResponse) { r.EpochUnixMs += 1000 }})
-	c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: client.Direct})
-	connected(t, c, 2)
-	var format flake.Format
-	for i := range 20 {
-		b, err := c.Block(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i > 0 && b.Format != format {
-			t.Fatalf("%+v after %+v", b.Format, format)
-		}
-		format = b.Format
-	}
-}
-
 // TestCloseDrains: Close lets calls under way finish, and refuses the rest.
 func TestCloseDrains(t *testing.T) {
 	for _, mode := range modes {
@@ -535,34 +447,6 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// TestNoNode: without a node a call ends with its context or the client's timeout,
-// and its error names the cause.
-func TestNoNode(t *testing.T) {
-	t.Parallel()
-	silent, err := newSilent(t)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, mode := range modes {
-		for what, target := range map[string]string{"connection refused": "127.0.0.1:1", "none is connected": silent} {
-			t.Run(mode.String()+"/"+what, func(t *testing.T) {
-				t.Parallel()
-				o := client.Options{Targets: []string{target}, Mode: mode, Timeout: 500 * time.Millisecond, AttemptTimeout: 200 * time.Millisecond}
-				_, err := dial(t, o).Next(t.Context())
-				if !errors.Is(err, client.ErrUnavailable) || !strings.Contains(err.Error(), what) && !strings.Contains(err.Error(), "connect") {
-					t.Errorf("got %v", err)
-				}
-				o.Timeout = time.Minute // The context alone ends the next call.
-				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-				defer cancel()
-				if _, err := dial(t, o).Next(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, client.ErrUnavailable) {
-					t.Errorf("with a deadline: %v", err)
-				}
-			})
-		}
-	}
-}
-
 // TestOtherServers: the error names what is wrong where something else than a node's gRPC port
 // answers.
 func TestOtherServers(t *testing.T) {
@@ -601,17 +485,6 @@ func TestOtherServers(t *testing.T) {
 type lookup struct {
 	mu    sync.Mutex // guards the rest
 	addrs []string   // nil: nobody knows the name
-	asked int
-}
-
-// empty leaves the name without addresses.
-func (l *lookup) empty() { l.set([]string{}...) }
-
-// count returns how often a name was looked up.
-func (l *lookup) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.asked
 }
 
 func (l *lookup) set(addrs ...string) {
@@ -623,44 +496,10 @@ func (l *lookup) set(addrs ...string) {
 func (l *lookup) LookupHost(_ context.Context, host string) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked++
 	if host != "nodes.example" || l.addrs == nil {
 		return nil, errors.New("no such host " + host)
 	}
 	return l.addrs, nil
-}
-
-// TestNamesAreFollowed: the client looks a name up again and follows its addresses.
-func TestNamesAreFollowed(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, 1)
-	_, port, _ := strings.Cut(f.addr, ":")
-	names := &lookup{}
-	c := dial(t, client.Options{Targets: []string{"nodes.example:" + port}, Resolver: names, ResolveEvery: 10 * time.Millisecond})
-	wait.Until(t, "an error that names the name", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		_, err := c.Next(ctx)
-		if err == nil {
-			t.Fatal("served under a name that does not resolve")
-		}
-		return strings.Contains(err.Error(), "no such host nodes.example")
-	})
-	names.set("127.0.0.1")
-	if _, err := c.Next(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	names.set("127.0.0.2") // nobody is there
-	wait.Until(t, "moved", func() bool {
-		s := c.Stats().Nodes
-		return len(s) == 1 && s[0].Address == "127.0.0.2:"+port && s[0].Target == "nodes.example:"+port
-	})
-	names.set() // a name server that is away changes nothing
-	names.set("127.0.0.1", "127.0.0.2")
-	wait.Until(t, "back", func() bool { return len(c.Stats().Nodes) == 2 })
-	if _, err := c.Next(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // authenticated returns options of a server that requires a token.
@@ -802,28 +641,6 @@ func TestTLS(t *testing.T) {
 				return strings.Contains(err.Error(), tc.fault)
 			})
 		})
-	}
-}
-
-// TestManyAddresses: of a name with many addresses some are used; connected ones
-// are kept, and others are tried in turn.
-func TestManyAddresses(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, 1)
-	_, port, _ := strings.Cut(f.addr, ":")
-	addrs := []string{"127.0.0.1"}
-	for i := range 20 {
-		addrs = append(addrs, fmt.Sprintf("127.0.2.%d", i+1)) // nobody is there
-	}
-	names := &lookup{}
-	names.set(addrs...)
-	c := dial(t, client.Options{Targets: []string{"nodes.example:" + port}, Resolver: names, ResolveEvery: 10 * time.Millisecond, Timeout: time.Minute})
-	if _, err := c.Next(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	s := c.Stats().Nodes
-	if len(s) != 16 || !slices.ContainsFunc(s, func(n client.NodeStats) bool { return n.Address == f.addr }) {
-		t.Errorf("%d nodes: %+v", len(s), s)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -65,6 +66,27 @@ func start(t testing.TB, c config.Config, ahead time.Duration) *realNode {
 		c.Listen.GRPC = loopback.Address() // It may be started again there.
 	}
 	return &realNode{daemontest.Start(t, c, daemontest.Ahead(ahead)), c}
+}
+
+// dial returns a client whose calls are bounded by the tests alone, unless o says otherwise.
+func dial(t testing.TB, o client.Options) *client.Client {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = wait.Most // Tests without another bound are not about it.
+	}
+	if o.AttemptTimeout == 0 {
+		o.AttemptTimeout = 10 * time.Second
+	}
+	c, err := client.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return c
 }
 
 // cluster starts n nodes of a space of their own, and waits until all are ready.

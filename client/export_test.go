@@ -15,13 +15,3 @@ func StreamTo(c *Client) string {
 	}
 	return c.coalesce.cur.e.addr
 }
-
-// UnderWay returns how many requests of c's stream have no answer yet.
-func UnderWay(c *Client) int {
-	c.coalesce.mu.Lock()
-	defer c.coalesce.mu.Unlock()
-	if c.coalesce.cur == nil {
-		return 0
-	}
-	return len(c.coalesce.cur.sent)
-}

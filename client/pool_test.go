@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -94,41 +93,6 @@ func TestRefusingNodesAreAskedRarely(t *testing.T) {
 			wg.Wait()
 		})
 	}
-}
-
-// TestTrialThatIsGivenUp: a trial whose caller has too little time does not block
-// others.
-func TestTrialThatIsGivenUp(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, 1)
-	f.act(func(ctx context.Context, number int64, _ *pb.AllocateRequest) act {
-		switch number {
-		case 1:
-			return act{refuse: client.NoSID, retry: 10 * time.Millisecond}
-		case 2:
-			return act{hang: true}
-		}
-		return act{}
-	})
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Direct, AttemptTimeout: time.Minute, Timeout: time.Minute})
-	connected(t, c, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if _, err := c.Next(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
-		}
-	})
-	wait.Until(t, "somebody finds out", func() bool { return f.asked.Load() == 2 })
-	for range 10 {
-		wg.Go(func() {
-			if _, err := c.Next(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	cancel()
-	wg.Wait()
 }
 
 // TestTrialsOfOtherCalls: calls that get no IDs end a trial as well, and the node is asked by all again.
@@ -272,23 +236,6 @@ func TestDialOptionsAreChecked(t *testing.T) {
 			_ = c.Close()
 			t.Errorf("%s: taken", target)
 		}
-	}
-}
-
-// TestFailedLookups: a name that resolves to no address keeps the nodes it had.
-func TestFailedLookups(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, 1)
-	_, port, _ := strings.Cut(f.addr, ":")
-	names := &lookup{}
-	names.set("127.0.0.1")
-	c := dial(t, client.Options{Targets: []string{"nodes.example:" + port}, Resolver: names, ResolveEvery: 10 * time.Millisecond})
-	connected(t, c, 1)
-	names.empty()
-	looked := names.count()
-	wait.Until(t, "two more lookups", func() bool { return names.count() >= looked+2 })
-	if _, err := c.Next(t.Context()); err != nil || len(c.Stats().Nodes) != 1 {
-		t.Errorf("without addresses: %v, %+v", err, c.Stats().Nodes)
 	}
 }
 

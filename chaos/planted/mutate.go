@@ -121,8 +121,7 @@ func panics(call *ast.CallExpr) bool {
 // slow to be run for each mutant: faults of whole nodes and processes are left out.
 var testsOf = map[string][]string{
 	"client": {"./client",
-		"-skip=TestRollingRestart|TestBlackHole|TestNodesThatDoNotServe|TestManyAddresses|" +
-			"TestRandomFaults|TestFailedLookups"},
+		"-skip=TestRollingRestart|TestBlackHole|TestNodesThatDoNotServe|TestRandomFaults"},
 	"internal/daemon": {"./internal/daemon",
 		"-skip=TestSecured|TestFilesAreReplaced|TestHostileClients|TestOutage|TestEtcdAppears"},
 	"internal/lease/keeper": {"./internal/lease/keeper", "-skip=OnEtcd"},
