@@ -1,17 +1,13 @@
 package history
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/audit"
-	"github.com/flakelease/allocator/internal/clock"
 )
 
 func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
@@ -174,61 +170,6 @@ func TestOrdersAgainstPairs(t *testing.T) {
 	for i, n := range found {
 		if n < 50 || n > 2950 {
 			t.Errorf("check %d: %d of 3000 runs are broken: that tests little", i, n)
-		}
-	}
-}
-
-// tenThousand makes the history of a busy run: n blocks of 300 IDs of 16
-// processes, with their invokes.
-func tenThousand(n int) []byte {
-	var b []byte
-	s := newScenario()
-	b, _ = s.ops[0].AppendJSON(b)
-	b = append(b, '\n')
-	var entropy [32]int64
-	for i := range n {
-		p := i % 16
-		ask := Op{Time: clock.Mono(time.Duration(i) * 50 * time.Microsecond), Process: fmt.Sprint(p), Type: Invoke, F: FAllocate, Node: "n1", Block: Block{Count: 300}}
-		ok := Op{Time: clock.Mono(time.Duration(i) * 50 * time.Microsecond), Process: fmt.Sprint(p), Type: OK, F: FAllocate, Node: "n1", Run: fmt.Sprintf("n%d#0", p), Via: "grpc",
-			Block: Block{flakeAt(0, 0, flake.SID(p)) + flake.ID(entropy[p]*32), 300, 32}}
-		entropy[p] += 300
-		for _, op := range []Op{ask, ok} {
-			b, _ = op.AppendJSON(b)
-			b = append(b, '\n')
-		}
-	}
-	return b
-}
-
-func BenchmarkRead(b *testing.B) {
-	in := tenThousand(50_000)
-	for b.Loop() {
-		r := NewReader(bytes.NewReader(in))
-		var op Op
-		for r.Read(&op) == nil {
-		}
-	}
-	b.ReportMetric(100_001*float64(b.N)/b.Elapsed().Seconds(), "ops/s")
-}
-
-func BenchmarkSuite(b *testing.B) {
-	in := tenThousand(50_000)
-	for b.Loop() {
-		if _, err := NewSuite(0, nil).Check(bytes.NewReader(in), nil); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(100_001*float64(b.N)/b.Elapsed().Seconds(), "ops/s")
-	b.ReportMetric(50_000*300*float64(b.N)/b.Elapsed().Seconds(), "IDs/s")
-}
-
-func BenchmarkWrite(b *testing.B) {
-	w := NewWriter(io.Discard, WriterConfig{})
-	op := Op{Process: "1", Type: OK, F: FAllocate, Node: "n1", Run: "n1#0", Via: "grpc", Block: Block{1 << 60, 300, 32}}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := w.Write(op); err != nil {
-			b.Fatal(err)
 		}
 	}
 }

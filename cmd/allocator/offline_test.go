@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -159,29 +158,6 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 	s.left -= n
 	return n * len(s.line), nil
-}
-
-// BenchmarkStream is a million IDs and more through whole commands: one
-// iteration is one ID. A million a second on one core is 1,000 ns/op.
-func BenchmarkStream(b *testing.B) {
-	for _, id := range []string{"02MVQY54W65P0", "01M7WXJ6MTE21AH8MP5FJ0GE7N", "01ARZ3NDEKTSV4RRFFQ69G5FAV"} {
-		for _, args := range []string{"parse", "parse --format json", "parse --only unix_ms", "validate"} {
-			b.Run(fmt.Sprintf("%d/%s", len(id), strings.ReplaceAll(args, " ", "_")), func(b *testing.B) {
-				b.ReportAllocs()
-				if code := run(b.Context(), strings.Fields(args), &stream{id + "\n", b.N}, io.Discard, os.Stderr, nil); code != cli.ExitOK {
-					b.Fatal(code)
-				}
-			})
-		}
-	}
-	for _, args := range []string{"new", "new --kind uuid", "new --kind flake", "new --format json", "monotonic"} {
-		b.Run(strings.ReplaceAll(args, " ", "_"), func(b *testing.B) {
-			b.ReportAllocs()
-			if code := run(b.Context(), append(strings.Fields(args), "--count", fmt.Sprint(b.N)), nil, io.Discard, os.Stderr, nil); code != cli.ExitOK {
-				b.Fatal(code)
-			}
-		})
-	}
 }
 
 // TestStreamsHardlyAllocate holds the filters to what makes them quick: a text

@@ -360,46 +360,6 @@ func TestAllowAllocatesNothing(t *testing.T) {
 	}
 }
 
-func BenchmarkGuard(b *testing.B) {
-	start := time.Now()
-	now := func() clock.Mono { return clock.Mono(time.Since(start)) }
-	for _, tokens := range []int{1, 10, 1024} {
-		file := ""
-		for i := range tokens {
-			file += line("a", "issue", fmt.Sprint("t", i))
-		}
-		g := New(Config{Tokens: parse(b, file), Rate: 1_000_000_000, Now: now})
-		b.Run(fmt.Sprintf("tokens=%d", tokens), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				c, _ := g.Identify(Credentials{Token: "t0"})
-				_ = g.Allow(c, Issue)
-			}
-		})
-		old, _ := g.Identify(Credentials{Token: "t0"})
-		g.SetTokens(parse(b, file))
-		b.Run(fmt.Sprintf("tokens=%d,replaced", tokens), func(b *testing.B) {
-			for b.Loop() {
-				_ = g.Allow(old, Issue)
-			}
-		})
-	}
-	g := New(Config{Rate: 1_000_000_000, Now: now})
-	b.Run("limit", func(b *testing.B) {
-		for b.Loop() {
-			c, _ := g.Identify(Credentials{Certificate: "crm"})
-			_ = g.Allow(c, Issue)
-		}
-	})
-	b.Run("off", func(b *testing.B) {
-		var g *Guard
-		for b.Loop() {
-			c, _ := g.Identify(Credentials{Token: "t0"})
-			_ = g.Allow(c, Issue)
-		}
-	})
-}
-
 // TestOwners: who acquired a worker, and how many it may have.
 func TestOwners(t *testing.T) {
 	token, made, err := NewToken("shop", "worker")

@@ -229,34 +229,3 @@ func BenchmarkNow(b *testing.B) {
 		sink = s.Now()
 	}
 }
-
-// BenchmarkNowSlewing is Now while time is given back.
-func BenchmarkNowSlewing(b *testing.B) {
-	b.ReportAllocs()
-	s, c := newRunning()
-	c.step.Add(-int64(2 * time.Second))
-	s.tick(PeerVote{})
-	s.tick(PeerVote{Vote: VoteNew, Held: s.Stats().Held})
-	if s.Stats().Slewing == 0 {
-		b.Fatal("not slewing")
-	}
-	for b.Loop() {
-		sink = s.Now()
-	}
-}
-
-// BenchmarkSince is the least that Now can cost.
-func BenchmarkSince(b *testing.B) {
-	origin := time.Now()
-	for b.Loop() {
-		sink.Mono = Mono(time.Since(origin))
-	}
-}
-
-func BenchmarkTick(b *testing.B) {
-	b.ReportAllocs()
-	s := NewSystem(SystemConfig{})
-	for b.Loop() {
-		s.tick(PeerVote{})
-	}
-}

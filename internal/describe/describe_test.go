@@ -372,22 +372,6 @@ func TestAppendTime(t *testing.T) {
 	}
 }
 
-func BenchmarkAppendJSON(b *testing.B) {
-	for name, text := range map[string]string{"flake": "02MVQY54W65P0", "wide": "01M7WXJ6MTE21AH8MP5FJ0GE7N", "ulid": "01ARZ3NDEKTSV4RRFFQ69G5FAV"} {
-		id, err := describe.Parse(text, describe.Auto, flake.Default)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run(name, func(b *testing.B) {
-			var buf []byte
-			b.ReportAllocs()
-			for b.Loop() {
-				buf = describe.AppendJSON(buf[:0], id, flake.Default)
-			}
-		})
-	}
-}
-
 // FuzzParse: whatever is read can be written and read again, and is described
 // in forms that all read as the same ID.
 func FuzzParse(f *testing.F) {

@@ -619,28 +619,6 @@ func TestAfterCenturiesAhead(t *testing.T) {
 	}
 }
 
-func BenchmarkNext(b *testing.B) {
-	cfg := testConfig()
-	cfg.Gen.MaxLead, cfg.Gen.MaxStep, cfg.MaxWait = 250, 255, time.Second
-	for _, count := range []int{1, 1000} {
-		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			clk := clocktest.NewManual(start)
-			n := New(cfg, clk, gen.Random())
-			n.Begin(grant(start, start+1<<40))
-			b.ReportAllocs()
-			i := 0
-			for b.Loop() {
-				if i++; i%20 == 0 {
-					clk.Advance(time.Millisecond)
-				}
-				if _, err := n.Next(context.Background(), count, 0); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // TestUnverifiedIsCounted: IDs issued while no majority confirms the clock are
 // counted separately, and others are not.
 func TestUnverifiedIsCounted(t *testing.T) {

@@ -235,29 +235,3 @@ func TestAccessRefusal(t *testing.T) {
 		t.Errorf("what nobody knows lets in: %v", r)
 	}
 }
-
-func BenchmarkGuardedHTTP(b *testing.B) {
-	for _, on := range []bool{false, true} {
-		name := map[bool]string{false: "off", true: "tokens and rate"}[on]
-		b.Run(name, func(b *testing.B) {
-			env := servertest.New(b)
-			req := httptest.NewRequest("POST", "/v1/ids", nil)
-			if on {
-				var tokens map[string]string
-				var ticks clock.Mono
-				env, tokens, _ = servertest.NewGuarded(b, access.Config{Rate: 10_000_000, Burst: 10_000_000, Now: func() clock.Mono { ticks += 1e6; return ticks }})
-				req.Header.Set("Authorization", "Bearer "+tokens["issue"])
-			}
-			env.Node.Raise(servertest.Start + 1<<40)
-			b.ReportAllocs()
-			for b.Loop() {
-				env.Clock.Advance(1e6)
-				rec := httptest.NewRecorder()
-				env.HTTP.ServeHTTP(rec, req)
-				if rec.Code != 200 {
-					b.Fatal(rec.Body)
-				}
-			}
-		})
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,11 +11,6 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
-	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/gen"
-	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/node"
 )
 
 // empty answers every request with the same message: the minimum cost of a service with
@@ -148,77 +142,4 @@ func TestAllocations(t *testing.T) {
 			t.Logf("%v allocations, client included; a handler that does nothing: %v", got, minimum)
 		}
 	})
-}
-
-// Each is compared with a handler that does nothing, on the same library and client.
-
-func BenchmarkUnary(b *testing.B) {
-	bench := func(b *testing.B, conn *grpc.ClientConn) {
-		c, req := pb.NewAllocatorServiceClient(conn), &pb.AllocateRequest{Count: 1}
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := c.Allocate(b.Context(), req); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	b.Run("ours", func(b *testing.B) { bench(b, servertest.Dial(b, live(b).GRPC.GRPC())) })
-	b.Run("empty", func(b *testing.B) { bench(b, dialEmpty(b)) })
-}
-
-func BenchmarkStream16(b *testing.B) {
-	bench := func(b *testing.B, conn *grpc.ClientConn) {
-		s, err := pb.NewAllocatorServiceClient(conn).AllocateStream(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
-		req := &pb.AllocateStreamRequest{Sequence: 1, Request: &pb.AllocateRequest{Count: 1}}
-		var res pb.AllocateStreamResponse
-		b.ReportAllocs()
-		for b.Loop() {
-			for range 16 {
-				if err := s.Send(req); err != nil {
-					b.Fatal(err)
-				}
-			}
-			for range 16 {
-				if err := s.RecvMsg(&res); err != nil {
-					b.Fatal(err)
-				}
-			}
-		}
-	}
-	b.Run("ours", func(b *testing.B) { bench(b, servertest.Dial(b, live(b).GRPC.GRPC())) })
-	b.Run("empty", func(b *testing.B) { bench(b, dialEmpty(b)) })
-}
-
-func BenchmarkHTTP(b *testing.B) {
-	bench := func(b *testing.B, h http.Handler) {
-		r := httptest.NewRequest(http.MethodPost, "/v1/ids?count=1", strings.NewReader(""))
-		r.ContentLength = 0
-		d := &discard{header: http.Header{}, body: make([]byte, 0, 1<<10)}
-		b.ReportAllocs()
-		for b.Loop() {
-			h.ServeHTTP(d, r)
-		}
-	}
-	b.Run("ours", func(b *testing.B) { bench(b, live(b).HTTP) })
-	b.Run("empty", func(b *testing.B) {
-		mux := http.NewServeMux()
-		mux.HandleFunc("POST /v1/ids", func(http.ResponseWriter, *http.Request) {})
-		bench(b, mux)
-	})
-}
-
-// live returns a node on the machine's clock, with its listeners. No benchmark uses up
-// its window.
-func live(b *testing.B) *servertest.Env {
-	src := clock.NewSystem(clock.SystemConfig{})
-	now := src.Now().Wall
-	n := node.New(node.Config{
-		Name: "node-a", Instance: "a-1", MaxWait: time.Second,
-		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},
-	}, src, gen.Random())
-	n.Begin(lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 3_600_000})
-	return servertest.NewOn(b, n, observed)
 }

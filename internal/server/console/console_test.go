@@ -19,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"

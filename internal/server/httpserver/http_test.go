@@ -2,7 +2,6 @@ package httpserver_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -325,28 +324,6 @@ func TestCallerLeft(t *testing.T) {
 	res := env.Send(req.WithContext(ctx))
 	if res.StatusCode != 503 || env.Node.Stats().Issued != 0 {
 		t.Errorf("%d, %d IDs issued", res.StatusCode, env.Node.Stats().Issued)
-	}
-}
-
-// BenchmarkIssueHTTP is the handler alone, without a connection.
-func BenchmarkIssueHTTP(b *testing.B) {
-	for _, as := range []string{"flake", "ulid"} {
-		for _, count := range []int{1, 1000} {
-			b.Run(fmt.Sprintf("%s/%d", as, count), func(b *testing.B) {
-				env := servertest.New(b)
-				env.Node.Raise(servertest.Start + 1<<40)
-				req := httptest.NewRequest("POST", fmt.Sprintf("/v1/ids?count=%d&as=%s", count, as), nil)
-				b.ReportAllocs()
-				for b.Loop() {
-					env.Clock.Advance(1e6)
-					rec := httptest.NewRecorder()
-					env.HTTP.ServeHTTP(rec, req)
-					if rec.Code != 200 {
-						b.Fatal(rec.Body)
-					}
-				}
-			})
-		}
 	}
 }
 

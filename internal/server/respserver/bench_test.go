@@ -94,15 +94,3 @@ func TestAllocations(t *testing.T) {
 		})
 	}
 }
-
-// BenchmarkAnswer is all that is ours in serving a connection, without sockets.
-func BenchmarkAnswer(b *testing.B) {
-	for _, m := range mixes {
-		b.Run(m.name, func(b *testing.B) {
-			e := newEndless(b, m.requests)
-			b.ReportAllocs()
-			b.ResetTimer()
-			e.send(b.N)
-		})
-	}
-}
