@@ -9,6 +9,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Bounds is what bounds how far ahead of a clock a sound ceiling lies.
@@ -31,6 +32,20 @@ func (b Bounds) SoundBy(now clock.Millis, era Era, worker bool) clock.Millis {
 		window = max(window, b.WorkerWindow)
 	}
 	return max(now, era.Floor) + clock.MillisOf(window+2*b.MaxSkew+b.MaxLead)
+}
+
+// Early returns for how long no sid is acquired yet in an era, whose floor is further ahead than a window
+// reaches, or 0. A sid that is acquired has the floor as its ceiling at least. If a wrong clock set the floor,
+// each start of a process would use up another sid, and an era with a lower floor would find none.
+func (b Bounds) Early(now clock.Millis, e Era) time.Duration {
+	return max(e.Floor-b.SoundBy(now, Era{}, true), 0).Duration()
+}
+
+// Begins says for people when the era begins, which is later than now, and what to do about that.
+func (e Era) Begins(now clock.Millis) string {
+	return fmt.Sprintf("era %d begins at %s, in %s, and no ID has an earlier time: wait, or, if a wrong clock set "+
+		"that floor, \"allocator admin recover --dry-run\" names one to give with --floor",
+		e.Number, e.Floor.Time().UTC().Format(time.RFC3339), text.Span((e.Floor - now).Duration()))
 }
 
 // PastWithoutWindow is a reason to distrust a sid that only an attempt to acquire it can

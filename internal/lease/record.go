@@ -41,6 +41,9 @@ func (s Space) UnitStart(t clock.Millis) clock.Millis {
 	return t - ((t-s.Epoch)%unit+unit)%unit
 }
 
+// Last returns the last time that an ID of the space can have.
+func (s Space) Last() clock.Millis { return s.Epoch + clock.Millis(s.Layout.End()) - 1 }
+
 // Format returns what the bits of the space's IDs mean.
 func (s Space) Format() flake.Format {
 	return flake.Format{Layout: s.Layout, Epoch: int64(s.Epoch)}

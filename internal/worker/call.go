@@ -187,6 +187,9 @@ func (c *Call) onList(now clock.Reading, k Knowledge, v lease.View) Action {
 	if r := c.check(lease.Status{Space: c.known.Status.Space}, v); r != nil {
 		return c.refuse(r)
 	}
+	if era := v.Era.Value; c.cfg.Bounds.Early(now.Wall, era) > 0 {
+		return c.refuse(again(node.Starting, "%s", era.Begins(now.Wall)))
+	}
 	r := c.req.(Acquire)
 	c.sids = maps.Clone(v.SIDs)
 	for _, sid := range slices.Sorted(maps.Keys(c.sids)) { // In order the same call finds the same sid.

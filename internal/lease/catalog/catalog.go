@@ -106,7 +106,7 @@ type Evidence struct {
 	// WithoutGossip is the latest one in records of live nodes without gossip, or 0.
 	WithoutGossip clock.Millis
 	// LatestWall is the latest wall time in any sound record, or the floor of the era if that
-	// is later. It is 0 without such a record.
+	// is later.
 	LatestWall clock.Millis
 	Accepted   lease.Entry[lease.AcceptedTime]
 }
@@ -216,11 +216,9 @@ func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 			c.evidence.WithoutGossip = max(c.evidence.WithoutGossip, w.Wall)
 		}
 	}
-	if c.evidence.LatestWall != 0 {
-		// The era began no earlier than its floor says, give or take its slack: the only
-		// record may be that of a clock which is years behind.
-		c.evidence.LatestWall = max(c.evidence.LatestWall, era.Floor)
-	}
+	// The era began no earlier than its floor says, give or take its slack: there may be no record yet, or
+	// only that of a clock which is years behind.
+	c.evidence.LatestWall = max(c.evidence.LatestWall, era.Floor)
 	return found
 }
 

@@ -166,6 +166,12 @@ func (m *Machine) seek(now clock.Reading) {
 	case !m.catalog.Fresh():
 		m.catalog.AskBy(now.Mono.Add(catalog.MaxJitter))
 	default:
+		// An operator who lowers the floor has to leave a window, so that the next list is soon enough.
+		if wait := m.cfg.Bounds().Early(now.Wall, m.era()); wait > 0 {
+			m.problem = m.era().Begins(now.Wall)
+			m.catalog.AskBy(now.Mono.Add(wait))
+			return
+		}
 		sid, ok := m.choose(now)
 		m.standby = !ok
 		if ok {

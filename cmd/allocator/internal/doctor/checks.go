@@ -289,6 +289,11 @@ func (r *findings) space(f facts) bool {
 		r.Add("space", report.OK, "", "%q is initialized: layout %s%s, epoch %s, pool %s", f.space, have.Value.Layout,
 			sids, day(have.Value.Epoch), have.Value.Pool)
 	}
+	if end := v.Config.Value.Last(); end-f.now < clock.MillisOf(aYear) {
+		r.Add("space", report.Warn, "Begin a space with a later epoch or another layout before that: "+
+			"see docs/reference/ids.md",
+			"IDs of layout %s end at %s, in %s", v.Config.Value.Layout, day(end), text.Span((end - f.now).Duration()))
+	}
 	switch era := v.Era; {
 	case !era.Exists() || era.Err != nil:
 		r.Add("era", report.Fail, "Run \"allocator admin recover\"", "it is missing or unreadable")
@@ -297,6 +302,13 @@ func (r *findings) space(f facts) bool {
 			"\"allocator admin recover\"",
 			"etcd's cluster is %x, and era %d began on %x: it was restored from a backup, or is another etcd",
 			v.Cluster, era.Value.Number, era.Value.Cluster)
+	case era.Value.Floor > f.now+clock.MillisOf(time.Hour):
+		r.Add("era", report.Fail,
+			"Is this machine's clock right? If so, wait, or, if a wrong clock set that floor, run "+
+				"\"allocator admin recover --dry-run\", which names an earlier one to give with --floor; "+
+				"see docs/how-to/repair-clocks.md",
+			"era %d begins at %s, in %s: no IDs until then", era.Value.Number, day(era.Value.Floor),
+			text.Span((era.Value.Floor - f.now).Duration()))
 	case era.Value.Floor > f.now:
 		r.Add("era", report.Warn, "Wait", "era %d begins in %v: no IDs until then", era.Value.Number,
 			(era.Value.Floor - f.now).Duration().Round(time.Second))
@@ -350,6 +362,13 @@ func (r *findings) records(f facts) {
 				"sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
 		case w.State == lease.Reserved:
 			reserved.Add(sid)
+		case w.Ceil > far && s.Holder.Exists() && f.isRegistered(w.Node):
+			distant++
+			r.Add("ceilings", report.Fail,
+				fmt.Sprintf("Are the clocks of this machine and of %s right now? If so, restart %[1]s: it acquires "+
+					"another sid, and nodes leave this one alone until then", lease.Printable(w.Node)),
+				"the ceiling of sid %d is %s, %s ahead of this clock; %q holds it", sid, repair.At(w.Ceil),
+				text.Span((w.Ceil - f.now).Duration()), w.Node)
 		case w.Ceil > far:
 			distant++
 			r.Add("ceilings", report.Fail,
@@ -395,6 +414,9 @@ func (r *findings) records(f facts) {
 
 // workersNamed is how many workers are named.
 const workersNamed = 16
+
+// aYear is how long before the last ID of a layout its end is reported.
+const aYear = 365 * 24 * time.Hour
 
 // recently is how long a node that vanished is reported.
 const recently = clock.Millis(60 * 60 * 1000)

@@ -190,6 +190,19 @@ func TestExamine(t *testing.T) {
 		{"restored", func(f *facts) { f.view.Cluster = 0xc2 }, []string{"fail era | cluster is c2, and era 1 began on c1 | admin recover"}},
 		{"recovered just now", func(f *facts) { f.view.Era = record(lease.Era{Number: 2, Floor: at + 9000, Cluster: 0xc1}) },
 			[]string{"warn era | era 2 begins in 9s | Wait"}},
+		{"initialized under a clock 60 days ahead", func(f *facts) {
+			f.view.Era = record(lease.Era{Number: 1, Floor: at + 60*24*3_600_000, Cluster: 0xc1})
+		}, []string{"fail era | era 1 begins at 2027-03-16T08:00:00Z, in 60 days | admin recover --dry-run"}},
+		{"a layout that ends in seven months", func(f *facts) {
+			f.want.Epoch = at - clock.Millis(flake.Scalable.End()) + 210*24*3_600_000
+			f.view.Config = record(f.want)
+		}, []string{"warn space | IDs of layout scalable end at 2027-08-13T07:59:59Z, in 209 days | a later epoch"}},
+		{"the ceiling of a live holder whose clock was ahead", func(f *facts) {
+			f.sid(3, func(s *lease.SIDRecords, w *lease.Window) {
+				s.Holder = record(lease.Holder{Instance: "i1", Node: "n1"})
+				w.State, w.Ceil = lease.Active, at+60*24*3_600_000
+			})
+		}, []string{`fail ceilings | sid 3 is 2027-03-16T08:00:00.000Z, 60 days ahead of this clock; "n1" holds it | restart n1: it acquires`}},
 		{"a corrupt window", func(f *facts) {
 			f.sid(5, func(s *lease.SIDRecords, _ *lease.Window) { s.Window = lease.NewEntry[lease.Window](1, 0, "a1 x") })
 		}, []string{"fail records | window of sid 5 is unreadable | release-sid 5"}},
