@@ -8,6 +8,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // ErrClock says that the clock of this machine, or the epoch, is certainly wrong.
@@ -17,7 +18,7 @@ var ErrClock = errors.New("daemon: the clock or the epoch is wrong")
 // ceiling with such a time could not be taken back.
 func checkClock(now, epoch clock.Millis, layout flake.Layout, built time.Time) error {
 	at := now.Time().Format(time.RFC3339)
-	switch end := epoch + clock.Millis(layout.End()) - 1; {
+	switch end := (lease.Space{Layout: layout, Epoch: epoch}).Last(); {
 	case now <= epoch:
 		return fmt.Errorf("%w: the epoch %s is in the future, the clock reads %s: correct the clock of this "+
 			"machine, or set an epoch that has passed", ErrClock, epoch.Time().Format(time.RFC3339), at)

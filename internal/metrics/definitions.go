@@ -179,8 +179,8 @@ var definitions = []Definition{
 	{tickAge, "gauge", nil, "Time since the last iteration of the lease keeper's loop, in seconds; above 1 the " +
 		"process gets too little CPU or is blocked.",
 		"a node lost its sid for no reason: the process is starved", "above 2"},
-	{epochRemaining, "gauge", nil, "Time until the 43 bits of an ID's timestamp are used up, in seconds.",
-		"planning the 23rd century", "below ten years"},
+	{epochRemaining, "gauge", nil, "Time until the timestamp bits of the layout are used up, in seconds.",
+		"planning another layout or epoch", "below a year"},
 	{idsUnverified, "counter", nil, "IDs issued while no majority confirmed this node's clock.",
 		"clocks are unconfirmed", "rate above 0 for 10 min"},
 	{clockVerdict, "gauge", []string{"state"}, "1 for the current verdict on this node's clock, 0 for the others.",

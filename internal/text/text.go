@@ -35,8 +35,11 @@ func Kind(s string) string {
 func Cut(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }
 
 // Seconds returns a time in milliseconds as seconds with one decimal, rounded down: what is
-// left of something is never shown as more.
+// left of something is never shown as more. From two days on it is in days.
 func Seconds(ms int64) string {
+	if days := ms / (24 * 3600 * 1000); days >= 2 || days <= -2 {
+		return Count(int(days), "day")
+	}
 	tenths := ms / 100
 	if ms < 0 && ms%100 != 0 {
 		tenths--

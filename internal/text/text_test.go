@@ -17,6 +17,7 @@ func TestTexts(t *testing.T) {
 		"short enough":           {Cut("ab", 3), "ab"},
 		"rounded down":           {Seconds(15_099), "15.0s"},
 		"nearly nothing":         {Seconds(99), "0.0s"},
+		"days":                   {Seconds(5_270_281_100), "60 days"},
 		"past":                   {Seconds(-150), "-0.2s"},
 		"one":                    {Count(1, "node"), "1 node"},
 		"none":                   {Count(0, "node"), "0 nodes"},

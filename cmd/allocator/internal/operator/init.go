@@ -15,7 +15,11 @@ import (
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/records"
+	"github.com/flakelease/allocator/internal/text"
 )
+
+// warnYears is for how many years a new space should have IDs.
+const warnYears = 5
 
 // InitCommand returns "allocator init".
 func InitCommand(a *cli.App) *cobra.Command {
@@ -150,6 +154,15 @@ change, and nodes learn them from etcd.`,
 		}
 		_, err = fmt.Fprintf(a.Out, "space %q %s: layout %s (%s), epoch %s, pool %s\n", c.Space, what,
 			space.Layout, holders, space.Epoch.Time().Format(time.RFC3339Nano), space.Pool)
+		if err == nil {
+			left := time.Until(space.Last().Time())
+			warning := ""
+			if left < warnYears*365*24*time.Hour {
+				warning = ": plan now for a space with a later epoch or another layout"
+			}
+			_, err = fmt.Fprintf(a.Out, "IDs of this layout end at %s, in %s%s\n",
+				space.Last().Time().UTC().Format(time.RFC3339), text.Span(left), warning)
+		}
 		if err == nil && begin.Above > 0 {
 			_, err = fmt.Fprintf(a.Out, "every ID is above %d\n", begin.Above)
 		}
