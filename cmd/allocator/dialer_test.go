@@ -1,4 +1,4 @@
-package remote
+package main
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/reload"
 )
 
@@ -28,7 +29,7 @@ func TestCommandFollowsItsFiles(t *testing.T) {
 		cmd, out := &cobra.Command{}, &output.Text{}
 		cmd.SetContext(ctx)
 		a := &cli.App{Out: io.Discard, Err: io.Discard}
-		options := ClientFlags(a, cmd)
+		options := remote.ClientFlags(a, cmd)
 		if err := cmd.ParseFlags([]string{"--ca", ca}); err != nil {
 			t.Fatal(err)
 		}
