@@ -5,6 +5,9 @@ GO  ?= go
 BIN := bin
 CI   = echo "make $@: starting; the first time its own program is compiled for half a minute" && $(GO) run ./chaos/tier/ci
 
+# The version of what is built: nodes of two commits are told apart, also where Go does not ask git (-buildvcs=false).
+STAMP = $(addprefix -X main.version=,$(shell git describe --tags --always --dirty 2>/dev/null))
+
 # Arguments of targets, such as PKG=./internal/gen. An empty one means what the list says.
 PKG  ?=# packages, as directories: ./internal/gen, ./internal/...
 STEP ?=# steps of check or nightly
@@ -21,7 +24,7 @@ help: ## show this list
 
 build: ## build bin/allocator, static, with the etcd of dev in it
 	@echo "building $(BIN)/allocator: 1 to 3 minutes the first time, without output"
-	CGO_ENABLED=0 $(GO) build -o $(BIN)/allocator ./cmd/allocator
+	CGO_ENABLED=0 $(GO) build -ldflags '$(STAMP)' -o $(BIN)/allocator ./cmd/allocator
 
 test: ## after a change: all tests; PKG=./internal/gen for some
 	@$(CI) test $(PKG)

@@ -36,7 +36,8 @@ func TestFlagsAreTheReleases(t *testing.T) {
 		t.Fatal("the Makefile has no recipe build")
 	}
 	want := strings.Join(environment, " ") + " $(GO) build -o $(BIN)/allocator ./cmd/allocator"
-	if got := string(recipe[1]); got != want {
+	// The version is of a commit, and with it each program would be linked again.
+	if got := strings.Replace(string(recipe[1]), " -ldflags '$(STAMP)'", "", 1); got != want {
 		t.Errorf("make build runs\n%s\nand the harness\n%s", got, want)
 	}
 }
