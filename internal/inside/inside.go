@@ -140,12 +140,14 @@ func (i *Inside) Run(ctx context.Context) error {
 func (i *Inside) say(level slog.Level, message, why string) {
 	kind := text.Kind(why)
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	if kind == i.said && time.Since(i.saidAt) < sayEvery {
-		return
+	told := kind == i.said && time.Since(i.saidAt) < sayEvery
+	if !told {
+		i.said, i.saidAt = kind, time.Now()
 	}
-	i.said, i.saidAt = kind, time.Now()
-	i.cfg.Log.Log(context.Background(), level, message, "because", why)
+	i.mu.Unlock()
+	if !told {
+		i.cfg.Log.Log(context.Background(), level, message, "because", why)
+	}
 }
 
 // up returns a member that runs: one that did already, or a new one once it is clear how to
