@@ -20,36 +20,35 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
 )
 
-// shared is one etcd for all tests that do not stop it; each has its own space.
-var shared *devetcd.Server
+// shared is where one etcd listens for all tests that do not stop it; each has its own space.
+var shared string
 
 func TestMain(m *testing.M) {
-	var err error
-	if shared, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true}); err != nil {
+	etcd, endpoint, err := etcdsim.OnLoopback()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	shared = endpoint
 	flag.Parse()
 	if err := flag.Set("test.parallel", "24"); err != nil { // what is parallel here waits, and computes little
 		panic(err)
 	}
 	code := m.Run()
-	if err := shared.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	etcd.Close()
 	if err := goleak.Find(goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon")); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -118,7 +117,7 @@ func store(t *testing.T, c config.Config) *etcdstore.Store {
 }
 
 func TestFirstID(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	daemontest.Init(t, c)
 	r := start(t, c)
 	r.untilReady(t)
@@ -147,7 +146,7 @@ func TestFirstID(t *testing.T) {
 }
 
 func TestStopReleasesAndTheNextStartsAtOnce(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	daemontest.Init(t, c)
 	first := start(t, c)
 	first.untilReady(t)
@@ -176,12 +175,12 @@ func TestStopReleasesAndTheNextStartsAtOnce(t *testing.T) {
 }
 
 func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	etcd, endpoint, err := etcdsim.OnLoopback()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = etcd.Close() }) // after the node, whose sid it takes back
-	c := short(daemontest.Settings(t, "a", etcd.Endpoint()))
+	t.Cleanup(etcd.Close) // after the node, whose sid it takes back
+	c := short(daemontest.Settings(t, "a", endpoint))
 	daemontest.Init(t, c)
 	r := start(t, c)
 	r.untilReady(t)
@@ -200,7 +199,7 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 		t.Errorf("not alive during an outage: %d", code)
 	}
 	wait.Until(t, "the outage is an event", func() bool { return slices.Contains(r.events(t), "etcd_failing") })
-	if err := etcd.Restart(t.Context()); err != nil {
+	if err := etcd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	r.untilReady(t)
@@ -243,12 +242,12 @@ func (r *running) events(t *testing.T) (kinds []string) {
 
 // Incident T23 (registry away at the start, and a number from a file instead), docs/INCIDENTS.md.
 func TestEtcdAppearsLater(t *testing.T) {
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	etcd, endpoint, err := etcdsim.OnLoopback()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = etcd.Close() }) // after the node, whose sid it takes back
-	c := short(daemontest.Settings(t, "a", etcd.Endpoint()))
+	t.Cleanup(etcd.Close) // after the node, whose sid it takes back
+	c := short(daemontest.Settings(t, "a", endpoint))
 	daemontest.Init(t, c)
 	etcd.Stop()
 
@@ -261,16 +260,16 @@ func TestEtcdAppearsLater(t *testing.T) {
 		t.Errorf("got %v, want STARTING", err)
 	}
 	wait.Until(t, "says that it waits for etcd", func() bool {
-		return strings.Contains(r.Log.String(), "waiting for etcd") && strings.Contains(r.Log.String(), etcd.Endpoint())
+		return strings.Contains(r.Log.String(), "waiting for etcd") && strings.Contains(r.Log.String(), endpoint)
 	})
-	if err := etcd.Restart(t.Context()); err != nil {
+	if err := etcd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	r.untilReady(t)
 }
 
 func TestWaitsForSpace(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	r := start(t, c)
 	wait.Until(t, "says what to run", func() bool {
 		_, err := r.Node().Next(t.Context(), 1, 0)
@@ -287,7 +286,7 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 		"epoch":  func(c *config.Config) { c.Epoch += 1000 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := daemontest.Settings(t, "a", shared.Endpoint())
+			c := daemontest.Settings(t, "a", shared)
 			daemontest.Init(t, c)
 			have := c
 			change(&c)
@@ -310,7 +309,7 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 }
 
 func TestInitTwice(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	log := slog.New(slog.DiscardHandler)
 	began := time.Now()
 	created, before, err := daemon.Init(t.Context(), c, daemon.Beginning{}, log)
@@ -361,7 +360,7 @@ func TestInitRefusesFirst(t *testing.T) {
 		}
 		cancel()
 	}
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	if _, err := daemon.FindSpace(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler)); !errors.Is(err, daemon.ErrNoSpace) {
 		t.Errorf("no space: %v", err)
 	}
@@ -369,7 +368,7 @@ func TestInitRefusesFirst(t *testing.T) {
 
 // A space that exists is compared with the ID that it has to be above.
 func TestInitAbove(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	c.Layout, c.Epoch = flake.Twitter, clock.Millis(flake.Twitter.Epoch())
 	log := slog.New(slog.DiscardHandler)
 	ahead := time.Now().Add(3 * time.Second)
@@ -401,7 +400,7 @@ func TestInitAbove(t *testing.T) {
 
 // Incident T32 (one ordinal, two pods), docs/INCIDENTS.md.
 func TestTwoNodesOfOneName(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	daemontest.Init(t, c)
 	one, two := start(t, c), start(t, c)
 	one.untilReady(t)
@@ -414,7 +413,7 @@ func TestTwoNodesOfOneName(t *testing.T) {
 
 // While load balancers look away, readiness is off and requests are served.
 func TestDrainDelayServesOn(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	c.Drain.Delay = 2 * time.Second
 	daemontest.Init(t, c)
 	r := start(t, c)
@@ -444,7 +443,7 @@ func TestBusyPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	c.Listen.HTTP = busy.Addr().String()
 	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -462,13 +461,13 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := daemon.New(daemon.Config{Settings: config.Default(), Version: "test", Logger: log}); !errors.Is(err, daemon.ErrNoEndpoints) {
 		t.Errorf("no endpoints: got %v", err)
 	}
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	c.Lease.TTL = time.Millisecond
 	var rule *config.RuleError
 	if _, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log}); !errors.As(err, &rule) {
 		t.Errorf("bad setting: got %v", err)
 	}
-	c = daemontest.Settings(t, "a", shared.Endpoint())
+	c = daemontest.Settings(t, "a", shared)
 	c.Etcd.Username, c.Etcd.PasswordFile = "u", "/does/not/exist"
 	if _, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log}); err == nil || !strings.Contains(err.Error(), "etcd.password-file") {
 		t.Errorf("missing password file: got %v", err)
@@ -477,7 +476,7 @@ func TestNewRefuses(t *testing.T) {
 
 // A node takes sids of its range alone, and says so where it shows who it is. A standby takes one over.
 func TestSIDRange(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	daemontest.Init(t, c)
 	c.SIDRange = lease.SIDRange{From: 24, To: 25}
 	began := time.Now()
@@ -519,7 +518,7 @@ func TestSIDRange(t *testing.T) {
 
 // A node needs no listener to hold a sid; it is then registered without addresses.
 func TestNoListeners(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	daemontest.Init(t, c)
 	c.Listen = config.Listen{}
 	r := start(t, c)

@@ -25,7 +25,7 @@ import (
 // the last ID, it refuses and takes no other, and its clock still counts. Undrained, it
 // acquires a sid and issues.
 func TestDrainByCall(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	daemontest.Init(t, c)
 	a := start(t, c)
 	wait.Until(t, "the first node issues", func() bool { return a.Node().Ready() == nil })
@@ -82,7 +82,7 @@ func TestFloorAboveWorkers(t *testing.T) {
 		"node":   {2 * time.Minute, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := daemontest.Settings(t, "a", shared.Endpoint())
+			c := daemontest.Settings(t, "a", shared)
 			c.Lease.Window, c.Worker.Window = windows.node, windows.worker
 			before := time.Now()
 			_, v, err := daemon.Init(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
@@ -101,7 +101,7 @@ func TestFloorAboveWorkers(t *testing.T) {
 // TestRecoveryPage: the plan of a new era rests on what this node and all others say now, also on why
 // they refuse.
 func TestRecoveryPage(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	c.Console.Operate = true
 	daemontest.Init(t, c)
 	a := start(t, c)
@@ -129,7 +129,7 @@ func TestRecoveryPage(t *testing.T) {
 	b.Node().Drain()
 	a.Node().Drain()
 	wait.Until(t, "both say why they refuse", func() bool { return says(a, "DRAINING") && says(b, "DRAINING") })
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{shared.Endpoint()}, Logger: zap.NewNop()})
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{shared}, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestNoWayToEtcd(t *testing.T) {
 		"no endpoint":      {func(c *config.Config) { c.Etcd.Endpoints = nil }, "none given"},
 		"no space":         {func(c *config.Config) { c.Space = "a/b" }, "a/b"},
 	} {
-		c := daemontest.Settings(t, "a", shared.Endpoint())
+		c := daemontest.Settings(t, "a", shared)
 		tc.change(&c)
 		_, err := daemon.FindSpace(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
 		if err == nil || errors.Is(err, daemon.ErrNoSpace) || !strings.Contains(err.Error(), tc.says) {

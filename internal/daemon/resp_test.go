@@ -18,7 +18,7 @@ import (
 // away those above the limit, and ends their connections when it stops.
 func TestRESP(t *testing.T) {
 	t.Parallel()
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	c.Listen.RESP, c.Limit.Connections = "127.0.0.1:0", 2
 	daemontest.Init(t, c)
 	r := start(t, c)

@@ -66,7 +66,7 @@ func (f *securedNode) lines(t *testing.T, scopes map[string]string) []byte {
 func newFortress(t *testing.T, change func(*config.Config)) *securedNode {
 	t.Helper()
 	f := &securedNode{dir: t.TempDir(), ca: certstest.NewAuthority(t, "ca"), other: certstest.NewAuthority(t, "other"), tokens: map[string]string{}}
-	c := daemontest.Settings(t, "a", shared.Endpoint())
+	c := daemontest.Settings(t, "a", shared)
 	c.Listen.RESP = "127.0.0.1:0"
 	c.TLS.Cert, c.TLS.Key = f.ca.Issue(t, "node", -time.Hour, day).Write(t, f.dir, "node")
 	c.TLS.ClientCA = certstest.File(t, f.dir, "clients.pem", f.ca.PEM)
@@ -564,7 +564,7 @@ func TestSecurityThatCannotBe(t *testing.T) {
 		"limit.burst":           func(c *config.Config) { c.Limit.Burst = 5 },
 		"auth.stale-after":      func(c *config.Config) { c.Auth.StaleAfter = time.Second },
 	} {
-		c := daemontest.Settings(t, "a", shared.Endpoint())
+		c := daemontest.Settings(t, "a", shared)
 		change(&c)
 		_, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {

@@ -1,4 +1,4 @@
-package daemon_test
+package main
 
 import (
 	"crypto/tls"
@@ -18,6 +18,8 @@ import (
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/devetcd"
 )
+
+const day = 24 * time.Hour
 
 // TestSecuredEtcd: a node at an etcd with TLS, client certificates and password
 // login, with a role for its prefix alone. Logins that run out between two calls,
@@ -66,8 +68,9 @@ func TestSecuredEtcd(t *testing.T) {
 	c.Etcd.TLS.CA = certstest.File(t, dir, "ca.pem", ca.PEM)
 	c.Etcd.TLS.Cert, c.Etcd.TLS.Key = ca.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
 	daemontest.Init(t, c)
-	r := start(t, c)
-	r.untilReady(t)
+	r := daemontest.Start(t, c, daemon.Host{})
+	ready := func() bool { return r.Node().Ready() == nil }
+	wait.Until(t, "the node is ready", ready)
 
 	// At least three extensions, each by a login that has run out.
 	first := r.Node().Stats().Ceil
@@ -88,14 +91,16 @@ func TestSecuredEtcd(t *testing.T) {
 	next.Issue(t, "a-node", -time.Hour, day).Write(t, dir, "node")
 	stopped := r.Node().Stats().Ceil
 	wait.Until(t, "the window is extended by the new certificates", func() bool { return r.Node().Stats().Ceil > stopped })
-	r.untilReady(t)
+	wait.Until(t, "the node is ready again", ready)
 	if !strings.Contains(r.Log.String(), "files reloaded") {
 		t.Error("no word of the new files in the log")
 	}
 	if strings.Contains(r.Log.String(), "hunter2") {
 		t.Error("the log has the password")
 	}
-	r.next(t)
+	if _, err := r.Node().Next(t.Context(), 1, 0); err != nil {
+		t.Error(err)
+	}
 }
 
 // What etcd does not accept is told without the password, and nothing is issued.
