@@ -61,10 +61,12 @@ type run struct {
 
 	committed, refused, failed atomic.Int64
 	killed, stopped            atomic.Int64 // processes of writers
+	changed                    atomic.Int64 // changes of the fenced table
 }
 
 // Run has writers that wait between drawing an ID, inserting and committing, at all
-// levels of isolation. Processes of the server and movers are stopped and killed. Readers of
+// levels of isolation. Processes of the server and movers are stopped and killed, and the fenced
+// table is changed so that its view stops and its fence has to be made again. Readers of
 // the fenced table, and one of both databases, get each row once and in order. Readers
 // without a fence, and with a fence that does not wait or has no trigger, lose rows.
 func Run(t *testing.T, cfg Config) {
@@ -80,7 +82,7 @@ func Run(t *testing.T, cfg Config) {
 		}
 		t.Cleanup(r.pool[i].Close)
 	}
-	r.create()
+	changes := r.create()
 
 	ctx, stop := context.WithCancel(t.Context())
 	var background sync.WaitGroup
@@ -123,11 +125,16 @@ func Run(t *testing.T, cfg Config) {
 	} else {
 		faults.Go(func() { cfg.Faults(writing, sync.OnceFunc(func() { close(had) })) })
 	}
+	changed := make(chan struct{})
+	faults.Go(func() { r.change(ctx, writing, changes, sync.OnceFunc(func() { close(changed) })) })
 	time.Sleep(cfg.For)
-	select {
-	case <-had:
-	case <-time.After(cfg.Settle):
-		t.Errorf("some faults did not have their turn within %v more", cfg.Settle)
+	late := time.After(cfg.Settle)
+	for _, turns := range []chan struct{}{had, changed} {
+		select {
+		case <-turns:
+		case <-late:
+			t.Fatalf("some faults did not have their turn within %v more", cfg.Settle)
+		}
 	}
 	enough()
 	writers.Wait()
@@ -135,8 +142,8 @@ func Run(t *testing.T, cfg Config) {
 	r.settle(readers)
 	stop()
 	background.Wait()
-	t.Logf("%d transactions committed, %d refused by the trigger, %d failed", r.committed.Load(), r.refused.Load(),
-		r.failed.Load())
+	t.Logf("%d transactions committed, %d refused by the trigger, %d failed; the table was changed %d times",
+		r.committed.Load(), r.refused.Load(), r.failed.Load(), r.changed.Load())
 	if cfg.Program != nil {
 		t.Logf("processes of writers were killed %d times and stopped %d times", r.killed.Load(), r.stopped.Load())
 		if r.killed.Load() == 0 || r.stopped.Load() == 0 {
@@ -152,7 +159,9 @@ func Run(t *testing.T, cfg Config) {
 	parts.log(readers)
 }
 
-func (r *run) create() {
+// create makes the tables and their fences, and returns the changes of the fenced one.
+func (r *run) create() []setup {
+	var fences [2]map[string]string
 	for i := range r.urls {
 		parts := ` PARTITION BY HASH (id);
 			CREATE TABLE %[1]s_0 PARTITION OF %[1]s FOR VALUES WITH (MODULUS 2, REMAINDER 0);
@@ -166,13 +175,18 @@ func (r *run) create() {
 		}
 		defer db.Close()
 		for _, name := range []string{whole, noWait, noTrigger} {
-			sql := "CREATE TABLE " + name + " (id bigint PRIMARY KEY)" + strings.ReplaceAll(parts, "%[1]s", name)
+			sql := "CREATE TABLE " + name + " (id bigint PRIMARY KEY, other bigint NOT NULL GENERATED ALWAYS AS (id) STORED)" +
+				strings.ReplaceAll(parts, "%[1]s", name)
+			sql += "; CREATE INDEX ON " + name + " (other)"
 			if _, err := r.pool[i].Exec(r.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 				r.Fatal(err)
 			}
 			table, err := db.Table(r.Context(), name, "id")
 			if err != nil {
 				r.Fatal(err)
+			}
+			if name == whole {
+				fences[i] = r.fences(db)
 			}
 			if err := table.Init(r.Context(), "", flake.Default, func([]fence.Holder) {}); err != nil {
 				r.Fatal(err)
@@ -182,6 +196,28 @@ func (r *run) create() {
 			r.Fatal(err)
 		}
 	}
+	if _, err := r.pool[0].Exec(r.Context(), `CREATE FOREIGN DATA WRAPPER away; CREATE SERVER away
+		FOREIGN DATA WRAPPER away`, pgx.QueryExecModeSimpleProtocol); err != nil {
+		r.Fatal(err)
+	}
+	return setups(fences)
+}
+
+// fences returns the statements that make the fence of the whole table, for each of its columns.
+func (r *run) fences(db *fence.Database) map[string]string {
+	of := map[string]string{}
+	for _, column := range []string{"id", "other"} {
+		table, err := db.Table(r.Context(), whole, column)
+		if err != nil {
+			r.Fatal(err)
+		}
+		statements, err := table.SQL(r.Context(), "", flake.Default)
+		if err != nil {
+			r.Fatal(err)
+		}
+		of[column] = strings.Join(statements, ";\n")
+	}
+	return of
 }
 
 // settle waits until all readers of views have passed the last ID.
@@ -244,8 +280,8 @@ func (p *parts) log(readers []*reader) {
 	for _, to := range readers {
 		poll = append(poll, to.poll...)
 	}
-	p.of.Logf("the view lags behind the clock by %s; when it moved by %s, of which the mark %s, transactions %s; "+
-		"readers saw that it had moved after %s",
+	p.of.Logf("the view lags behind the clock, also while the table is changed, by %s; when it moved by %s, of which "+
+		"the mark %s, transactions %s; readers saw that it had moved after %s",
 		Percentiles(p.lag), Percentiles(p.age), Percentiles(p.mark), Percentiles(p.wait), Percentiles(poll))
 	if len(poll) == 0 || len(p.wait) == 0 {
 		p.of.Error("the parts of the lag were not measured")
