@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -542,6 +543,9 @@ func TestEpochs(t *testing.T) {
 		t.Errorf("midnight in UTC: %v, %+v", err, r.Layouts[0])
 	}
 	older := append(drawn(t, shanghai, 15, 1, 2, 3), ids...)
+	if r, err = report(t, Config{}, older...); err != nil || len(r.Hints) != 1 || r.Hints[0].Layout != shanghai {
+		t.Errorf("no layout is named, ten days: %v, %+v", err, r.Hints)
+	}
 	r, err = report(t, Config{Format: format(t, utc)}, older...)
 	if err != nil || r.Plan == nil || r.Clean || !strings.Contains(r.Plan.Ahead, "8 hours ahead") {
 		t.Errorf("midnight in UTC, of ten days: %v, %+v", err, r.Plan)
@@ -592,7 +596,9 @@ func TestStepBack(t *testing.T) {
 		}
 	}
 	unordered := slices.Clone(mixed)
-	slices.SortFunc(unordered, func(a, b string) int { return strings.Compare(a[8:], b[8:]) })
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(unordered), func(i, j int) {
+		unordered[i], unordered[j] = unordered[j], unordered[i]
+	})
 	down := slices.Clone(mixed)
 	slices.Reverse(down)
 	for name, tc := range map[string]struct {
