@@ -175,9 +175,9 @@ func (r *run) create() []setup {
 		}
 		defer db.Close()
 		for _, name := range []string{whole, noWait, noTrigger} {
-			sql := "CREATE TABLE " + name + " (id bigint PRIMARY KEY, other bigint NOT NULL GENERATED ALWAYS AS (id) STORED)" +
-				strings.ReplaceAll(parts, "%[1]s", name)
-			sql += "; CREATE INDEX ON " + name + " (other)"
+			const columns = " (id bigint PRIMARY KEY, other bigint NOT NULL GENERATED ALWAYS AS (id) STORED)"
+			sql := "CREATE TABLE " + name + columns + strings.ReplaceAll(parts, "%[1]s", name) +
+				"; CREATE INDEX ON " + name + " (other)"
 			if _, err := r.pool[i].Exec(r.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 				r.Fatal(err)
 			}
