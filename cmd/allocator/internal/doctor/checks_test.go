@@ -164,6 +164,7 @@ func TestExamine(t *testing.T) {
 			[]string{"fail etcd-room | 383 MiB are free on the disk of this machine's member, which needs 384 | Make room"}},
 		{"an authority of etcd and of clients", func(f *facts) { f.inside(0, 0, 0); f.shared = true },
 			[]string{"warn etcd-role | each client with a certificate of tls.client-ca may read and write | an authority of its own"}},
+		{"a member on a socket", func(f *facts) { f.own, f.socket, f.role = true, true, etcdstore.Role{} }, nil},
 		{"a certificate for long", func(f *facts) { f.certificate("tls.cert (a.pem)", year, 31*24*time.Hour) }, nil},
 		{"a certificate for a day", func(f *facts) { f.certificate("tls.cert (a.pem)", 24*time.Hour, 3*time.Hour) }, nil},
 		{"a certificate that ends", func(f *facts) {

@@ -149,6 +149,7 @@ type facts struct {
 	gossip     map[string]error            // by address, what connecting to it gave
 	// certificates are those of this machine, and those that members and nodes show.
 	certificates []certificate
+	socket       bool              // The member is alone, and listens on a socket of its user.
 	shared       bool              // Clients of the API have certificates of the authority of etcd's members.
 	free         int64             // bytes on the disk of the member of this machine; -1: not known, or it has none
 	access       map[string]access // by address, of the nodes beyond this machine
@@ -176,6 +177,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		if e.Inside.Dir != "" {
 			f.due = e.Inside.SnapshotEvery
 			f.snapshots, _ = inside.Dir(e.Inside.Dir).Snapshots().List(sys.Now().Wall.Time()) // none are a finding
+			f.socket = e.Socket() != ""
 			f.shared = certs.Share(e.TLS.CA, s.Cfg.TLS.ClientCA)
 			f.free = inside.Dir(e.Inside.Dir).Free()
 		}
