@@ -103,45 +103,6 @@ func TestServePrepared(t *testing.T) {
 	}
 }
 
-// A restore is taken over wherever a crash interrupted that, and the data before it is kept.
-func TestTakeRestoredAfterACrash(t *testing.T) {
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	for steps, name := range []string{"before the first step", "after the data was set aside", "after the new data was in place"} {
-		d := Dir(t.TempDir())
-		for dir, text := range map[string]string{d.data(): "old", d.restored(): "new"} {
-			if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "file"), []byte(text), 0o600)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want := member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3", Token: "restored-1"}
-		if err := meet.WriteJSON(d.restoredMarker(), want); err != nil {
-			t.Fatal(err)
-		}
-		if steps > 0 {
-			if err := d.setAside("before", now.Add(-time.Minute)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if steps > 1 {
-			if err := os.Rename(d.restored(), d.data()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if taken, err := d.takeRestored(now); !taken || err != nil || d.prepared() {
-			t.Errorf("%s: taken over %v, %v, prepared %v", name, taken, err, d.prepared())
-		}
-		if data, err := d.read(); err != nil || data == nil || data.Token != want.Token {
-			t.Errorf("%s: the marker is %+v, %v", name, data, err)
-		}
-		kept, _ := filepath.Glob(d.data() + "-before-*/file")
-		for path, text := range map[string]string{filepath.Join(d.data(), "file"): "new", strings.Join(kept, ","): "old"} {
-			if got, err := os.ReadFile(path); err != nil || string(got) != text {
-				t.Errorf("%s: %s has %q, %v; want %q", name, path, got, err, text)
-			}
-		}
-	}
-}
-
 // holds makes the program of the tests one that holds the lock of a directory until it is stopped.
 const holds = "ALLOCATOR_TEST_HOLDS_ETCD_LOCK"
 

@@ -202,8 +202,10 @@ func (d Dir) takeRestored(now time.Time) (taken bool, err error) {
 			return false, err
 		}
 	}
-	err = os.Rename(d.restoredMarker(), d.marker())
-	return err == nil, err
+	if err := os.Rename(d.restoredMarker(), d.marker()); err != nil {
+		return false, err
+	}
+	return true, meet.SyncDir(string(d)) // The member runs from it now.
 }
 
 // Terminate asks the member that runs in d to stop, and waits. Its node starts it again.
