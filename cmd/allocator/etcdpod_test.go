@@ -563,3 +563,18 @@ func TestEtcdPodFlags(t *testing.T) {
 		t.Errorf("the chart calls %v: want run, keep and secrets", called)
 	}
 }
+
+// program runs the program itself, as a process, for as many inputs as there are
+// at once; single ones go to allocator.
+func program(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs strings.Builder
+	cmd := exec.Command("allocator", args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
