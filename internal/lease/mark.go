@@ -67,7 +67,7 @@ const (
 	// BlockedUnknown: the holder is of a version that tells no floor.
 	BlockedUnknown BlockWhy = "no_floor"
 	// BlockedDowntime: the mark is far behind the clocks of holders, none of which has held a sid
-	// for long. Their clocks may be wrong.
+	// for long. Their clocks may be wrong. Ceil is when it goes on.
 	BlockedDowntime BlockWhy = "downtime"
 	// BlockedEra: the floor of the era has to pass, since holders may be known to nobody.
 	BlockedEra BlockWhy = "era"
@@ -105,7 +105,7 @@ func (h Blocker) String() string {
 	case BlockedUnknown:
 		return who + " is of a version that tells no floor: upgrade it"
 	case BlockedDowntime:
-		return "it was last raised long ago, or clocks are wrong: it goes on once a node has held its sid for " +
+		return "it was last raised long ago, or clocks are wrong: it goes on once nodes have had sids for " +
 			"clock.step-limit"
 	case BlockedEra:
 		return "the era began with a floor of " + h.Ceil.Time().UTC().Format(time.RFC3339)
@@ -207,9 +207,9 @@ func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
 		// Who holds it since an earlier era extends it no more: it counts as one that vanished.
 		held := s.Holder.Exists() && w.Era == era.Number
 		switch {
-		case !s.Window.Exists():
+		case !s.Window.Exists() && !s.Holder.Exists():
 			continue
-		case s.Window.Err != nil:
+		case !s.Window.Exists(), s.Window.Err != nil: // Whoever holds a sid without a record may issue on.
 			waits = append(waits, Blocker{SID: sid, Why: BlockedUnreadable})
 		case w.State == Reserved:
 			uncovered.Add(sid)

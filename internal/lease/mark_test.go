@@ -141,6 +141,10 @@ func TestNextMark(t *testing.T) {
 	if got := v.NextMark(markNow, true, rules); got.At != last.At || len(got.Blocked) != 1 || got.Blocked[0].Why != lease.BlockedUnreadable {
 		t.Errorf("beside an unreadable record: %+v", got)
 	}
+	v.SIDs[3] = lease.SIDRecords{Holder: lease.NewEntry[lease.Holder](2, 7, lease.Encode(lease.Holder{Instance: "z"}))}
+	if got := v.NextMark(markNow, true, rules); got.At != last.At || len(got.Blocked) != 1 || got.Blocked[0].Why != lease.BlockedUnreadable {
+		t.Errorf("beside a holder whose record is gone: %+v", got)
+	}
 	var many []lease.Window
 	for i := range 9 {
 		many = append(many, of(fmt.Sprintf("n%d", i), old+clock.Millis(i), markNow+9))

@@ -105,11 +105,12 @@ func (m *Machine) raiseMark(now clock.Reading, v lease.View) {
 	}
 	next := v.NextMark(now.Wall, m.gate.Agreed, m.cfg.Mark)
 	m.markAt, m.passAt = now.Mono.Add(m.cfg.MarkEvery), m.passes(now, next)
-	known := max(v.Mark.Value.At, v.Era.Value.Floor) + clock.MillisOf(m.cfg.StepLimit)
-	if next.At > known && now.Elapsed()-m.heldSince < m.cfg.StepLimit {
+	last, limit := v.Mark.Value, clock.MillisOf(m.cfg.StepLimit)
+	known := max(last.At, v.Era.Value.Floor) + limit
+	if until := untilRaised(now, last, limit); next.At > known && until > now.Wall &&
+		now.Elapsed()-m.heldSince < m.cfg.StepLimit {
 		// Nodes that were restarted under a wrong time source must not take the mark along: it
 		// cannot come back, and nobody issues below it. No ceiling counts as passed there either.
-		last := v.Mark.Value
 		next = v.NextMark(now.Wall, false, m.cfg.Mark)
 		next.At, next.Era = last.At, last.Era
 		next.Blocked = []lease.Blocker{{
@@ -117,9 +118,10 @@ func (m *Machine) raiseMark(now clock.Reading, v lease.View) {
 			Node:  m.cfg.Registration.Node,
 			Why:   lease.BlockedDowntime,
 			Floor: next.At,
-			Ceil:  h.ceil,
+			Ceil:  until,
 		}}
-		if len(last.Blocked) > 0 && last.Blocked[0].Why == lease.BlockedDowntime && last.Uncovered == next.Uncovered {
+		if b := last.Blocked; len(b) > 0 && b[0].Why == lease.BlockedDowntime && b[0].Ceil == until &&
+			last.Uncovered == next.Uncovered {
 			return
 		}
 	}
@@ -133,6 +135,19 @@ func (m *Machine) raiseMark(now clock.Reading, v lease.View) {
 	}
 	next.Nonce, next.Node, next.Wall = m.cfg.Nonce(), m.cfg.Registration.Node, now.Wall
 	m.markTxn = &lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: next}
+}
+
+// untilRaised returns the wall time from which a mark that is far behind may be taken along. The first process
+// that finds it behind says so, limit ahead of its clock, and those after it keep to that: so the mark goes on
+// though each of them ends before it has held a sid for so long. A clock that is far from what was said, before
+// or after it, begins anew.
+func untilRaised(now clock.Reading, last lease.Mark, limit clock.Millis) clock.Millis {
+	if len(last.Blocked) > 0 && last.Blocked[0].Why == lease.BlockedDowntime {
+		if said := last.Blocked[0].Ceil; now.Wall-limit < said && said <= now.Wall+limit {
+			return said
+		}
+	}
+	return now.Wall + limit
 }
 
 // onMarked handles the answer to a write of the mark. Nothing depends on its outcome: the next

@@ -152,3 +152,62 @@ func TestVanishedDelaysOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestMarkOfShortProcesses: where each process ends before it has held a sid for the limit of steps, the mark
+// goes on all the same once they have had that time one after another. One whose clock differs from that of
+// those before it does not take the mark along.
+func TestMarkOfShortProcesses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		offset time.Duration // of the clocks of the last processes
+		minute int           // the first at which the mark has gone on
+	}{
+		"one time":         {0, 10},
+		"a month ahead":    {30 * 24 * time.Hour, 15},
+		"an hour behind":   {-time.Hour, 15},
+		"25 minutes ahead": {25 * time.Minute, 15},
+	} {
+		s := newScenario(t)
+		s.w.marks = true
+		s.do("init")
+		s.w.clock.Advance(2 * time.Hour)
+		for i := range 18 {
+			s.do("start n1")
+			a := string(rune('a' + i))
+			p := s.procs[a]
+			if i >= 5 {
+				p.offset = tc.offset
+			}
+			p.step(lease.Gate{Open: true, Confirmed: true, Agreed: true})
+			s.drive(55*time.Second, true, p)
+			m := s.load().Mark.Value
+			if went := m.At > s.w.began; went != (i >= tc.minute) {
+				t.Errorf("%s: in minute %d the mark is at %d: %+v", name, i, m.At-s.w.began, m.Blocked)
+			}
+			s.do(a+" stop", a+" run 5s")
+		}
+		s.checkClaims()
+	}
+}
+
+// TestMarkIsPutBack: a watermark whose record was deleted goes on where nodes had read it, and not at 0, from
+// where it would rise to the lowest floor: a node may have one that is far behind.
+func TestMarkIsPutBack(t *testing.T) {
+	s := newReaders(t, 0, 2)
+	s.pass(20 * time.Second)
+	before := s.mark().At
+	if before <= s.w.began {
+		t.Fatalf("the mark has not risen: %+v", s.mark())
+	}
+	s.mem.Delete("mark")
+	s.nodes[0].ended = true // It wrote the mark; the other one has read it.
+	for range 40 {
+		s.pass(time.Second)
+		if m := s.load().Mark; m.Exists() {
+			if m.Value.At < before {
+				t.Errorf("the mark is put back at %d, and was %d", m.Value.At-s.w.began, before-s.w.began)
+			}
+			return
+		}
+	}
+	t.Error("nobody puts the mark back")
+}

@@ -79,7 +79,7 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 			if wait := w.Window.Ceil - w.Window.Wall; wait > 0 {
 				text += fmt.Sprintf(": it can be acquired in %v", wait.Duration().Round(time.Second))
 			}
-			return text + "."
+			return text + ". Nodes that had listed it as quarantined use it within lease.reload-every (30s)."
 		})
 	}
 	return cmd
