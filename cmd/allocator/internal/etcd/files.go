@@ -59,8 +59,8 @@ their start alone, so another authority needs a file with both first: docs/how-t
 			_, err = fmt.Fprintf(a.Out, "%s has valid certificates of all %d hosts already\n", *out, len(*hosts))
 			return err
 		}
-		_, err = fmt.Fprintf(a.Out, "%s has certificates for %s, valid for %d days; keep %s/ca.key away from the "+
-			"machines\n", *out, strings.Join(made, ", "), *days, *out)
+		_, err = fmt.Fprintf(a.Out, "%s has certificates for %s, valid for %d days or a few less, so that they "+
+			"do not end together; keep %s/ca.key away from the machines\n", *out, strings.Join(made, ", "), *days, *out)
 		return err
 	}
 	return cmd
