@@ -562,7 +562,7 @@ func TestEpochs(t *testing.T) {
 	if r, err := report(t, Config{}, sample(t, "twitter", 1)...); err != nil || r.Hints != nil {
 		t.Errorf("a layout that fits: %v, %+v", err, r.Hints)
 	}
-	for name, id := range map[string]string{"a counter": "1000", "random": "9223372036854775806"} {
+	for name, id := range map[string]string{"a counter": "1000", "random": "9223372036854775806", "15 digits": "911222333444555"} {
 		if r, err := report(t, Config{}, id); err != nil || r.Hints != nil {
 			t.Errorf("%s: %v, %+v", name, err, r.Hints)
 		}

@@ -19,6 +19,9 @@ var libraries = []struct{ name, layout string }{
 // zones is how far two epochs can be apart that are one local time in two time zones.
 const zones = 14 * time.Hour
 
+// An epoch is not tried if it is younger: small IDs have fewer bits.
+const youngest = 30 * 24 * time.Hour
+
 // aheadBy says that the newest ID is of the future by some hours.
 func aheadBy(by time.Duration) string {
 	if by < 30*time.Minute || by > zones {
@@ -45,7 +48,7 @@ func (s *Sample) hints() (out []Hint) {
 	}
 	age := s.max.Int64() >> f.Layout.LowBits() // in milliseconds
 	epoch := s.cfg.Now.Time().Add(-time.Duration(age) * time.Millisecond)
-	if age < smallWithin.Milliseconds() || epoch.Unix() < 0 {
+	if age < youngest.Milliseconds() || epoch.Unix() < 0 {
 		return nil
 	}
 	return []Hint{{Layout: layout + ",epoch=" + epoch.UTC().Format(time.RFC3339)}}

@@ -70,13 +70,16 @@ type Ahead struct {
 
 // of says it of a table.
 func (a Ahead) of(t *Table) string {
-	more := ""
-	if a.Rows == maxAheadRows {
-		more = " or more"
+	rows := "rows"
+	switch a.Rows {
+	case 1:
+		rows = "row"
+	case maxAheadRows:
+		rows = "or more rows"
 	}
-	return fmt.Sprintf("%s has %d%s rows ahead of now, the first of %s with ID %s, and no reader of the view gets "+
+	return fmt.Sprintf("%s has %d %s ahead of now, the first of %s with ID %s, and no reader of the view gets "+
 		"them before: UUIDs of version 4, IDs of another layout, or numbers that are no IDs; give these rows other IDs",
-		t, a.Rows, more, a.Time.Format("2006-01-02T15:04:05Z"), a.First)
+		t, a.Rows, rows, a.Time.Format("2006-01-02T15:04:05Z"), a.First)
 }
 
 // ahead looks for rows whose IDs are further ahead of the database's clock. It finds none if this role may
@@ -114,6 +117,8 @@ func (t *Table) ahead(ctx context.Context, times line, further time.Duration) (a
 // Ahead looks for rows that are an hour ahead or more. It finds none in integers before a mover has said
 // which times they have.
 func (t *Table) Ahead(ctx context.Context) (Ahead, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	times, known, err := t.times(ctx)
 	if err != nil || !known {
 		return Ahead{}, err

@@ -733,6 +733,15 @@ func drop(t *testing.T, e env) {
 			t.Errorf("after %q: %v, %d of %d objects", half, err, objects(), bare)
 		}
 	}
+	f.init()
+	w.exec(`CREATE VIEW recent AS SELECT * FROM events_complete`)
+	if err := f.Drop(t.Context(), nil); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "drop what uses it first") {
+		t.Errorf("below another view: %v", err)
+	}
+	w.exec(`DROP VIEW recent`)
+	if err := f.Drop(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
 	w.exec(`CREATE TABLE events_fence (note text)`)
 	if err := f.Drop(t.Context(), nil); !errors.Is(err, ErrSetup) {
 		t.Errorf("another table of that name: %v", err)
@@ -1003,7 +1012,7 @@ func rights(t *testing.T, e env) {
 		ALTER TABLE events ENABLE ALWAYS TRIGGER events_fence_insert;
 		ALTER TABLE events ENABLE ALWAYS TRIGGER events_fence_update`)
 	// It may read the IDs, to look for those of the future.
-	if s, err := table.Status(t.Context()); err != nil || len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "1 rows ahead") {
+	if s, err := table.Status(t.Context()); err != nil || len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "1 row ahead") {
 		t.Errorf("%q, %v", s.Problems, err)
 	}
 	f.session().exec(`DELETE FROM events WHERE id = 1::bigint << 62`)
@@ -1047,7 +1056,7 @@ CREATE FOREIGN TABLE far PARTITION OF spread FOR VALUES FROM (0) TO (10) SERVER 
 `)
 	for name, want := range map[string]string{
 		"nothing": "no table", "x.y.z.w": "", `"`: "no name of a table", "ints": "is integer", "texts": `one of key`,
-		"nulls": "SET NOT NULL", "keyless": "CREATE UNIQUE INDEX", "serial": "sequence", "identity": "sequence", "random": "DROP DEFAULT", "ahead": "of 10488-", "later": "name it with --layout", "secured": "row security", "view": "is no table",
+		"nulls": "SET NOT NULL", "keyless": "CREATE UNIQUE INDEX", "serial": "sequence", "identity": "sequence", "random": "DROP DEFAULT", "ahead": "of 10488-", "later": "than scalable, name it with --layout", "secured": "row security", "view": "is no table",
 		"taken": "taken_fence", "called": "called_fence_refuse", "a234567890123456789012345678901234567890123456789_": "",
 		"spread": "another database",
 	} {

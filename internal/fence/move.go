@@ -343,6 +343,8 @@ func explain(err error, statement, role string) error {
 	switch code(err) {
 	case "42501":
 		return setup("%s: %w: run it as the owner of the table, with CREATE on its schema", first, err)
+	case "2BP01":
+		return setup("%s: %w: drop what uses it first", first, err)
 	case "42704":
 		return setup("%w: CREATE ROLE %s LOGIN first", err, role)
 	}

@@ -149,7 +149,11 @@ func (t *Table) SQL(ctx context.Context, role string, space flake.Format) ([]str
 	}
 	ahead, err := t.ahead(ctx, times, defaultAhead)
 	if err == nil && ahead.Rows > 0 {
-		err = setup("%s; if their layout or epoch is another one, name it with --layout", ahead.of(t))
+		what := ahead.of(t)
+		if !t.wide && !known {
+			what += "; if they have another layout or epoch than " + space.String() + ", name it with --layout"
+		}
+		err = setup("%s", what)
 	}
 	if err != nil {
 		return nil, err
