@@ -128,6 +128,9 @@ func (e *etcd) connect(ctx context.Context) error {
 			close(e.tried)
 		}
 		if err == nil {
+			if last != "" {
+				e.log.Info("etcd authentication succeeds")
+			}
 			e.disconnect = disconnect
 			<-ctx.Done()
 			return nil

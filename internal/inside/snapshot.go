@@ -76,6 +76,9 @@ func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status)
 	if err := i.snapshot(ctx, own, s.Size); err != nil {
 		i.snapshotAfter = time.Now().Add(snapshotPause)
 		i.say(slog.LevelError, "snapshot of etcd inside failed", err.Error())
+	} else if !i.snapshotAfter.IsZero() {
+		i.snapshotAfter = time.Time{}
+		i.cfg.Log.Info("snapshot of etcd inside succeeds again")
 	}
 }
 
