@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"sort"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/embed"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/cluster"
 )
 
@@ -86,6 +89,35 @@ func TestDatabasePagesShowOutput(t *testing.T) {
 		}
 		if found < atLeast {
 			t.Errorf("%s: found %d examples", path, found)
+		}
+	}
+}
+
+// The page says when the decimal form of each layout gets a digit more, computed from the layout: texts of both
+// lengths sort otherwise than the IDs.
+func TestDecimalTextChangesLength(t *testing.T) {
+	page := readFile(t, "../../docs/how-to/where-ids-break.md")
+	now := time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC).UnixMilli()
+	for _, name := range flake.Layouts() {
+		f, err := flake.ParseFormat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		digits := func(ms int64) int {
+			id, err := f.Min(ms)
+			if err != nil {
+				return 0 // The layout has ended, or not begun.
+			}
+			return len(strconv.FormatInt(id.Int64(), 10))
+		}
+		const years = 200 * 365 * 24 * 3600 * 1000
+		after := sort.Search(years, func(ms int) bool { d := digits(now + int64(ms)); return d == 0 || d > digits(now) })
+		changes := time.UnixMilli(now + int64(after)).UTC().Format("2006-01-02T15:04:05.000Z")
+		if digits(now) == 0 || after == years || digits(now+int64(after)) == 0 { // not in 200 years of the layout
+			continue
+		}
+		if !strings.Contains(page, changes) || !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("%s: the page does not say that its integers have %d digits from %s on", name, digits(now)+1, changes)
 		}
 	}
 }

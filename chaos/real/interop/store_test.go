@@ -19,6 +19,7 @@ import (
 func TestSQL(t *testing.T) {
 	for _, path := range []string{
 		"../../../docs/how-to/store-ids.md", "../../../docs/how-to/move-from-uuids.md", "../../../docs/how-to/move-from-bigserial.md",
+		breaks,
 	} {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			page := pages.Open(t, path)
@@ -58,8 +59,18 @@ func inSQLite(t *testing.T, sql string) string {
 
 func inPostgres(t *testing.T, sql string) string { return postgres.Start(t).Psql(t, sql) }
 
-// inMariaDB runs sql in a server of its own, which listens on a socket in its directory alone.
+// inMariaDB runs sql in a server of its own.
 func inMariaDB(t *testing.T, sql string) string {
+	return sqlMariaDB(t, startMariaDB(t), "CREATE DATABASE page; USE page;\n"+sql)
+}
+
+func sqlMariaDB(t *testing.T, socket, sql string) string {
+	return output(t, sql, tool(t, "mariadb"), "--no-defaults", "--batch", "--skip-column-names", "--default-character-set=utf8mb4", "--socket="+socket)
+}
+
+// startMariaDB starts a server that listens on a socket in a directory of its own alone, and returns the socket.
+func startMariaDB(t *testing.T) string {
+	t.Helper()
 	server, err := exec.LookPath("mariadbd")
 	if err != nil {
 		server = "/usr/sbin/mariadbd" // where Debian has it, not in everybody's PATH
@@ -99,7 +110,7 @@ func inMariaDB(t *testing.T, sql string) string {
 		default:
 		}
 	}
-	return output(t, "CREATE DATABASE page; USE page;\n"+sql, tool(t, "mariadb"), "--no-defaults", "--batch", "--skip-column-names", "--default-character-set=utf8mb4", "--socket="+socket)
+	return socket
 }
 
 // output runs a program with input and returns what it prints.

@@ -1,4 +1,4 @@
-// Package cluster holds the commands of those who call a cluster: get and status.
+// Package cluster holds the commands that call a cluster, such as get and status.
 package cluster
 
 import (
@@ -47,7 +47,8 @@ is not tried elsewhere.`,
   allocator get 1000 --format json`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	as := cli.Choose(cmd, "as", "form of the IDs", "flake", "int", "ulid", "uuid")
+	as := cli.Choose(cmd, "as", "form of the IDs; compare int as numbers, not as texts",
+		"flake", "int", "ulid", "uuid")
 	after := cmd.Flags().String("after", "", "an ID in any form: all IDs printed are greater")
 	format := cli.FormatFlag(cmd)
 	number := cli.CountFlag(cmd)

@@ -49,7 +49,7 @@ var formsOf = map[string][]string{
 func makingFlags(cmd *cobra.Command, kinds ...string) *making {
 	m := &making{cmd: cmd, size: 1}
 	m.kind = cli.Choose(cmd, "kind", "what to make; a uuid is a random UUIDv7", kinds...)
-	m.as = cli.Choose(cmd, "as", "print in this form, of the same number of bits",
+	m.as = cli.Choose(cmd, "as", "print in this form, of the same number of bits; compare int as numbers, not as texts",
 		append([]string{""}, describe.Forms...)...)
 	m.space = cli.SpaceFlags(cmd)
 	cmd.Flags().Uint32Var(&m.sid, "sid", 0, "sid of the flakes; it is not reserved")

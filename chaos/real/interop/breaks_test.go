@@ -1,0 +1,152 @@
+package interop
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/postgres"
+	"github.com/flakelease/allocator/chaos/tier"
+)
+
+const breaks = "../../../docs/how-to/where-ids-break.md"
+
+// TestColumns reads an ID from a column through each library of the page's table, and changes the row with what came.
+func TestColumns(t *testing.T) {
+	tier.Check(t, "npm installs 100 packages")
+	npm, program, dir := tool(t, "npm"), tool(t, "node"), t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "columns"))); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), npm, "ci", "--prefix", dir, "--ignore-scripts", "--no-audit",
+		"--no-fund").CombinedOutput(); err != nil {
+		t.Skipf("not run: npm ci: %v\n%s", err, out)
+	}
+	const table = `CREATE TABLE orders (id BIGINT PRIMARY KEY, note TEXT);
+		INSERT INTO orders VALUES (95734197552188192, 'neighbor'), (95734197552188193, 'this'), (95734197552188224, 'neighbor');`
+	server := postgres.Start(t)
+	server.Psql(t, table)
+	socket := startMariaDB(t)
+	sqlMariaDB(t, socket, "CREATE DATABASE ids; USE ids;"+table)
+	text, err := os.ReadFile(breaks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rows, _ := strings.Cut(string(text), "<!-- drivers -->\n")
+	rows, _, _ = strings.Cut(rows, "<!-- drivers -->")
+	tried := 0
+	for row := range strings.Lines(rows) {
+		cells := strings.Split(strings.Trim(row, "| \n"), " | ")
+		library, _, _ := strings.Cut(cells[0], " ")
+		library = strings.Trim(library, ",")
+		if len(cells) != 4 || library == "library" || strings.Contains(cells[0], "not run") {
+			continue
+		}
+		tried++
+		t.Run(library, func(t *testing.T) {
+			switch library {
+			case "better-sqlite3":
+				tier.Nightly(t, "SQLite is compiled")
+				if out, err := run(t, "", npm, "rebuild", "--prefix", dir, library); err != nil {
+					t.Skipf("not run: npm rebuild: %v\n%s", err, out)
+				}
+			case "node:sqlite":
+				if _, err := run(t, "", program, "-e", "require('node:sqlite')"); err != nil {
+					t.Skip("not run: this Node.js has no node:sqlite; from 22.13 on it does")
+				}
+			}
+			got := output(t, "", program, filepath.Join(dir, "columns.mjs"), library, server.Dir, socket)
+			if want := cells[1] + " | " + cells[3]; strings.TrimSpace(got) != want {
+				t.Errorf("got %s, the page has %s", got, want)
+			}
+		})
+	}
+	if tried != 7 {
+		t.Errorf("%d libraries", tried)
+	}
+}
+
+// Three UUIDs in the order of their IDs, whose second halves are in another one.
+const uuids = "('01855978-effc-758f-bfc1-6b755429799c', 1), ('01855978-f00f-74c2-a6f0-8e8c5445ec9a', 2), " +
+	"('01855978-f019-7104-8ab4-79f068bc8150', 3)"
+
+// TestOrders sorts what the page says of types and collations.
+func TestOrders(t *testing.T) {
+	t.Run("MariaDB", func(t *testing.T) {
+		got := inMariaDB(t, `CREATE TABLE u (id uuid PRIMARY KEY, n int); INSERT INTO u VALUES `+uuids+`;
+			SELECT group_concat(n ORDER BY id) FROM u;
+			SELECT '02NZ' < '02NT' COLLATE utf8mb4_estonian_ci, '02NY' < '02NK' COLLATE utf8mb4_lithuanian_ci;
+			CREATE TABLE f (id char(4) CHARACTER SET ascii COLLATE ascii_bin); INSERT INTO f VALUES ('02NZ'), ('02NT');
+			SELECT group_concat(id ORDER BY id) FROM f;`)
+		if got != "1,2,3\n1\t1\n02NT,02NZ\n" {
+			t.Errorf("got %s", got)
+		}
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		got := inPostgres(t, `CREATE TABLE u (id uuid PRIMARY KEY, n int); INSERT INTO u VALUES `+uuids+`;
+			SELECT array_agg(n ORDER BY id) FROM u;
+			CREATE COLLATION digits (provider = icu, locale = 'en-u-kn-true');
+			SELECT '02NY' < '02NK' COLLATE "lt-x-icu", '02MA' < '010A' COLLATE digits, '02MA' < '010A' COLLATE "C";`)
+		if got != "{1,2,3}\nt|t|f\n" {
+			t.Errorf("got %s", got)
+		}
+	})
+	t.Run("ClickHouse", func(t *testing.T) {
+		tier.Nightly(t, "npm installs 550 MB")
+		dir := t.TempDir()
+		if out, err := exec.CommandContext(t.Context(), tool(t, "npm"), "install", "--prefix", dir, "--ignore-scripts", "--no-audit",
+			"--no-fund", "chdb@3.4.0").CombinedOutput(); err != nil {
+			t.Skipf("not run: npm install: %v\n%s", err, out)
+		}
+		got := output(t, "", tool(t, "node"), "-e", `const { query } = require(process.argv[1] + '/node_modules/chdb')
+			for (const by of ['id', 'toUInt128(id)']) {
+				const from = "SELECT n FROM values('id UUID, n Int8', `+uuids+`) ORDER BY " + by
+				console.log(query('SELECT groupArray(n) FROM (' + from + ')', 'TSV').trim())
+			}
+			for (const quote of [0, 1]) {
+				console.log(query('SELECT 95734197552188193::UInt64 AS id SETTINGS output_format_json_quote_64bit_integers=' + quote, 'JSONEachRow').trim())
+			}`, dir)
+		if got != "[3,2,1]\n[1,2,3]\n{\"id\":95734197552188193}\n{\"id\":\"95734197552188193\"}\n" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+// TestSpreadsheet opens a file with IDs and writes it again.
+func TestSpreadsheet(t *testing.T) {
+	tier.Check(t, "LibreOffice starts")
+	office, dir := tool(t, "soffice"), t.TempDir()
+	file := filepath.Join(dir, "ids.csv")
+	const uuid = "01a1f9d9-1a9a-7082-a8a2-962be40838f5"
+	if err := os.WriteFile(file, []byte("id,note\n95734197552188193,int\n0234567890E12,flake\n"+uuid+",uuid\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	output(t, "", office, "--headless", "--norestore", "-env:UserInstallation=file://"+dir+"/user", "--convert-to", "csv",
+		"--outdir", filepath.Join(dir, "out"), file)
+	got, err := os.ReadFile(filepath.Join(dir, "out", "ids.csv"))
+	if want := "id,note\n9.57341975521882E+016,int\n2.3456789E+020,flake\n" + uuid + ",uuid\n"; err != nil || string(got) != want {
+		t.Errorf("%v: got\n%s\nwant\n%s", err, got, want)
+	}
+}
+
+// TestRoundedIDs runs what the page shows of programs that round.
+func TestRoundedIDs(t *testing.T) {
+	tool(t, "jq")
+	path, err := buildAllocator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell := pages.NewShell(t, pages.Config{Dir: t.TempDir(), Env: []string{"PATH=" + filepath.Dir(path) + ":" + os.Getenv("PATH")}})
+	for _, b := range pages.Open(t, breaks).Blocks {
+		if b.Mark == "run: rounded" {
+			if err := shell.Carry(b); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+	}
+	t.Error("the page has no such block")
+}
