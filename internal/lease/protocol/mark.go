@@ -24,7 +24,7 @@ func (m *Machine) readMark(now clock.Reading, e lease.Entry[lease.Mark]) {
 		m.passAt = m.passes(now, e.Value)
 	}
 	m.mark = e
-	if e.Exists() && e.Err == nil && e.Value.At >= m.marked.At {
+	if e.Exists() && e.Err == nil && (e.Value.At >= m.marked.At || e.Value.Era > m.marked.Era) {
 		m.marked = e.Value
 	}
 }

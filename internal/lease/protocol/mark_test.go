@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
 // readers is a space whose nodes watch etcd and raise the watermark.
@@ -210,4 +212,42 @@ func TestMarkIsPutBack(t *testing.T) {
 		}
 	}
 	t.Error("nobody puts the mark back")
+}
+
+// TestMarkOfAWrongEra: a space began under a clock two months ahead, and its watermark got there too. An
+// operator begins an era with an earlier floor: nodes issue from that floor on, and the watermark follows.
+func TestMarkOfAWrongEra(t *testing.T) {
+	s := newScenario(t)
+	s.w.marks = true
+	gate := lease.Gate{Open: true, Confirmed: true, Agreed: true}
+	start := func(node, name string) *process {
+		s.do("start " + node)
+		s.procs[name].step(gate)
+		return s.procs[name]
+	}
+	s.do("step 1400h", "init")
+	a := start("n1", "a")
+	s.drive(time.Minute, true, a)
+	wrong := s.load().Mark.Value
+	if wrong.At <= s.w.began+clock.MillisOf(1400*time.Hour) {
+		t.Fatalf("the mark is at %d", wrong.At-s.w.began)
+	}
+	s.do("a stop", "a run 5s", "step -1400h")
+	b := start("n2", "b")
+	s.drive(time.Minute, true, b)
+	if len(s.load().SIDs) != 1 {
+		t.Fatalf("a sid is used up: %+v", s.load().SIDs)
+	}
+	v, now := s.load(), s.w.clock.Now().Wall
+	era, err := repair.NextEra(v, nil, now+61_000, repair.Slack{Window: time.Minute, MaxSkew: 250 * time.Millisecond}, now)
+	s.check(err)
+	s.check(s.mem.BeginEra(t.Context(), v, era.Era))
+	c := start("n3", "c")
+	s.drive(2*time.Minute, true, b, c)
+	for _, p := range []*process{b, c} {
+		s.issued(p, 1)
+		if m := p.machine.Status().Mark; m.Era != era.Era.Number || s.w.clock.Now().Wall-m.At > 10_000 || m.At > s.w.clock.Now().Wall {
+			t.Errorf("%s shows the mark of era %d at %d, and its clock reads %d", p.name, m.Era, m.At-s.w.began, s.w.clock.Now().Wall-s.w.began)
+		}
+	}
 }

@@ -34,15 +34,16 @@ func (s Space) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair.
 }
 
 // BeginEra puts era, if config and era are as in seen, by revision and by value:
-// after a restore etcd counts through the same revisions again. An unreadable mark is replaced:
-// nobody issues below the floor of the era.
+// after a restore etcd counts through the same revisions again. An unreadable mark is replaced, since
+// nobody issues below the floor of the era. So is one that is not below that floor, for whoever takes a
+// sid begins above the mark: an operator gave that floor, and was told what it costs readers.
 //
 // It returns repair.ErrChanged with nothing written. After any other error the outcome
 // is unknown.
 func (s Space) BeginEra(ctx context.Context, seen lease.View, era lease.Era) error {
 	cmps := append(unchanged(s.Keys.Config(), seen.Config), unchanged(s.Keys.Era(), seen.Era)...)
 	var also []Op
-	if seen.Mark.Err != nil {
+	if seen.Mark.Err != nil || seen.Mark.Exists() && era.Floor <= seen.Mark.Value.At {
 		cmps = append(cmps, unchanged(s.Keys.Mark(), seen.Mark)...)
 		also = append(also, Op{Do: Put, Key: s.Keys.Mark(), Raw: lease.Encode(lease.Mark{})})
 	}

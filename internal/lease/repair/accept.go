@@ -61,6 +61,9 @@ func AcceptTime(
 			out.Latest, out.LatestOf = w.Value.Wall, fmt.Sprintf("node %q with sid %d", w.Value.Node, sid)
 		}
 	}
+	if floor := v.Era.Value.Floor; !recorded && floor > 0 {
+		recorded, out.Latest, out.LatestOf = true, floor, "the floor of the era" // As nodes count it.
+	}
 	switch a := v.Accepted; {
 	case a.Err != nil:
 		out.Warnings = append(out.Warnings, fmt.Sprintf("the accepted time is unreadable (%v) and is replaced", a.Err))

@@ -31,6 +31,9 @@ func TestAcceptTime(t *testing.T) {
 			v.SIDs[7] = lease.SIDRecords{Window: entry(window(wall(at+year), func(w *lease.Window) { w.Node = lease.Operator }))}
 		}
 	}
+	begun := func(floor clock.Millis) func(*lease.View) {
+		return func(v *lease.View) { v.Era = entry(lease.Era{Number: 2, Floor: floor, Cluster: v.Cluster}) }
+	}
 	poisoned := func(state lease.WindowState) func(*lease.View) {
 		return func(v *lease.View) {
 			v.SIDs[8] = lease.SIDRecords{Window: entry(window(wall(now+year), func(w *lease.Window) { w.State, w.Gossip = state, true }))}
@@ -64,7 +67,9 @@ func TestAcceptTime(t *testing.T) {
 		"of operators alone": {v: space(func(v *lease.View) {
 			v.SIDs[3] = lease.SIDRecords{Window: entry(window(wall(now+year), func(w *lease.Window) { w.State = lease.Quarantined }))}
 		}), want: now + hour},
-		"no records":                   {v: space(), refused: "no record shows a time"},
+		"no records":                   {v: space(begun(0)), refused: "no record shows a time"},
+		"initialized long ago":         {v: space(begun(now - year)), want: now + hour},
+		"initialized just now":         {v: space(begun(now - 1)), refused: "the floor of the era recorded"},
 		"accepted already":             {v: space(recorded(now-year), before(2, now+hour/2))},
 		"accepted, and nearly over":    {v: space(recorded(now-year), before(2, now+hour/2-1)), want: now + hour},
 		"the given time already":       {v: space(recorded(now-year), before(2, now+hour)), until: now + hour},

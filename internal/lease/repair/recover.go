@@ -117,7 +117,7 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 	}
 	if floor <= v.Mark.Value.At {
 		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is not above the watermark, %s: readers may have "+
-			"passed IDs that are issued from the floor on", At(v.Mark.Value.At)))
+			"passed IDs that are issued from the floor on, and the watermark begins anew", At(v.Mark.Value.At)))
 	}
 	for _, d := range distant {
 		e.Warnings = append(e.Warnings, d+", and the given floor may be below that: quarantine the sid until then")
