@@ -34,6 +34,11 @@ type Config struct {
 	// that do not know it, answers name the number as not covered.
 	Watermark bool
 
+	// Floor, if set, is asked before each extension and says, in Unix ms, below which time the program uses no ID any
+	// more: for programs that hand intervals of time on, after Permit of their first and last unit. The watermark is
+	// told so, as with Watermark. It must not wait.
+	Floor func() int64
+
 	// OpenTimeout bounds Open, whatever its context allows; 0 means
 	// DefaultOpenTimeout.
 	OpenTimeout time.Duration

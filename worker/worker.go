@@ -30,7 +30,8 @@ type Worker struct {
 	used            atomic.Int64 // the end of the last unit asked for; Unix ms
 
 	id, name string
-	tells    bool // Config.Watermark
+	tells    bool         // Config.Watermark or Floor
+	below    func() int64 // Config.Floor
 	number   int64
 	term     int64
 	handle   string
@@ -70,7 +71,8 @@ func Open(ctx context.Context, cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{
-		unit: cfg.Unit.Milliseconds(), name: cfg.Name, service: cfg.Service, tells: cfg.Watermark,
+		unit: cfg.Unit.Milliseconds(), name: cfg.Name, service: cfg.Service,
+		tells: cfg.Watermark || cfg.Floor != nil, below: cfg.Floor,
 		demand: make(chan struct{}, 1), lost: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if w.service == nil {
@@ -189,7 +191,10 @@ func (w *Worker) run(ctx context.Context, k *keep, began time.Time) {
 		var floor int64
 		if w.tells {
 			// What is told has to hold from the moment it is sent.
-			floor = w.raise(k.passed(sent, time.Now().UnixMilli()) - w.unit)
+			if floor = k.passed(sent, time.Now().UnixMilli()) - w.unit; w.below != nil {
+				floor = w.below()
+			}
+			floor = w.raise(floor)
 		}
 		res, err := w.call(ctx, k, floor)
 		if err == nil {

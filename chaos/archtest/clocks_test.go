@@ -32,6 +32,7 @@ var mayRead = map[string]string{
 	"internal/certs":                   "whether a certificate is valid now, as package tls decides it",
 	"internal/reload":                  "how long files were unusable",
 	"internal/fence":                   "how long moves take, for logs and metrics: what a fence does depends on no clock of ours",
+	"internal/sqlid":                   "when a slice begins: it is written only if it lies in the worker's interval",
 	"internal/load":                    "when a request is due, and how long its answer took: it issues nothing",
 	"chaos/real/netswitch":             "when a delayed packet is due; it carries packets, and issues nothing",
 	"chaos/real":                       "the harness observes from outside: it times what clients see, and issues nothing",

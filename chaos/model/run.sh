@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks lease.pml, time.pml (names that begin with limit-), worker.pml (worker-), watermark.pml (mark) and every mutant
-# of them with Spin.
+# Checks lease.pml, time.pml (names that begin with limit-), worker.pml (worker-), watermark.pml (mark), slice.pml (slice)
+# and every mutant of them with Spin.
 #
 #   run.sh short            all variants at small bounds; under 150 s on two cores
 #   run.sh full             the same, then larger bounds and a third node; under 20 min, 2 GB
@@ -70,6 +70,12 @@ mode=${1:-short}
 #   mark-silent-forgotten: a record keeps until when such a worker before it may issue
 #   mark-hold-outlives-its-era: a hold ends with its era
 #   worker-secret-kept: a secret is new for each run
+#   slice-word-first, slice-server-last: a session looks for the server, then reads the end, and then takes a word
+#   slice-end-first: a runner writes the word before the end
+#   slice-below, slice-two-at-once: a slice begins at or above each end before, and one is written at a time
+#   slice-of-any-server: a copy that keeps a slice is not its server
+#   slice-logged: a crash leaves no slice, since the word may be an older one
+#   slice-sent-again: a slice counts as used once it is sent
 #
 # kind  name  definitions. Bases under "large" are for full only.
 variants() {
@@ -103,6 +109,8 @@ base    mark-three-nodes        -DMAXREQ=3 -DNODES=3
 base    mark-restore            -DMAXREQ=3 -DRESTORES=1
 base    mark-silent             -DMAXREQ=3 -DSILENT=1
 base    mark-silent-restore     -DMAXREQ=2 -DSILENT=1 -DRESTORES=1
+base    slice                   -DCRASHES=1
+base    slice-two-runners       -DTWO_RUNNERS -DCRASHES=0 -DDRAWS=4
 mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
 mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
 mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
@@ -172,6 +180,14 @@ mutant  mark-raised-by-anybody      -DMAXREQ=3 -DRESTORES=1 -DMUT_NO_WINDOW
 mutant  mark-hold-outlives-its-era  -DMAXREQ=3 -DRESTORES=1 -DMUT_KEEPS_ERA
 mutant  mark-silent-reheld          -DMAXREQ=3 -DSILENT=1 -DMUT_SILENT_REHOLD
 mutant  mark-silent-forgotten       -DMAXREQ=3 -DSILENT=1 -DMUT_FORGET_SILENT
+mutant  slice-word-first            -DCUTS=3 -DDRAWS=4 -DCRASHES=0 -DTAKES_FIRST
+mutant  slice-server-last           -DCRASHES=1 -DBOUND_LAST
+mutant  slice-end-first             -DCRASHES=0 -DEND_FIRST
+mutant  slice-below                 -DTWO_RUNNERS -DDRAWS=4 -DCRASHES=0 -DBELOW
+mutant  slice-two-at-once           -DTWO_RUNNERS -DDRAWS=4 -DCRASHES=0 -DUNLOCKED
+mutant  slice-of-any-server         -DCRASHES=1 -DUNBOUND
+mutant  slice-logged                -DCRASHES=1 -DLOGGED
+mutant  slice-sent-again            -DCRASHES=1 -DCUTS_TWICE
 probe   mark-replaced               -DMAXREQ=3 -DPROBE=1
 probe   mark-released-after-another -DMAXREQ=3 -DPROBE=2
 probe   mark-may-pass-vanished      -DMAXREQ=3 -DPROBE=3
@@ -215,6 +231,7 @@ large   era                     -DMAXREQ=4 -DPURGE -DBUMPS=1 -DRECLAIMS -DREHOLD
 large   restore                 -DMAXREQ=4 -DPURGE -DRESTORES=1
 large   mark                    -DMAXREQ=4
 large   mark-silent             -DMAXREQ=3 -DSILENT=2
+large   slice                   -DDRAWS=3
 large   restore-era             -DMAXREQ=3 -DPURGE -DRESTORES=1 -DBUMPS=1
 large   restore-era-unpurged    -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1
 large   restore-three-nodes     -DMAXREQ=3 -DPURGE -DRESTORES=1 -DNODES=3
@@ -247,6 +264,7 @@ choose() {
 	limit-*) cp time.pml model.pml ;;
 	worker-*) cp worker.pml model.pml ;;
 	mark*) cp watermark.pml model.pml ;;
+	slice*) cp slice.pml model.pml ;;
 	*) cp lease.pml model.pml ;;
 	esac
 }
@@ -280,7 +298,7 @@ esac
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
-cp lease.pml time.pml worker.pml watermark.pml "$tmp"
+cp lease.pml time.pml worker.pml watermark.pml slice.pml "$tmp"
 variants >"$tmp/table"
 cd "$tmp"
 
@@ -307,7 +325,7 @@ while read -r kind name defs; do
 	base.* | large.*) expect=none ;;
 	mutant.limit-accept-unguarded) expect=' !(overwritten)' ;;
 	mutant.limit-*) expect=' !(unlawful)' ;;
-	mutant.worker-*) expect=' !(twice)' ;;
+	mutant.worker-* | mutant.slice-*) expect=' !(twice)' ;;
 	mutant.mark-falls-* | mutant.mark-era-low | mutant.mark-raised-by-anybody) expect=' !(fell)' ;;
 	mutant.mark-silent-*) expect=' !(unnamed)' ;;
 	mutant.mark-*) expect=' !(answered)' ;;

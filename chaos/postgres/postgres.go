@@ -22,6 +22,7 @@ type Server struct {
 	Bin string // directory of PostgreSQL's programs
 
 	settings []string
+	control  func(args ...string) error // pg_ctl, with the data directory
 }
 
 // Start returns a new server that is stopped when the test ends. Settings are such as
@@ -112,15 +113,35 @@ func start(settings []string, create func(run runner, data string) error) (_ *Se
 	for _, s := range settings {
 		options += " -c " + s
 	}
-	if err := run("pg_ctl", "start", "--wait", "--silent", "--pgdata", data, "--log", filepath.Join(dir, "log"),
-		"--options", options); err != nil {
+	control := func(args ...string) error {
+		return run("pg_ctl", append(args, "--wait", "--silent", "--pgdata", data, "--log", filepath.Join(dir, "log"),
+			"--options", options)...)
+	}
+	if err := control("start"); err != nil {
 		return nil, nil, err
 	}
 	stop = func() error {
 		err := run("pg_ctl", "stop", "--silent", "--mode=immediate", "--pgdata", data)
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	return &Server{Dir: dir, Bin: bin, settings: settings}, stop, nil
+	return &Server{Dir: dir, Bin: bin, settings: settings, control: control}, stop, nil
+}
+
+// Restart stops the server and starts it again. With mode "immediate" it is as after a crash, with "fast" it was shut
+// down.
+func (s *Server) Restart(t *testing.T, mode string) {
+	t.Helper()
+	if err := s.control("restart", "--mode", mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Promote makes a standby take writes.
+func (s *Server) Promote(t *testing.T) {
+	t.Helper()
+	if err := s.control("promote"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // URL is what drivers connect to.

@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/ids"
 	"github.com/flakelease/allocator/cmd/allocator/internal/offline"
 	"github.com/flakelease/allocator/cmd/allocator/internal/operator"
+	"github.com/flakelease/allocator/cmd/allocator/internal/sql"
 	"github.com/flakelease/allocator/cmd/allocator/internal/worker"
 )
 
@@ -71,7 +72,7 @@ func groups(a *cli.App) []group {
 		}},
 		{"IDs from a cluster", []*cobra.Command{
 			dev.Command(a), agent.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a),
-			cluster.WatermarkCommand(a), cluster.EventsCommand(a), worker.Command(a), fence.Command(a),
+			cluster.WatermarkCommand(a), cluster.EventsCommand(a), worker.Command(a), fence.Command(a), sql.Command(a),
 			bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{

@@ -205,3 +205,28 @@ func TestFenceRun(t *testing.T) {
 		t.Errorf("after drop: %d %s", code, errs)
 	}
 }
+
+// The page about IDs as a column default, with a server of its own.
+func TestColumnDefault(t *testing.T) {
+	tier.Check(t, "follows the page about column defaults")
+	if _, err := exec.LookPath("psql"); err != nil {
+		t.Skip("not run: psql is not installed (Debian: apt-get install postgresql-client)")
+	}
+	program, ok := pages.OwnNetwork(t, func() string {
+		program, err := buildDev()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return program
+	})
+	if !ok {
+		return
+	}
+	server := postgres.Start(t)
+	pages.Open(t, "../../docs/how-to/id-as-a-column-default.md").Follow(t, pages.NewShell(t, pages.Config{
+		Dir:    t.TempDir(),
+		Within: 5 * time.Minute,
+		Here:   strings.NewReplacer("bin/allocator", program),
+		Env:    []string{"PGHOST=" + server.Dir, "PGUSER=test", "PGDATABASE=postgres"},
+	}))
+}

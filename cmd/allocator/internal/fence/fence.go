@@ -276,7 +276,7 @@ stopped.`,
 			Name:     cmp.Or(*name, host, "unnamed"),
 			Log:      log,
 		})
-		stop, err := serveMetrics(ctx, *listen, m, log)
+		stop, err := cli.ServeMetrics(ctx, *listen, newCollector(m), func() error { return healthy(m) }, log)
 		if err != nil {
 			return cli.Exit(cli.ExitUsage, fmt.Errorf("--metrics: %w", err))
 		}

@@ -1,18 +1,11 @@
 package fence
 
 import (
-	"context"
 	"errors"
-	"log/slog"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/fence"
 )
 
@@ -87,40 +80,4 @@ func healthy(m *fence.Movers) (err error) {
 		}
 	})
 	return err
-}
-
-// serveMetrics serves /metrics and /healthz at an address until stop is called; at "" it
-// serves nothing.
-func serveMetrics(ctx context.Context, address string, m *fence.Movers, log *slog.Logger) (stop func(), err error) {
-	if address == "" {
-		return func() {}, nil
-	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(newCollector(m), collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := healthy(m); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		}
-	})
-	server := &http.Server{
-		Handler:        cli.NoSniff(mux),
-		ReadTimeout:    5 * time.Second,
-		WriteTimeout:   10 * time.Second,
-		MaxHeaderBytes: 8 << 10,
-	}
-	log.Info("serves metrics", "address", l.Addr().String())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = server.Serve(l) // It ends when it is closed.
-	}()
-	return func() { _ = server.Close(); <-ended }, nil
 }

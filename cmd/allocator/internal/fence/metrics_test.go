@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/fence"
 )
 
 // TestBrowsersDoNotGuess: what is served is what its Content-Type says.
 func TestBrowsersDoNotGuess(t *testing.T) {
 	var log output.Text
-	stop, err := serveMetrics(t.Context(), "127.0.0.1:0", new(fence.Movers), slog.New(slog.NewTextHandler(&log, nil)))
+	stop, err := cli.ServeMetrics(t.Context(), "127.0.0.1:0", newCollector(new(fence.Movers)), func() error { return nil },
+		slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

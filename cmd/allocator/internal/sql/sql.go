@@ -1,0 +1,294 @@
+// Package sql holds the commands that let a PostgreSQL database make IDs by itself.
+package sql
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/sqlid"
+	"github.com/flakelease/allocator/internal/text"
+)
+
+// Command returns "allocator sql".
+func Command(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sql",
+		Short: "Let a PostgreSQL database make IDs, as the default of a column",
+		Long: `With "allocator sql init" a database has functions such as allocator.next_id(), for
+
+  CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT allocator.next_id(), …)
+
+and "allocator sql run" gives it IDs to hand out, a second's at a time: they are unique in the
+whole space, whatever crashes, fails over or is copied. An INSERT waits for nobody.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(a))
+	return cmd
+}
+
+// databaseFlags adds --database, and returns what opens the databases, with what closes them.
+func databaseFlags(cmd *cobra.Command) func() ([]*sqlid.Database, func(), error) {
+	urls := cmd.Flags().StringArray("database", []string{""},
+		"`URL` of a PostgreSQL database, or key=value pairs; may be given several times. What it leaves out comes "+
+			"from PGHOST, PGPASSWORD and so on, and from ~/.pgpass")
+	return func() (list []*sqlid.Database, done func(), err error) {
+		done = func() {
+			for _, d := range list {
+				d.Close()
+			}
+		}
+		for _, url := range *urls {
+			d, err := sqlid.Open(url)
+			if err != nil {
+				done()
+				return nil, nil, cli.UsageError("--database: %w", err)
+			}
+			list = append(list, d)
+		}
+		return list, done, nil
+	}
+}
+
+// failed returns err with its exit code.
+func failed(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return cli.ErrInterrupted
+	case errors.Is(err, sqlid.ErrSetup):
+		return cli.Exit(cli.ExitUsage, err)
+	}
+	return cli.Exit(cli.ExitUnavailable, err)
+}
+
+// holdFlag adds --hold, and returns what checks it.
+func holdFlag(cmd *cobra.Command) func() (time.Duration, error) {
+	hold := cmd.Flags().Duration("hold", 10*time.Second,
+		"how long the database makes IDs after the last slice: while the runner, nodes or etcd are away")
+	return func() (time.Duration, error) {
+		if *hold < time.Second || *hold > 30*time.Second {
+			return 0, cli.UsageError("--hold is %v: it has to be 1s to 30s", *hold)
+		}
+		return *hold, nil
+	}
+}
+
+func initCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make the functions in a database, or what is missing of them",
+		Long: `Init makes the schema "allocator" with next_id(), next_uuid() and next_flake(), with functions
+that read and convert IDs, and with four sequences and a table. It prints the SQL. It may be
+run again. It needs no extension, no node, and the right to create a schema.`,
+		Example: `  allocator sql init --database postgres://app@db1/shop
+  allocator sql init --database postgres://app@db1/shop --layout twitter --runner ids --print-sql`,
+		Args: cobra.NoArgs,
+	}
+	open := databaseFlags(cmd)
+	space := cli.SpaceFlags(cmd)
+	writer := cmd.Flags().String("writer", "", "role that may make IDs; unless given, every role of the database")
+	runner := cmd.Flags().String("runner", "",
+		"role that will run \"allocator sql run\": it is granted what that needs")
+	holding := holdFlag(cmd)
+	printOnly := cmd.Flags().Bool("print-sql", false, "print the SQL and change nothing; needs no database")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		hold, err := holding()
+		if err != nil {
+			return err
+		}
+		list, done, err := open()
+		if err != nil {
+			return err
+		}
+		defer done()
+		f := space()
+		if err := f.Layout.Validate(); err != nil || f.Layout.SIDBits() == 0 {
+			return cli.UsageError("--layout %v has no sids: IDs of two databases would be equal", f.Layout)
+		}
+		_, err = fmt.Fprintf(a.Out, "BEGIN;\n%s;\nCOMMIT;\n", strings.Join(sqlid.SQL(f, hold, *writer, *runner), ";\n"))
+		if err != nil || *printOnly {
+			return err
+		}
+		for _, d := range list {
+			if err := d.Init(cmd.Context(), f, hold, *writer, *runner); err != nil {
+				return failed(cmd.Context(), err)
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func runCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Give databases IDs to hand out",
+		Long: `Run holds a worker number of the space for each database, and writes a slice into it each second:
+an interval of time in which the number is nobody else's. It goes on until it is interrupted.
+
+If it stops, or reaches no node, a database makes IDs for --hold more, and then refuses.
+Several may run for one database, with different names: one works, and another goes on when
+it has written nothing for --hold.`,
+		Example: `  allocator sql run --database postgres://ids@db1/shop --database postgres://ids@db2/shop \
+    --addr node1:9000,node2:9000 --metrics 127.0.0.1:9106`,
+		Args: cobra.NoArgs,
+	}
+	open := databaseFlags(cmd)
+	connect := remote.ClientFlags(a, cmd)
+	every := cmd.Flags().Duration("every", time.Second, "how often a slice is written, and how long it is")
+	holding := holdFlag(cmd)
+	host, _ := os.Hostname()
+	name := cmd.Flags().String("name", "", "name of this process; unless given, the host's")
+	listen := cmd.Flags().String("metrics", "",
+		"`host:port` to serve /metrics and /healthz on, to everybody; unless given, none")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx := cmd.Context()
+		hold, err := holding()
+		switch {
+		case err != nil:
+			return err
+		case *every < 20*time.Millisecond || *every > hold/2:
+			return cli.UsageError("--every is %v: it has to be 20ms to half of --hold", *every)
+		}
+		a.DetachErr()
+		log := cli.Logger(config.Log{Level: "info", Format: "text"}, a.Err)
+		options, err := connect(log)
+		if err != nil {
+			return err
+		}
+		list, done, err := open()
+		if err != nil {
+			return err
+		}
+		defer done()
+		var runners []*sqlid.Runner
+		for _, d := range list {
+			if _, err := d.Format(ctx); errors.Is(err, sqlid.ErrSetup) {
+				return failed(ctx, err)
+			}
+			runners = append(runners, sqlid.NewRunner(sqlid.Config{
+				Database: d, Name: "sql " + cmp.Or(*name, host, "unnamed"), Client: options, Every: *every, Hold: hold,
+				Log: log,
+			}))
+		}
+		stop, err := cli.ServeMetrics(ctx, *listen, collector(runners), func() error { return healthy(runners) }, log)
+		if err != nil {
+			return cli.Exit(cli.ExitUsage, fmt.Errorf("--metrics: %w", err))
+		}
+		defer stop()
+		var all sync.WaitGroup
+		for _, r := range runners {
+			all.Go(func() { r.Run(ctx) })
+		}
+		all.Wait()
+		return nil
+	}
+	return cmd
+}
+
+func statusCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Show whether databases make IDs, and for how long",
+		Long:    `Status exits with 1 if a database would refuse to make an ID.`,
+		Example: `  allocator sql status --database postgres://app@db1/shop`,
+		Args:    cobra.NoArgs,
+	}
+	open := databaseFlags(cmd)
+	format := cli.FormatFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		list, done, err := open()
+		if err != nil {
+			return err
+		}
+		defer done()
+		bad := false
+		var broken error // One that cannot be read hides no other.
+		for _, d := range list {
+			s, err := d.Status(cmd.Context())
+			if err != nil {
+				broken = errors.Join(broken, err)
+				continue
+			}
+			bad = bad || len(s.Problems) > 0
+			if format.Value == "json" {
+				err = cli.PrintLine(a.Out, s)
+			} else {
+				_, err = io.WriteString(a.Out, statusText(s))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		switch {
+		case broken != nil:
+			return failed(cmd.Context(), broken)
+		case bad:
+			return cli.ErrInvalid
+		}
+		return nil
+	}
+	return cmd
+}
+
+// statusText returns a status as people read it.
+func statusText(s sqlid.Status) string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-10s%s\n", name, text.Printable(fmt.Sprintf(format, args...)))
+	}
+	line("database", "%s: IDs of %s", s.Database, s.Format)
+	if s.At != nil {
+		line("runner", "%s, worker %d, last slice %s", s.Runner, s.SID, s.At.UTC().Format(time.RFC3339))
+	}
+	if s.NextMs != 0 {
+		at, _ := describe.AppendTime(nil, s.NextMs)
+		line("next ID", "of %s; without another slice for %v more", at, time.Duration(s.LeftMs)*time.Millisecond)
+	}
+	for _, p := range s.Problems {
+		line("problem", "%s", p)
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+func dropCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drop",
+		Short: "Remove the functions from a database",
+		Long: `Drop removes the schema "allocator" of a database with all that init has made. It removes nothing
+while a column has one of its functions as the default, and names the columns.`,
+		Example: `  allocator sql drop --database postgres://app@db1/shop`,
+		Args:    cobra.NoArgs,
+	}
+	open := databaseFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		list, done, err := open()
+		if err != nil {
+			return err
+		}
+		defer done()
+		for _, d := range list {
+			if err := d.Drop(cmd.Context()); err != nil {
+				return failed(cmd.Context(), err)
+			}
+		}
+		return nil
+	}
+	return cmd
+}

@@ -1,0 +1,255 @@
+package sqlid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/flakelease/allocator/flake"
+)
+
+// Errors of this package. Others are those of connections.
+var (
+	// ErrSetup is the error of a database or rights that have to be changed first.
+	ErrSetup = errors.New("the database has to be changed first")
+	// ErrOccupied is the error of a slice where another runner writes them.
+	ErrOccupied = errors.New("another runner writes slices there")
+	// ErrBelow is the error of a slice that begins below the end of the last one.
+	ErrBelow = errors.New("a slice there ends later")
+)
+
+// setup is an ErrSetup with a message of its own.
+type setup string
+
+func (e setup) Error() string        { return string(e) }
+func (e setup) Is(target error) bool { return target == ErrSetup }
+
+// callTimeout bounds each call of the database: a process of the server can be stopped.
+const callTimeout = 10 * time.Second
+
+// Database is a PostgreSQL database. Its methods are safe for concurrent use.
+type Database struct {
+	pool *pgxpool.Pool
+	name string
+}
+
+// Open returns a database that contacts nobody yet. url is what libpq takes; what it leaves out comes from PGHOST,
+// PGPASSWORD and so on, and from the password file. With several hosts the one that takes writes is used.
+func Open(url string) (*Database, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err // pgx leaves the password out of it
+	}
+	c := cfg.ConnConfig
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "allocator sql"
+	}
+	if len(c.Fallbacks) > 0 && c.ValidateConnect == nil {
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	cfg.MaxConns = 2
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Database{pool, fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)}, nil
+}
+
+// Close closes the connections.
+func (d *Database) Close() { d.pool.Close() }
+
+// String returns host, port and name.
+func (d *Database) String() string { return d.name }
+
+// Format returns the format of the IDs that the schema makes, as its comment has it. It returns an ErrSetup if there is
+// no schema, or one that is not ours.
+func (d *Database) Format(ctx context.Context) (flake.Format, error) {
+	f, found, err := d.format(ctx)
+	if err == nil && !found {
+		err = setup(fmt.Sprintf(`%s has no schema "allocator": run "allocator sql init" for it`, d))
+	}
+	return f, err
+}
+
+func (d *Database) format(ctx context.Context) (f flake.Format, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var version int
+	var recovery bool
+	var says *string
+	err = d.pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
+		(SELECT coalesce(obj_description(oid, 'pg_namespace'), '') FROM pg_namespace WHERE nspname = 'allocator')`).
+		Scan(&version, &recovery, &says)
+	switch {
+	case err != nil:
+		return f, false, fmt.Errorf("%s: %w", d, err)
+	case version < 150000:
+		return f, false, setup(fmt.Sprintf("%s is PostgreSQL %d: 15 or later has sequences that a crash empties", d,
+			version/10000))
+	case recovery:
+		return f, false, setup(fmt.Sprintf("%s is a standby, and takes no writes: give the address of the primary", d))
+	case says == nil:
+		return f, false, nil
+	}
+	text, ok := strings.CutPrefix(*says, comment)
+	layout, epoch, cut := strings.Cut(text, ", epoch ")
+	if !ok || !cut {
+		return f, true, setup(fmt.Sprintf(
+			`%s has a schema "allocator" that is not ours (its comment is %.60q): rename it`, d, *says))
+	}
+	at, err := time.Parse(time.RFC3339Nano, epoch)
+	if err == nil {
+		f.Layout, err = flake.ParseLayout(layout)
+	}
+	if f.Epoch = at.UnixMilli(); err != nil {
+		return f, true, setup(fmt.Sprintf("the schema of %s was made by another version (%.80q): %v", d, *says, err))
+	}
+	return f, true, nil
+}
+
+// Init makes the schema, or what is missing of it, in one transaction.
+func (d *Database) Init(ctx context.Context, f flake.Format, hold time.Duration, writer, runner string) error {
+	had, found, err := d.format(ctx)
+	switch {
+	case err != nil:
+		return err
+	case found && had != f:
+		return setup(fmt.Sprintf("the schema of %s makes IDs of %v, and not of %v: drop it first", d, had, f))
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+		for _, s := range SQL(f, hold, writer, runner) {
+			if _, err := tx.Exec(ctx, s); err != nil {
+				return d.failed(fmt.Errorf("%w, in: %.60s…", err, s))
+			}
+		}
+		return nil
+	})
+}
+
+// failed gives errors that an operator has to act on their kind.
+func (d *Database) failed(err error) error {
+	var e *pgconn.PgError
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Code {
+	case Occupied:
+		return fmt.Errorf("%s: %w: %s", d, ErrOccupied, e.Message)
+	case Changed, "42501", "42883", "42P01", "3F000": // rights; a function, a table, a schema that is not there
+		return setup(fmt.Sprintf(`%s: %s: run "allocator sql init" again, as the owner, with --runner and this role`,
+			d, e.Message))
+	case "25006":
+		return setup(fmt.Sprintf("%s is a standby, and takes no writes", d))
+	}
+	return fmt.Errorf("%s: %w", d, err)
+}
+
+// Write writes a slice, which may be used for hold, in the name of a runner. After an ErrBelow least is the word that
+// the slice has to begin at or above. After other errors the slice may have been written.
+func (d *Database) Write(ctx context.Context, s Slice, sid flake.SID, hold time.Duration, name string) (least int64,
+	err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err = d.pool.Exec(ctx, `SELECT allocator.slice($1, $2, $3, $4, $5)`, s.First, s.Stop, hold.Milliseconds(),
+		name, int(sid))
+	var e *pgconn.PgError
+	if errors.As(err, &e) && e.Code == Below {
+		if least, err = strconv.ParseInt(e.Detail, 10, 64); err == nil {
+			err = ErrBelow
+		}
+		return least, err
+	}
+	return 0, d.failed(err)
+}
+
+// End ends the last slice of a runner.
+func (d *Database) End(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := d.pool.Exec(ctx, `SELECT allocator.stop_slice($1)`, name)
+	return d.failed(err)
+}
+
+// Drop removes the schema. It returns an ErrSetup, and removes nothing, if a column or anything else still uses it.
+func (d *Database) Drop(ctx context.Context) error {
+	if _, found, err := d.format(ctx); err != nil || !found {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	rows, err := d.pool.Query(ctx, `
+SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid)
+FROM pg_depend d JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
+WHERE p.pronamespace = 'allocator'::regnamespace AND d.deptype IN ('n', 'a')
+ORDER BY 1 LIMIT 10`)
+	if err != nil {
+		return err
+	}
+	used, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	if len(used) > 0 {
+		return setup(fmt.Sprintf("%s uses it still: %s; give the columns another default first", d,
+			strings.Join(used, ", ")))
+	}
+	_, err = d.pool.Exec(ctx, `DROP SCHEMA allocator CASCADE`)
+	return d.failed(err)
+}
+
+// Status is what a database says of its IDs.
+type Status struct {
+	Database string     `json:"database"`
+	Format   string     `json:"format"`
+	Runner   string     `json:"runner"` // "": none has written a slice since the server started
+	SID      int        `json:"sid"`
+	At       *time.Time `json:"written_at"`
+	NextMs   int64      `json:"next_unix_ms"` // the time of the next ID; 0: there is none
+	LeftMs   int64      `json:"left_ms"`      // For so long IDs are made without another slice.
+	Problems []string   `json:"problems"`
+}
+
+// Status reads the status. It has problems if next_id would refuse, or if clocks differ by more than the hold.
+func (d *Database) Status(ctx context.Context) (Status, error) {
+	f, err := d.Format(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	s := Status{Database: d.name, Format: f.String(), SID: -1, Problems: []string{}}
+	var word, stop, until, now int64
+	var here bool
+	err = d.pool.QueryRow(ctx, `
+SELECT (SELECT last_value FROM allocator.word), coalesce(pg_sequence_last_value('allocator.stop'), 0),
+       coalesce(pg_sequence_last_value('allocator.until'), 0), (`+nowSQL+`)::bigint,
+       coalesce(pg_sequence_last_value('allocator.server') = `+serverSQL+`, false),
+       coalesce(r.name, ''), coalesce(r.sid, -1), CASE WHEN r.at > '-infinity' THEN r.at END
+FROM (SELECT) one LEFT JOIN allocator.runner r ON true`).Scan(&word, &stop, &until, &now, &here, &s.Runner, &s.SID,
+		&s.At)
+	switch {
+	case err != nil:
+		return s, d.failed(err)
+	case !here || stop == 0:
+		s.Problems = append(s.Problems,
+			`no runner has written a slice since the server started: start "allocator sql run"`)
+	case until <= now:
+		s.Problems = append(s.Problems, `the slice has expired: see the log of "allocator sql run"`)
+	case word >= stop:
+		s.Problems = append(s.Problems, "the slice is used up until the next one comes")
+	default:
+		s.NextMs, s.LeftMs = f.UnixMilli(flake.ID(word)), until-now
+	}
+	s.Problems = slices.Clip(s.Problems)
+	return s, nil
+}

@@ -1,0 +1,211 @@
+package sqlid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/text"
+	"github.com/flakelease/allocator/worker"
+)
+
+// Config says what a Runner does.
+type Config struct {
+	Database *Database
+	Name     string // People know this process by it, and two runners have different ones.
+	Client   client.Options
+	Every    time.Duration // A slice is written this often, and is as long.
+	Hold     time.Duration // A slice may be used for so long.
+	Log      *slog.Logger
+}
+
+// Runner writes the slices of one database.
+type Runner struct {
+	cfg Config
+
+	mu    sync.Mutex
+	stats Stats
+	sent  time.Time // The last slice was sent then, and may be used for the hold.
+}
+
+// Stats are what a Runner has done.
+type Stats struct {
+	SID      int   // -1: it holds no worker number
+	FloorMs  int64 // The database makes no ID below this time any more.
+	StopMs   int64 // … and none above this one.
+	Slices   int64
+	Failures int64
+	Err      error // why the last slice was not written; nil: it was
+}
+
+// NewRunner returns a Runner that does nothing yet.
+func NewRunner(cfg Config) *Runner { return &Runner{cfg: cfg, stats: Stats{SID: -1}} }
+
+// Database returns the name of its database.
+func (r *Runner) Database() string { return r.cfg.Database.name }
+
+// Stats returns what it has done. It is safe for concurrent use.
+func (r *Runner) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats
+}
+
+// again is how long a Runner waits after it got no worker number.
+const again = 2 * time.Second
+
+// Run holds a worker number and writes slices until ctx ends. Then it ends the last slice and gives the number back.
+func (r *Runner) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := r.hold(ctx); err != nil && ctx.Err() == nil {
+			r.failed(err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(again):
+			}
+		}
+	}
+}
+
+// failed notes an error, and logs it if it is another than before.
+func (r *Runner) failed(err error) {
+	r.mu.Lock()
+	before := r.stats.Err
+	r.stats.Err = err
+	r.stats.Failures++
+	r.mu.Unlock()
+	if before == nil || text.Kind(before.Error()) != text.Kind(err.Error()) {
+		r.cfg.Log.Warn("no slice was written", "database", r.cfg.Database.name, "error", err)
+	}
+}
+
+// hold acquires a worker number, and writes slices until it is lost or ctx ends.
+func (r *Runner) hold(ctx context.Context) error {
+	f, err := r.cfg.Database.Format(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.check(ctx, f); err != nil {
+		return err
+	}
+	w, err := worker.Open(ctx, worker.Config{
+		Name:   r.cfg.Name,
+		Client: r.cfg.Client,
+		Unit:   time.Duration(f.Layout.Unit()) * time.Millisecond,
+		Floor:  r.floor,
+	})
+	if err != nil {
+		return err
+	}
+	shape := Shape{Format: f, SID: flake.SID(w.Number())}
+	r.mu.Lock()
+	r.stats.SID = int(w.Number())
+	r.mu.Unlock()
+	r.cfg.Log.Info("holds a worker number", "database", r.cfg.Database.name, "worker", w.Number())
+	defer func() {
+		r.mu.Lock()
+		r.stats.SID = -1
+		r.mu.Unlock()
+	}()
+	tick := time.NewTicker(r.cfg.Every)
+	defer tick.Stop()
+	var after int64 // Unix ms: slices of this number before it were cut
+	for {
+		if after, err = r.slice(ctx, w, shape, after); err != nil && ctx.Err() == nil {
+			r.failed(err)
+		}
+		select {
+		case <-tick.C:
+		case <-w.Lost():
+			_ = r.cfg.Database.End(ctx, r.cfg.Name) // What it made is still this worker's: others follow above.
+			return fmt.Errorf("the worker number is lost: %w", w.Err())
+		case <-ctx.Done():
+			return r.end(context.WithoutCancel(ctx), w)
+		}
+	}
+}
+
+// end ends the last slice and gives the number back. If the database does not answer, the number stays reserved until
+// its interval has passed.
+func (r *Runner) end(ctx context.Context, w *worker.Worker) error {
+	if err := r.cfg.Database.End(ctx, r.cfg.Name); err != nil {
+		r.cfg.Log.Warn("the last slice was not ended", "database", r.cfg.Database.name, "error", err)
+		return w.Release(0)
+	}
+	return w.Close()
+}
+
+// check compares the space of the nodes with the format of the schema.
+func (r *Runner) check(ctx context.Context, f flake.Format) error {
+	c, err := client.New(r.cfg.Client)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	b, err := c.Block(ctx, 1)
+	if err != nil {
+		return err
+	}
+	if b.Format != f {
+		return setup(fmt.Sprintf("the schema of %s makes IDs of %v, and the space has %v: give --addr of its space, "+
+			"or drop the schema and make it again", r.cfg.Database, f, b.Format))
+	}
+	return nil
+}
+
+// maxAhead is how far the last slice of another runner may lie ahead of this machine's clock.
+const maxAhead = time.Minute
+
+// slice cuts a slice from after on and writes it. It returns from where the next one may be cut: a slice counts as used
+// from when it is sent.
+func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after int64) (int64, error) {
+	now := time.Now()
+	s, err := shape.Cut(now.UnixMilli(), after, r.cfg.Every)
+	if err != nil {
+		return after, err
+	}
+	unit := shape.Format.Layout.Unit()
+	if err := errors.Join(w.Permit(s.FromMs), w.Permit(s.ToMs-unit)); err != nil {
+		return after, err
+	}
+	r.mu.Lock()
+	r.sent = now
+	r.mu.Unlock()
+	least, err := r.cfg.Database.Write(ctx, s, shape.SID, r.cfg.Hold, r.cfg.Name)
+	if errors.Is(err, ErrBelow) {
+		least := shape.Format.UnixMilli(flake.ID(least))
+		if ahead := least - now.UnixMilli(); ahead > maxAhead.Milliseconds() {
+			return s.ToMs, setup(fmt.Sprintf("the last slice of %s ends at %v, far ahead: a clock was wrong; "+
+				"drop the schema and make it again", r.cfg.Database, time.UnixMilli(least).UTC().Format(time.RFC3339)))
+		}
+		return max(s.ToMs, least), fmt.Errorf("%s: %w: this one begins there", r.cfg.Database, err)
+	}
+	if err != nil {
+		return s.ToMs, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stats.Err != nil || r.stats.Slices == 0 {
+		r.cfg.Log.Info("writes slices", "database", r.cfg.Database.name, "worker", int(shape.SID))
+	}
+	r.stats.FloorMs, r.stats.StopMs, r.stats.Err = s.FromMs, s.ToMs, nil
+	r.stats.Slices++
+	return s.ToMs, nil
+}
+
+// floor is what the watermark is told: below it the database makes no ID any more. That is the beginning of the last
+// slice that was surely written, since one whose reply was lost may not be there. Once no slice can be in use it is
+// now: the next one begins there.
+func (r *Runner) floor() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := time.Now(); r.stats.Slices == 0 || now.Sub(r.sent) > 2*r.cfg.Hold {
+		return now.UnixMilli() - 1000
+	}
+	return r.stats.FloorMs
+}

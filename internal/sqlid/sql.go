@@ -1,0 +1,231 @@
+package sqlid
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// SQLSTATEs of the functions, for programs.
+const (
+	NoSlice  = "AS001" // Nothing was written since the server started, or this is a copy.
+	Expired  = "AS002" // The runner has written nothing for too long.
+	UsedUp   = "AS003" // The slice has no IDs left.
+	Occupied = "AS010" // Another runner writes slices here.
+	Below    = "AS011" // The slice begins below the end of the last one.
+	Changed  = "AS012" // What the functions need was changed.
+)
+
+// comment begins the comment of the schema, and names its version.
+const comment = "IDs of allocator 1, layout "
+
+// commentOf is the comment of a schema.
+func commentOf(f flake.Format) string {
+	return comment + f.Layout.String() + ", epoch " + time.UnixMilli(f.Epoch).UTC().Format(time.RFC3339Nano)
+}
+
+// serverSQL is what a slice is bound to: the start of this server process, and the database and the file of the
+// sequence. Another value means that the slice was written somewhere else, or before.
+const serverSQL = `(((date_part('epoch', pg_postmaster_start_time()) * 1e6)::bigint ` +
+	`# hashtext(pg_relation_filepath('allocator.word'))::bigint) & 9223372036854775807)`
+
+// nowSQL is the clock of the database in Unix ms. date_part is faster than extract, whose result is numeric.
+const nowSQL = `date_part('epoch', clock_timestamp()) * 1000`
+
+// SQL returns the statements that make all of it, or what is missing. Writers may make IDs; "" is everybody. The
+// runner, unless it is "", may write slices.
+func SQL(f flake.Format, hold time.Duration, writer, runner string) []string {
+	l := f.Layout
+	low, sid, seq := l.LowBits(), l.SIDBits(), l.SequenceBits()
+	// The ID of the word v.
+	id := "v"
+	if l.SIDFirst() {
+		id = fmt.Sprintf("(v >> %d << %d) | ((v & %d) << %d) | ((v >> %d) & %d)", low, low, int64(1)<<sid-1, seq, sid,
+			int64(1)<<seq-1)
+	}
+	sidOf := fmt.Sprintf("(id & %d)::int", int64(1)<<sid-1)
+	if l.SIDFirst() {
+		sidOf = fmt.Sprintf("((id >> %d) & %d)::int", seq, int64(1)<<sid-1)
+	}
+	random := ulid.RandomBits(l)
+	beside := 74 - random // bits of the ID beside its time, 12 of them in the first half
+	to := "PUBLIC"
+	if writer != "" {
+		to = pgx.Identifier{writer}.Sanitize()
+	}
+	r := strings.NewReplacer(
+		"$now", nowSQL, "$server", serverSQL, "$id", id, "$sidOf", sidOf, "$to", to,
+		"$step", fmt.Sprint(int64(1)<<sid), "$hold", fmt.Sprint(hold.Milliseconds()),
+		"$unit", fmt.Sprint(l.Unit()), "$epoch", fmt.Sprint(f.Epoch), "$lowBits", fmt.Sprint(low),
+		"$lowMask", fmt.Sprint(int64(1)<<low-1), "$highShift", fmt.Sprint(beside-12),
+		"$besideMask", fmt.Sprint(int64(1)<<(beside-12)-1), "$randomBits", fmt.Sprint(random),
+		"$randomMask", fmt.Sprint(int64(1)<<random-1),
+		"$maxMs", fmt.Sprint(int64(1)<<48-1), "$comment", strings.ReplaceAll(commentOf(f), "'", "''"),
+	)
+	var out []string
+	for _, s := range statements {
+		out = append(out, r.Replace(s))
+	}
+	if runner != "" {
+		role := pgx.Identifier{runner}.Sanitize()
+		out = append(out, `GRANT USAGE ON SCHEMA allocator TO `+role,
+			`GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA allocator TO `+role,
+			`GRANT SELECT, INSERT, UPDATE ON allocator.runner TO `+role,
+			`GRANT EXECUTE ON FUNCTION allocator.slice, allocator.stop_slice TO `+role)
+	}
+	return out
+}
+
+// statements make the schema. $-words are replaced by SQL.
+var statements = []string{
+	`CREATE SCHEMA IF NOT EXISTS allocator`,
+	`COMMENT ON SCHEMA allocator IS '$comment'`,
+	`GRANT USAGE ON SCHEMA allocator TO $to`,
+	// The word of the next ID. Words of a slice rise by one sequence number.
+	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.word INCREMENT BY $step MINVALUE 0 START 0`,
+	// Words below this one may be used; this is never reached before.
+	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.stop MINVALUE 0 START 0`,
+	// They may be used until this time by the clock of the database, in Unix ms …
+	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.until MINVALUE 0 START 0`,
+	// … on this server.
+	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.server MINVALUE 0 START 0`,
+	`GRANT USAGE ON ALL SEQUENCES IN SCHEMA allocator TO $to`,
+	// Who writes slices: for people, and so that two do not take turns.
+	`CREATE UNLOGGED TABLE IF NOT EXISTS allocator.runner (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  name text NOT NULL, sid int NOT NULL, at timestamptz NOT NULL
+) WITH (fillfactor = 20)`,
+	// It says why there is no ID, or finds one: a slice that is written just now makes sessions look twice.
+	`CREATE OR REPLACE FUNCTION allocator.again() RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $f$
+DECLARE here boolean; stop bigint; v bigint; until bigint;
+BEGIN
+  FOR i IN 1..8 LOOP
+    here := $server = pg_sequence_last_value('allocator.server');
+    stop := pg_sequence_last_value('allocator.stop');
+    v := nextval('allocator.word');
+    until := pg_sequence_last_value('allocator.until');
+    IF here AND v < stop AND $now < until THEN
+      RETURN $id;
+    END IF;
+  END LOOP;
+  IF here IS NOT TRUE OR stop IS NULL THEN
+    RAISE EXCEPTION 'no ID: no runner has written a slice here since this server started'
+      USING ERRCODE = '` + NoSlice + `', HINT = 'Start "allocator sql run" for this database.';
+  ELSIF $now >= until THEN
+    RAISE EXCEPTION 'no ID: the runner has written no slice for % s',
+        round((($now - until) / 1000)::numeric + $hold / 1000.0, 1)
+      USING ERRCODE = '` + Expired + `', HINT = 'See the log of "allocator sql run", and "allocator sql status".';
+  END IF;
+  RAISE EXCEPTION 'no ID: the slice of this second is used up'
+    USING ERRCODE = '` + UsedUp + `', HINT = 'Run the transaction again. "allocator sql run --every" makes slices.';
+END $f$`,
+	`CREATE OR REPLACE FUNCTION allocator.next_id() RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $f$
+DECLARE -- The order matters: see the package sqlid.
+  here boolean := $server = pg_sequence_last_value('allocator.server');
+  stop bigint := pg_sequence_last_value('allocator.stop');
+  v bigint := nextval('allocator.word');
+BEGIN
+  IF here AND v < stop AND $now < pg_sequence_last_value('allocator.until') THEN
+    RETURN $id;
+  END IF;
+  RETURN allocator.again();
+END $f$`,
+	`CREATE OR REPLACE FUNCTION allocator.slice(first bigint, stop_at bigint, hold_ms bigint, name_of text, sid_of int)
+RETURNS void LANGUAGE plpgsql AS $f$
+DECLARE r allocator.runner; last bigint;
+BEGIN
+  LOCK TABLE allocator.runner IN EXCLUSIVE MODE; -- one at a time, also without a row
+  SELECT * INTO r FROM allocator.runner;
+  IF r.name <> name_of AND r.at > clock_timestamp() - hold_ms * interval '1 ms' AND r.at <= clock_timestamp() THEN
+    RAISE EXCEPTION 'runner % wrote a slice here % ago', r.name, clock_timestamp() - r.at
+      USING ERRCODE = '` + Occupied + `';
+  END IF;
+  IF (SELECT count(*) FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid
+      WHERE c.relnamespace = 'allocator'::regnamespace AND c.relpersistence = 'u' AND s.seqcache = 1 AND NOT s.seqcycle
+        AND s.seqincrement = CASE c.relname WHEN 'word' THEN $step ELSE 1 END) < 4 THEN
+    RAISE EXCEPTION 'a sequence of schema allocator was changed: it is logged, or has a cache or another increment'
+      USING ERRCODE = '` + Changed + `', HINT = 'Run "allocator sql drop" and "allocator sql init".';
+  END IF;
+  last := pg_sequence_last_value('allocator.stop');
+  IF first < last THEN
+    RAISE EXCEPTION 'the slice begins below the end of the last one' USING ERRCODE = '` + Below + `', DETAIL = last;
+  END IF;
+  PERFORM setval('allocator.word', first, false);
+  PERFORM setval('allocator.until', ($now)::bigint + hold_ms);
+  PERFORM setval('allocator.server', $server);
+  PERFORM setval('allocator.stop', stop_at);
+  INSERT INTO allocator.runner VALUES (true, name_of, sid_of, clock_timestamp())
+  ON CONFLICT (one) DO UPDATE SET name = excluded.name, sid = excluded.sid, at = excluded.at;
+END $f$`,
+	// It ends the slice of a runner that stops.
+	`CREATE OR REPLACE FUNCTION allocator.stop_slice(name_of text) RETURNS void LANGUAGE plpgsql AS $f$
+BEGIN
+  LOCK TABLE allocator.runner IN EXCLUSIVE MODE;
+  UPDATE allocator.runner SET at = '-infinity' WHERE name = name_of;
+  IF FOUND THEN
+    PERFORM setval('allocator.until', 0);
+  END IF;
+END $f$`,
+	`REVOKE EXECUTE ON FUNCTION allocator.slice, allocator.stop_slice FROM PUBLIC`,
+	// To read and convert IDs.
+	`CREATE OR REPLACE FUNCTION allocator.id_ms(id bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT (id >> $lowBits) * $unit + $epoch'`,
+	`CREATE OR REPLACE FUNCTION allocator.id_time(id bigint) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT timestamptz ''1970-01-01 00:00:00Z'' + ((id >> $lowBits) * $unit + $epoch) * interval ''1 ms'''`,
+	`CREATE OR REPLACE FUNCTION allocator.id_sid(id bigint) RETURNS int
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT $sidOf'`,
+	`CREATE OR REPLACE FUNCTION allocator.id_first(at timestamptz) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT greatest(0, ceil((extract(epoch FROM at) * 1000 - $epoch) / $unit))::bigint << $lowBits'`,
+	`CREATE OR REPLACE FUNCTION allocator.id_time(id uuid) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT timestamptz ''1970-01-01 00:00:00Z'' + (''x'' || left(replace(id::text, ''-'', ''''), 12))::bit(48)::bigint
+  * interval ''1 ms'''`,
+	`CREATE OR REPLACE FUNCTION allocator.uuid_first(at timestamptz) RETURNS uuid
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT rpad(lpad(to_hex(ceil(extract(epoch FROM at) * 1000)::bigint), 12, ''0''), 32, ''0'')::uuid'`,
+	// The UUIDv7 of an ID; the bits that the ID has no value for are random.
+	`CREATE OR REPLACE FUNCTION allocator.to_uuid(id bigint) RETURNS uuid
+LANGUAGE sql VOLATILE STRICT PARALLEL SAFE
+AS 'SELECT (lpad(to_hex((id >> $lowBits) * $unit + $epoch), 12, ''0'')
+  || to_hex(28672 | ((id & $lowMask) >> $highShift))
+  || to_hex((-9223372036854775807 - 1) | ((id & $besideMask) << $randomBits)
+     | ((''x'' || right(replace(gen_random_uuid()::text, ''-'', ''''), 16))::bit(64)::bigint & $randomMask)))::uuid'`,
+	`CREATE OR REPLACE FUNCTION allocator.from_uuid(id uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT ((h::bit(48)::bigint - $epoch) / $unit << $lowBits) | ((a & 4095) << $highShift)
+  | ((b >> $randomBits) & $besideMask)
+  FROM (SELECT (''x'' || substr(t, 1, 12)) AS h, (''x'' || substr(t, 13, 4))::bit(16)::bigint AS a,
+    (''x'' || substr(t, 17))::bit(64)::bigint & 4611686018427387903 AS b
+  FROM (SELECT replace(id::text, ''-'', '''') AS t) hex) parts'`,
+	`CREATE OR REPLACE FUNCTION allocator.to_flake(id bigint) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT string_agg(substr(''0123456789ABCDEFGHJKMNPQRSTVWXYZ'', ((id >> (60 - 5 * i)) & 31)::int + 1, 1), ''''
+  ORDER BY i)
+  FROM generate_series(0, 12) i'`,
+	`CREATE OR REPLACE FUNCTION allocator.from_flake(id text)
+RETURNS bigint LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $f$
+DECLARE v bigint := 0;
+BEGIN
+  IF id !~ '^[0-7][0-9A-HJKMNP-TV-Z]{12}$' THEN
+    RAISE EXCEPTION '"%" is no ID: 13 characters of 0-9 and A-Z without I, L, O and U', left(id, 40)
+      USING ERRCODE = '22P02';
+  END IF;
+  FOR i IN 1..13 LOOP
+    v := v << 5 | (strpos('0123456789ABCDEFGHJKMNPQRSTVWXYZ', substr(id, i, 1)) - 1);
+  END LOOP;
+  RETURN v;
+END $f$`,
+	`CREATE OR REPLACE FUNCTION allocator.next_uuid() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL UNSAFE
+AS 'SELECT allocator.to_uuid(allocator.next_id())'`,
+	`CREATE OR REPLACE FUNCTION allocator.next_flake() RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE
+AS 'SELECT allocator.to_flake(allocator.next_id())'`,
+}

@@ -1,0 +1,434 @@
+package sqlid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/flakelease/allocator/chaos/postgres"
+	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/ulid"
+)
+
+var scalable = flake.Format{Layout: flake.Scalable, Epoch: flake.DefaultEpoch}
+
+// hold is so long that nothing expires in a test that does not ask for it.
+const hold = time.Hour
+
+// database is a database with the functions, and one that cuts slices for it.
+type database struct {
+	*testing.T
+	*Database
+	url   string
+	shape Shape
+	after int64
+}
+
+func server(t *testing.T) *postgres.Server {
+	t.Helper()
+	tier.Check(t, "a PostgreSQL server")
+	return postgres.Start(t, "wal_level=replica", "max_prepared_transactions=4")
+}
+
+// at returns the database of a URL.
+func at(t *testing.T, url string, f flake.Format) *database {
+	t.Helper()
+	d, err := Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return &database{T: t, Database: d, url: url, shape: Shape{Format: f, SID: 3}}
+}
+
+// made is at, with the functions made.
+func made(t *testing.T, url string, f flake.Format) *database {
+	t.Helper()
+	d := at(t, url, f)
+	if err := d.Init(t.Context(), f, hold, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// slice writes the next slice, of 10 ms.
+func (d *database) slice() Slice {
+	d.Helper()
+	s, err := d.shape.Cut(time.Now().UnixMilli(), d.after, 10*time.Millisecond)
+	if err == nil {
+		d.after = s.ToMs
+		_, err = d.Write(d.Context(), s, d.shape.SID, hold, "test")
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+	return s
+}
+
+// conn returns a session.
+func (d *database) conn() *pgx.Conn {
+	d.Helper()
+	c, err := pgx.Connect(d.Context(), d.url)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { _ = c.Close(context.WithoutCancel(d.Context())) })
+	return c
+}
+
+// next returns an ID, or the SQLSTATE of the refusal.
+func (d *database) next() (id int64, state string) {
+	d.Helper()
+	c := d.conn()
+	defer func() { _ = c.Close(d.Context()) }()
+	return draw(d.T, c)
+}
+
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func draw(t *testing.T, c querier) (id int64, state string) {
+	t.Helper()
+	err := c.QueryRow(t.Context(), "SELECT allocator.next_id()").Scan(&id)
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return 0, e.Code
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, ""
+}
+
+// refuses expects a refusal.
+func (d *database) refuses(state, why string) {
+	d.Helper()
+	if id, got := d.next(); got != state {
+		d.Errorf("%s: ID %d, SQLSTATE %q, want %s", why, id, got, state)
+	}
+}
+
+// TestNextID: sessions in all isolation levels, with transactions that are rolled back, draw beside slices that end
+// all the time: no ID comes twice, those of a session rise, and each lies in a slice that was written.
+func TestNextID(t *testing.T) {
+	d := made(t, server(t).URL(), scalable)
+	d.refuses(NoSlice, "before the first slice")
+	d.slice()
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	drawn := make([][]int64, 8)
+	for i := range drawn {
+		c := d.conn()
+		level := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}[i%3]
+		all.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				tx, err := c.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for range 1 + n%40 { // A long transaction has a snapshot from before many slices.
+					if id, state := draw(t, tx); state == "" {
+						drawn[i] = append(drawn[i], id)
+					} else if state != UsedUp {
+						t.Errorf("SQLSTATE %s", state)
+					} else {
+						break
+					}
+				}
+				_ = tx.Rollback(t.Context())
+			}
+		})
+	}
+	written := []Slice{}
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		written = append(written, d.slice())
+	}
+	stop()
+	all.Wait()
+	seen := map[int64]bool{}
+	for i, ids := range drawn {
+		if !slices.IsSorted(ids) {
+			t.Errorf("session %d: IDs do not rise", i)
+		}
+		for _, id := range ids {
+			if seen[id] {
+				t.Fatalf("%d twice", id)
+			}
+			seen[id] = true
+		}
+	}
+	first, last := written[0].First, written[len(written)-1].Stop
+	for id := range seen {
+		if scalable.SID(flake.ID(id)) != 3 || id >= last || id < first-1<<40 {
+			t.Fatalf("%d is of no slice", id)
+		}
+	}
+	if len(seen) < 1000 || len(written) < 20 {
+		t.Errorf("%d IDs of %d slices", len(seen), len(written))
+	}
+}
+
+// TestSnapshots: a transaction with an old snapshot uses the slice of now.
+func TestSnapshots(t *testing.T) {
+	d := made(t, server(t).URL(), scalable)
+	d.slice()
+	tx, err := d.conn().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, state := draw(t, tx); state != "" {
+		t.Fatal(state)
+	}
+	for range 100 {
+		s := d.slice()
+		if id, state := draw(t, tx); state != "" || id < s.First || id >= s.Stop {
+			t.Fatalf("%d, %s of %+v", id, state, s)
+		}
+	}
+}
+
+// TestCopies: after a crash, a restart, a promotion, in a base backup and in a copy of the database there are no IDs
+// before a new slice; the server that all of them are of goes on.
+func TestCopies(t *testing.T) {
+	s := server(t)
+	d := made(t, s.URL(), scalable)
+	d.slice()
+	standby := s.Standby(t)
+	copied := at(t, standby.URL(), scalable)
+	if _, err := copied.Write(t.Context(), Slice{}, 3, hold, "test"); !errors.Is(err, ErrSetup) {
+		t.Errorf("a slice for a standby: %v", err)
+	}
+	standby.Promote(t)
+	copied.refuses(NoSlice, "promoted")
+	zombie, state := d.next()
+	if state != "" {
+		t.Errorf("the old primary: %s", state)
+	}
+	copied.after = d.after // the same runner
+	copied.slice()
+	if id, state := copied.next(); state != "" || id <= zombie {
+		t.Errorf("%d, %s beside %d of the old primary", id, state, zombie)
+	}
+
+	d.pool.Reset() // no session may use the database that is copied
+	s.Psql(t, "CREATE DATABASE empty")
+	wait.NoError(t, "the copy", func() error {
+		empty := strings.Replace(s.URL(), "/postgres?", "/empty?", 1)
+		_, err := at(t, empty, scalable).pool.Exec(t.Context(), "CREATE DATABASE other TEMPLATE postgres")
+		return err
+	})
+	at(t, strings.Replace(s.URL(), "/postgres?", "/other?", 1), scalable).refuses(NoSlice, "a copy of the database")
+	before, _ := d.next()
+	for _, mode := range []string{"fast", "immediate", "kill"} {
+		if mode == "kill" { // The server recovers without a new process of its own.
+			kill(t, d.conn())
+		} else {
+			s.Restart(t, mode)
+		}
+		d.pool.Reset()
+		wait.NoError(t, "recovered", func() error { return d.pool.Ping(t.Context()) })
+		d.refuses(NoSlice, "restart "+mode)
+		d.slice()
+		if id, state := d.next(); state != "" || id <= before {
+			t.Errorf("after restart %s: %d, %s, and %d before", mode, id, state, before)
+		}
+	}
+}
+
+// kill kills the process of a session, and returns when the server has noticed.
+func kill(t *testing.T, c *pgx.Conn) {
+	t.Helper()
+	if err := syscall.Kill(int(c.PgConn().PID()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	wait.NoError(t, "the crash", func() error {
+		if c.Ping(t.Context()) == nil {
+			return errors.New("the session goes on")
+		}
+		return nil
+	})
+}
+
+// TestRefusals: each reason has its SQLSTATE, and a runner sees what was changed by hand.
+func TestRefusals(t *testing.T) {
+	s := server(t)
+	d := made(t, s.URL(), flake.Format{Layout: flake.JS53, Epoch: flake.DefaultEpoch})
+	written := d.slice()
+	for range (written.ToMs - written.FromMs) * 128 {
+		if _, state := d.nextOf(d.pool); state != "" {
+			t.Fatalf("the slice has fewer IDs than its bits: %s", state)
+		}
+	}
+	d.refuses(UsedUp, "all of it drawn")
+	cut, _ := d.shape.Cut(time.Now().UnixMilli(), d.after, time.Second)
+	if _, err := d.Write(t.Context(), cut, 3, 0, "test"); err != nil {
+		t.Fatal(err)
+	}
+	d.after = cut.ToMs
+	d.refuses(Expired, "no hold")
+	if _, err := d.Write(t.Context(), cut, 3, hold, "test"); !errors.Is(err, ErrBelow) {
+		t.Errorf("a slice below the last: %v", err)
+	}
+	d.slice()
+	cut, _ = d.shape.Cut(time.Now().UnixMilli(), d.after, time.Second)
+	if _, err := d.Write(t.Context(), cut, 3, hold, "other"); !errors.Is(err, ErrOccupied) {
+		t.Errorf("a second runner: %v", err)
+	}
+	if err := d.End(t.Context(), "other"); err != nil {
+		t.Fatal(err)
+	}
+	if _, state := d.next(); state != "" {
+		t.Errorf("another runner ended the slice: %s", state)
+	}
+	if err := d.End(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	d.refuses(Expired, "ended")
+	if _, err := d.Write(t.Context(), cut, 3, hold, "other"); err != nil {
+		t.Errorf("after the end: %v", err)
+	}
+	if _, err := d.conn().Exec(t.Context(), "BEGIN READ ONLY; SELECT allocator.next_id()"); err == nil || !strings.Contains(err.Error(), "read-only transaction") {
+		t.Errorf("read only: %v", err)
+	}
+	for _, change := range []string{
+		"ALTER SEQUENCE allocator.word CACHE 10", "ALTER SEQUENCE allocator.stop SET LOGGED", "ALTER SEQUENCE allocator.word INCREMENT 1",
+		"ALTER SEQUENCE allocator.word CYCLE",
+	} {
+		d := made(t, newDatabase(t, s), scalable)
+		d.slice()
+		if _, err := d.conn().Exec(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+		cut, _ := d.shape.Cut(time.Now().UnixMilli(), d.after, time.Second)
+		if _, err := d.Write(t.Context(), cut, 3, hold, "test"); !errors.Is(err, ErrSetup) {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+	reset := made(t, newDatabase(t, s), scalable)
+	reset.slice()
+	if _, err := reset.conn().Exec(t.Context(), "ALTER SEQUENCE allocator.word RESTART"); err != nil {
+		t.Fatal(err)
+	}
+	reset.refuses(NoSlice, "the word began again")
+}
+
+func (d *database) nextOf(c querier) (int64, string) { d.Helper(); return draw(d.T, c) }
+
+var databases int
+
+// newDatabase returns the URL of a new one.
+func newDatabase(t *testing.T, s *postgres.Server) string {
+	t.Helper()
+	databases++
+	name := fmt.Sprint("d", databases)
+	s.Psql(t, "CREATE DATABASE "+name)
+	return strings.Replace(s.URL(), "/postgres?", "/"+name+"?", 1)
+}
+
+// TestSetup: init may run again, keeps a schema that is not its own or of another layout, and drop keeps one in use.
+func TestSetup(t *testing.T) {
+	s := server(t)
+	d := made(t, s.URL(), scalable)
+	d.slice()
+	if err := d.Init(t.Context(), scalable, hold, "", ""); err != nil {
+		t.Error(err)
+	}
+	if _, state := d.next(); state != "" {
+		t.Errorf("init took the slice: %s", state)
+	}
+	other := flake.Format{Layout: flake.Twitter, Epoch: flake.Twitter.Epoch()}
+	if err := d.Init(t.Context(), other, hold, "", ""); !errors.Is(err, ErrSetup) {
+		t.Errorf("another layout: %v", err)
+	}
+	s.Psql(t, "CREATE ROLE app LOGIN; CREATE ROLE ids LOGIN; CREATE ROLE nobody LOGIN; CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT allocator.next_id())")
+	if err := d.Drop(t.Context()); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "orders") {
+		t.Errorf("drop of a schema in use: %v", err)
+	}
+	s.Psql(t, "INSERT INTO orders DEFAULT VALUES; ALTER TABLE orders ALTER id DROP DEFAULT")
+	if err := d.Drop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := d.Format(t.Context()); !errors.Is(err, ErrSetup) {
+		t.Errorf("after the drop: %v", err)
+	}
+	if err := d.Init(t.Context(), scalable, hold, "app", "ids"); err != nil {
+		t.Fatal(err)
+	}
+	as := func(role string) *database {
+		return at(t, strings.Replace(d.url, "test@", role+"@", 1), scalable)
+	}
+	runner := as("ids")
+	runner.slice()
+	if _, state := as("app").next(); state != "" {
+		t.Errorf("the writer: %s", state)
+	}
+	cut, _ := d.shape.Cut(time.Now().UnixMilli(), runner.after, time.Second)
+	if _, err := as("app").Write(t.Context(), cut, 3, hold, "test"); !errors.Is(err, ErrSetup) {
+		t.Errorf("a slice by the writer: %v", err)
+	}
+	as("nobody").refuses("42501", "a role without rights")
+	s.Psql(t, "DROP SCHEMA allocator CASCADE; CREATE SCHEMA allocator")
+	if err := d.Init(t.Context(), scalable, hold, "", ""); !errors.Is(err, ErrSetup) {
+		t.Errorf("another's schema: %v", err)
+	}
+}
+
+// TestFunctions: the functions read and convert IDs as the packages of Go do, in every layout.
+func TestFunctions(t *testing.T) {
+	s := server(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, name := range append(flake.Layouts(), "28/22/13,epoch=2018-12-22,unit=1s") {
+		l, err := flake.ParseLayout(name)
+		if err != nil || l.SIDBits() == 0 {
+			continue
+		}
+		d := made(t, newDatabase(t, s), flake.Format{Layout: l, Epoch: flake.DefaultEpoch})
+		f, c := d.shape.Format, d.conn()
+		for range 50 {
+			id := flake.ID(r.Uint64() >> (64 - l.TimeBits() - l.LowBits()))
+			if f.UnixMilli(id) > 1<<47 {
+				continue
+			}
+			var ms, sid, first, back int64
+			var text, wide, from string
+			var byUUID, byID time.Time
+			if err := c.QueryRow(t.Context(), `SELECT allocator.id_ms($1), allocator.id_sid($1), allocator.id_first(allocator.id_time($1)),
+				allocator.to_flake($1), allocator.from_flake(allocator.to_flake($1))::text, u::text, allocator.from_uuid(u), allocator.id_time(u), allocator.id_time($1::bigint)
+				FROM (SELECT allocator.to_uuid($1) AS u) w`, int64(id)).
+				Scan(&ms, &sid, &first, &text, &from, &wide, &back, &byUUID, &byID); err != nil {
+				t.Fatal(name, err)
+			}
+			u, err := ulid.ParseUUID(wide)
+			if err != nil {
+				t.Fatal(err)
+			}
+			same, err := u.Flake(f)
+			low, _ := f.Min(f.UnixMilli(id))
+			if ms != f.UnixMilli(id) || sid != int64(f.SID(id)) || first != int64(low) || text != id.String() || from != fmt.Sprint(int64(id)) ||
+				err != nil || same != id || back != int64(id) || byUUID.UnixMilli() != ms || byID.UnixMilli() != ms {
+				t.Fatalf("%s: %d is %d, %d, %d, %s, %s, %s (%v, %v), %d, %v, %v", name, id, ms, sid, first, text, from, wide, same, err, back, byUUID, byID)
+			}
+		}
+		w := d.slice()
+		for range 3 {
+			id, state := draw(t, c)
+			if state != "" || f.SID(flake.ID(id)) != 3 || f.UnixMilli(flake.ID(id)) < w.FromMs || f.UnixMilli(flake.ID(id)) >= w.ToMs {
+				t.Errorf("%s: ID %d, %s", name, id, state)
+			}
+		}
+	}
+}
