@@ -42,7 +42,8 @@
 //	binary   8 bytes, big endian
 //	JSON     a string of the 13 characters, never a number: every ID of the default
 //	         epoch made since 2024-04-09 exceeds 2^53, above which a float64
-//	         cannot hold each integer
+//	         cannot hold each integer; a Decimal is a string of digits in JSON, as the
+//	         clients for other languages give IDs
 //	SQL      BIGINT
 //
 // Text, 16-digit hex and binary forms sort as the integers do, and integers as

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // ErrJSON is returned for JSON that is no string. It says why a number is none
@@ -73,6 +74,31 @@ func (id *ID) UnmarshalJSON(b []byte) error {
 		return ErrJSON
 	}
 	return id.UnmarshalText(b[1 : len(b)-1])
+}
+
+// Decimal is an ID whose text, in JSON too, is its decimal digits, as the clients for other languages give
+// IDs and as BIGINT columns show them. In JSON the digits are a string, never a number. They have no leading
+// zeros: compare Decimals as the integers that they are, and not their texts.
+type Decimal ID
+
+// String returns the digits of d.
+func (d Decimal) String() string { return strconv.FormatInt(int64(d), 10) }
+
+// MarshalText returns the digits of d. It returns ErrRange for a negative ID.
+func (d Decimal) MarshalText() ([]byte, error) {
+	if d < 0 {
+		return nil, negative(ID(d))
+	}
+	return ID(d).AppendInt(nil), nil
+}
+
+// UnmarshalText sets d from digits as ParseInt reads them, and returns its errors; d is then unchanged.
+func (d *Decimal) UnmarshalText(b []byte) error {
+	id, err := ParseInt(string(b))
+	if err == nil {
+		*d = Decimal(id)
+	}
+	return err
 }
 
 // Value returns id as an int64, for a BIGINT column. It returns ErrRange for a

@@ -49,6 +49,29 @@ func TestJSON(t *testing.T) {
 		t.Errorf("reads back as %+v, %v", out, err)
 	}
 
+	var others struct { // as clients for other languages write and read IDs
+		ID  flake.Decimal
+		Map map[flake.Decimal]string
+	}
+	const digits = `{"ID":"14246757444195114","Map":{"14246757444195114":"x"}}`
+	if err := json.Unmarshal([]byte(digits), &others); err != nil || fmt.Sprint(others.ID) != "14246757444195114" {
+		t.Errorf("digits are read as %v, %v", others, err)
+	}
+	if b, err := json.Marshal(others); err != nil || string(b) != digits {
+		t.Errorf("got %s, %v, want %s", b, err, digits)
+	}
+	for in, want := range map[string]string{
+		`{"ID":14246757444195114}`: "cannot unmarshal number", `{"ID":"00CMXB6TAK4SA"}`: "invalid character",
+		`{"ID":"9223372036854775808"}`: "range", `{"ID":"-1"}`: "range", `{"ID":""}`: "no digits",
+	} {
+		if err := json.Unmarshal([]byte(in), &others); err == nil || !strings.Contains(err.Error(), want) || others.ID != 14246757444195114 {
+			t.Errorf("%s: %v, %v", in, others.ID, err)
+		}
+	}
+	if b, err := json.Marshal(flake.Decimal(-1)); !errors.Is(err, flake.ErrRange) {
+		t.Errorf("a negative ID is %s, %v", b, err)
+	}
+
 	for _, x := range []struct {
 		in  string
 		err error
