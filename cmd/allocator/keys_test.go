@@ -70,6 +70,9 @@ func TestGetByTLSAndToken(t *testing.T) {
 			if code != tc.code || !strings.Contains(errs, tc.says) || (code == cli.ExitOK) != (strings.Count(out, "\n") == 2) {
 				t.Errorf("exit code %d, stdout %q, stderr %q", code, out, errs)
 			}
+			if strings.Contains(errs, "is one running") { // In each row a node answers.
+				t.Errorf("stderr %q", errs)
+			}
 			for _, secret := range []string{"hunter2", "Bearer", "sha256:"} {
 				if strings.Contains(errs, secret) {
 					t.Errorf("stderr shows %s: %q", secret, errs)

@@ -380,9 +380,12 @@ func (r *result) verdict() error {
 	case refused > 0:
 		return cli.Exit(cli.ExitInvalid, fmt.Errorf("all requests were refused: %w", r.Refusal))
 	case r.Failure != nil:
+		if hint := r.plan.dialer.Hint(r.Failure.Error()); hint != "" { // something answers
+			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w%s", r.Failure, hint))
+		}
 		return cli.Exit(cli.ExitUnavailable,
-			fmt.Errorf("no node answers: %w%s\nIs a node running at %s? --via %s uses that listener alone",
-				r.Failure, r.plan.dialer.Hint(r.Failure.Error()), strings.Join(r.plan.addrs, ", "), r.plan.via))
+			fmt.Errorf("no node answers: %w\nIs a node running at %s? --via %s uses that listener alone",
+				r.Failure, strings.Join(r.plan.addrs, ", "), r.plan.via))
 	}
 	return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no answer came within %v", r.plan.Length))
 }
