@@ -108,7 +108,7 @@ docs: $(SITE)/installed ## a site with search, in bin/docs; SERVE=1 shows it; ne
 	@git ls-files -co --exclude-standard '*.md' '*.svg' '*.png' ':!testdata' ':!.github' | while read -r f; do [ ! -e "$$f" ] || echo "$$f"; done | tar -cf - -T - | tar -xf - -C $(SITE)/src
 	@for page in cli metrics; do CGO_ENABLED=0 $(GO) run ./cmd/allocator docs $$page >$(SITE)/src/docs/reference/$$page.md || exit 1; done
 	cd $(SITE) && node node_modules/vitepress/bin/vitepress.js build .
-	@$(GO) run ./chaos/play -dir $(BIN)/docs/play
+	@$(GO) run ./chaos/play -site -dir $(BIN)/docs/play
 	@echo "$(BIN)/docs has the site"
 	$(if $(SERVE),$(GO) -C deploy run ./site -dir $(CURDIR)/$(BIN)/docs)
 

@@ -19,8 +19,9 @@ import (
 
 func main() {
 	dir := flag.String("dir", "bin/play", "directory to write the page into")
+	site := flag.Bool("site", false, "make the page for the directory play of the site, and link to the site's pages")
 	flag.Parse()
-	if err := build(*dir); err != nil {
+	if err := build(*dir, *site); err != nil {
 		fmt.Fprintln(os.Stderr, "play:", err)
 		os.Exit(1)
 	}
@@ -30,11 +31,11 @@ func main() {
 const maxSize = 3 << 20
 
 // build writes the page into dir. It runs in the root of the repository.
-func build(dir string) error {
+func build(dir string, site bool) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	size, err := copyFiles(dir)
+	size, err := copyFiles(dir, site)
 	if err != nil {
 		return err
 	}
@@ -58,8 +59,25 @@ func build(dir string) error {
 	return nil
 }
 
-// copyFiles copies what is not made, and returns its size, compressed.
-func copyFiles(dir string) (size int, err error) {
+// copyFiles copies what is not made, and returns its size, compressed. Links of the page lead to the documents of the
+// repository, or to those of the site.
+func copyFiles(dir string, site bool) (size int, err error) {
+	here, err := filepath.Abs(".")
+	if err != nil {
+		return 0, err
+	}
+	there, err := filepath.Abs(dir)
+	if err != nil {
+		return 0, err
+	}
+	top, err := filepath.Rel(there, here)
+	if err != nil {
+		return 0, err
+	}
+	links := strings.NewReplacer("../../", filepath.ToSlash(top)+"/")
+	if site {
+		links = strings.NewReplacer("../../README.md", "../", "../../docs/DESIGN.md", "../docs/DESIGN.html")
+	}
 	root, err := output("go", "env", "GOROOT")
 	if err != nil {
 		return 0, err
@@ -74,6 +92,9 @@ func copyFiles(dir string) (size int, err error) {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			return 0, err
+		}
+		if filepath.Base(f) == "index.html" {
+			b = []byte(links.Replace(string(b)))
 		}
 		size += len(compressed(b))
 		if err := os.WriteFile(filepath.Join(dir, filepath.Base(f)), b, 0o644); err != nil {

@@ -215,7 +215,9 @@ func newCounter() counter {
 func (c *counter) take(h Happening) {
 	switch h.Kind {
 	case "refuse":
-		c.refused++
+		if _, asked := c.last[h.Process]; asked { // Callers do not know a process before it issues.
+			c.refused++
+		}
 		c.refusal[h.Process] = h.What
 	case "issue":
 		c.refusal[h.Process] = ""
@@ -266,8 +268,8 @@ type View struct {
 	Hash       uint64
 	IDs        int
 	Duplicates int
-	Disorder   int // blocks of IDs that do not rise: of one process, and from holder to holder of a sid
-	Refused    int
+	Disorder   int   // blocks of IDs that do not rise: of one process, and from holder to holder of a sid
+	Refused    int   // by processes that had issued
 	Twin       *Twin // the first duplicate
 	Violations []Violation
 	Away       bool // etcd has no leader

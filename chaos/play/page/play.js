@@ -97,6 +97,9 @@ function call(name, ...args) {
   return answer;
 }
 
+// idle are the states of a node that has no sid, by the reason of its refusals: it was not asked for an ID before.
+const idle = { STARTING: "starting", CLOCK_UNVERIFIED: "starting", NO_SID: "standby" };
+
 function push(list, entry) {
   list.push(entry);
   if (list.length > most.moments) list.splice(0, list.length - most.moments);
@@ -110,9 +113,22 @@ function take(v) {
   for (const e of v.happened) {
     const row = past.rows[e.n];
     switch (e.k) {
-      case "issue": push(row.issues, e.t); break;
-      case "refuse": push(row.refusals, { t: e.t, why: e.what }); break;
+      case "issue":
+        if (Object.values(idle).includes(row.gaps.at(-1)?.text)) close(row, e.t);
+        push(row.issues, e.t);
+        break;
+      case "refuse": {
+        const holds = row.windows.at(-1)?.until === null && e.what !== "STARTING"; // A new window may lie ahead.
+        const waits = holds ? undefined : idle[e.what], gap = row.gaps.at(-1);
+        if (!waits) push(row.refusals, { t: e.t, why: e.what });
+        else if (gap?.until !== null || gap.text !== waits) {
+          close(row, e.t);
+          push(row.gaps, { from: e.t, until: null, text: waits });
+        }
+        break;
+      }
       case "window": {
+        if (row.gaps.at(-1)?.text === "standby") close(row, e.t);
         const held = row.windows.findLast((w) => w.sid === e.sid && w.term === e.term && w.p === e.p);
         for (const w of past.rows.flatMap((r) => r.windows)) { // The next holder of a sid may begin earlier, if the window was given back.
           if (w.sid === e.sid && w.sealed !== undefined) w.ceil = Math.min(w.ceil, Math.max(w.sealed, e.base));
@@ -178,18 +194,23 @@ function forget(before) {
 }
 
 // begin starts a run. With a rule it runs the program that lacks it. If it cannot be begun, the one that is shown goes on.
-let beginning = 0;
-async function begin(options, { withScene = null, without = "" } = {}) {
+let beginning = 0, loading = 0; // programs
+async function begin(options, { withScene = null, without = "", visit = false } = {}) {
   const number = ++beginning;
   playing = finishing = false;
+  told = false;
+  $("#broken").hidden = true; // It is of the run before; alarm shows it again if that one goes on.
   const name = without ? `rule-${without}` : "sim";
   let next = sim;
   if (!sim || sim.program !== name) {
+    loading++;
     try {
       next = await program(name);
     } catch (e) {
       fail(`The simulation does not start: ${e.message}. The browser must know WebAssembly and DecompressionStream; use one of 2023 or later.`);
       return false;
+    } finally {
+      loading--;
     }
     if (number !== beginning) { // something else was begun meanwhile
       leave(next);
@@ -202,8 +223,6 @@ async function begin(options, { withScene = null, without = "" } = {}) {
   if (!first) return false;
   sim = next;
   if (catalog.scenes.length === 0) lists(); // It is the same of all programs.
-  told = false; // what another run broke
-  $("#broken").hidden = true;
   [rule, scene, stepAt, ended, forgotten] = [without, withScene, -1, false, 0];
   clear();
   view = first;
@@ -214,7 +233,7 @@ async function begin(options, { withScene = null, without = "" } = {}) {
   chosen = Math.min(chosen, view.nodes.length - 1);
   cards();
   fill();
-  share();
+  share(visit);
   guide();
   return true;
 }
@@ -307,7 +326,7 @@ function on(ms) {
 // ---- the address: seed, mode, nodes, rule, scene and acts
 
 let address = "";
-function share() {
+function share(visit = false) {
   const list = new URLSearchParams();
   list.set("seed", view.seed);
   list.set("mode", view.mode);
@@ -320,7 +339,9 @@ function share() {
   else if (scene) list.set("scene", scene.name);
   if (view.acts) list.set("acts", view.acts);
   address = `#${list.toString().replaceAll("%3A", ":").replaceAll("%3B", ";")}`;
-  if (location.hash !== address) location.replace(address);
+  if (location.hash === address) return;
+  if (visit) location.hash = address; // "Back" leads to the run before.
+  else location.replace(address);
 }
 
 async function fromAddress() {
@@ -363,7 +384,7 @@ function finish() {
 
 // playScene begins a scene and shows its first text. With a rule left out it runs through.
 async function playScene(s, without = "") {
-  if (!(await begin({ seed: s.seed, mode: s.mode, nodes: s.nodes, sids: s.sids, acts: s.acts }, { withScene: s, without }))) return;
+  if (!(await begin({ seed: s.seed, mode: s.mode, nodes: s.nodes, sids: s.sids, acts: s.acts }, { withScene: s, without, visit: true }))) return;
   start();
 }
 
@@ -404,6 +425,8 @@ function state(n) {
   if (!n.up) return ["down", ""];
   if (n.paused) return ["paused", ""];
   if (n.serving) return ["issuing", `sid ${n.sid}`];
+  const waits = (!n.held || n.reason === "STARTING") && (n.reason ? idle[n.reason] : "starting");
+  if (waits) return [waits, n.reason === "CLOCK_UNVERIFIED" ? "measures clocks" : waits === "standby" ? "no sid" : n.phase];
   return ["refusing", n.reason.toLowerCase().replaceAll("_", " ") || n.phase];
 }
 
@@ -428,6 +451,8 @@ function texts(now) {
   document.body.dataset.playing = playing;
   text($("#play"), playing ? "Pause" : "Play");
   $("#play").disabled = view.over;
+  const pace = finishing ? "" : String(speed);
+  if ($("#speed").value !== pace) $("#speed").value = pace;
   $("#finish").hidden = view.mode === "calm" || Boolean(scene) || view.over;
   for (const card of $("#cards").children) {
     const n = view.nodes[card.dataset.node], [main, ...rest] = card.querySelectorAll("[data-line]");
@@ -462,7 +487,7 @@ const broken = () => view.twin ?? ((ended || view.over) && view.violations[0]) ?
 
 let told = false; // what is broken is shown
 function alarm() {
-  const found = broken();
+  const found = loading ? null : broken();
   if (Boolean(found) === told) return;
   told = Boolean(found);
   $("#broken").hidden = !told;
@@ -472,7 +497,7 @@ function alarm() {
   if (found.id) parts.push(make("h2", { textContent: "The same ID twice" }), make("ul", {}, holder(found.a), holder(found.b)));
   else parts.push(make("h2", { textContent: `A claim does not hold: ${found.claim}` }), make("p", { textContent: found.detail }));
   if (left) {
-    const link = make("a", { href: left.link, textContent: `docs/DESIGN.md, ${left.claim}` });
+    const link = make("a", { href: `${document.body.dataset.design}#${left.section}`, textContent: `docs/DESIGN.md, ${left.claim}` });
     parts.push(make("p", { textContent: `Left out: ${left.title}. What was broken:` }), make("blockquote", {}, left.sentence, " ", link));
     if (!found.id) parts.push(make("p", { textContent: "No ID came twice: uniqueness rests on no clock. What broke is that IDs are close to real time." }));
     parts.push(make("button", { textContent: "The same run with the rule", onclick: withRule }));
@@ -594,7 +619,9 @@ function choose(number) {
 function fill() {
   $("#seed").value = view.seed;
   $("#mode").value = view.mode;
-  if (view.nodes.length <= 5) $("#count").value = view.nodes.length;
+  const nodes = String(view.nodes.length), count = $("#count");
+  if (![...count.options].some((o) => o.value === nodes)) count.append(new Option(nodes));
+  count.value = nodes;
 }
 
 // ---- the picture of the network
@@ -609,7 +636,7 @@ function palette() {
   for (const name of ["text", "muted", "line", "panel", "accent", "ok", "ok-fill", "ok-bg", "warn", "warn-fill", "bad", "bad-fill", "idle", "wait"]) colors[name] = of(name);
 }
 
-const tones = { issuing: "ok", refusing: "bad", paused: "warn", down: "muted" };
+const tones = { issuing: "ok", refusing: "bad", paused: "warn", down: "muted", starting: "muted", standby: "muted" };
 
 // deflection is the angle of a hand: logarithmic, since milliseconds and hours both occur.
 const deflection = (ms) => Math.sign(ms) * Math.min(1, Math.log10(1 + Math.abs(ms) / 10) / Math.log10(1 + 3.6e5)) * turn * 0.42 - turn / 4;
@@ -721,7 +748,9 @@ function drawNode(c, n, at, radius, picked, many) {
     hand(c, at, deflection(n.off), radius - 7, 3, colors.text);
   }
   hand(c, at, deflection(n.wall), radius * 0.55, 1.5, colors.muted);
-  const x = at.x + (at.beside ? radius + 46 : 0), y = at.beside ? at.y - 14 : at.y + radius + 13;
+  c.font = `12px ${colors.font}`;
+  const aside = Math.max(...[n.name, word, more].map((t) => c.measureText(t).width)) / 2 + radius + 12; // beside the ring, whatever is said
+  const x = at.x + (at.beside ? aside : 0), y = at.beside ? at.y - 14 : at.y + radius + 13;
   label(c, n.name, x, y, colors.text, `600 13px ${colors.font}`);
   label(c, word, x, y + 15, tone);
   label(c, more, x, y + 29, tone, `11px ${colors.font}`);
@@ -846,7 +875,7 @@ function stepOne() {
 }
 
 function connect() {
-  $("#speed").replaceChildren(...speeds.map((s) => make("option", { value: s, textContent: `${s}×`, selected: s === speed })));
+  $("#speed").replaceChildren(...speeds.map((s) => make("option", { value: s, textContent: `${s}×`, selected: s === speed })), make("option", { value: "", textContent: "fastest", hidden: true }));
   const press = (id, f) => { $(id).onclick = f; };
   press("#play", toggle);
   press("#step", stepOne);

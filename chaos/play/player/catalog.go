@@ -6,9 +6,6 @@ import (
 	"github.com/flakelease/allocator/chaos/sim"
 )
 
-// designURL is where a visitor reads on.
-const designURL = "https://github.com/flakelease/allocator/blob/main/docs/DESIGN.md#"
-
 func acts(text string) []sim.Act {
 	list, err := sim.ParseActs(text)
 	if err != nil {
@@ -26,7 +23,7 @@ const opening = 4 * second
 var Scenes = []Scene{
 	{
 		Name: "crash", Title: "A node crashes", Seed: 1, Nodes: 4, SIDs: 3,
-		Acts: acts("kill:12s:n1:60s"), Ends: 62 * second,
+		Acts: acts("kill:12s:n1:60s"), From: opening, Ends: 62 * second,
 		Says: []Line{
 			{opening, "Four nodes, and three sids. A sid is a part of each ID, so a node that has one of its " +
 				"own needs to ask nobody."},
@@ -44,7 +41,7 @@ var Scenes = []Scene{
 	},
 	{
 		Name: "pause", Title: "A pause of 40 s", Seed: 1, Nodes: 4, SIDs: 3,
-		Acts: acts("pause:12s:n1:40s"), Ends: 75 * second,
+		Acts: acts("pause:12s:n1:40s"), From: opening, Ends: 75 * second,
 		Says: []Line{
 			{opening, "A process can stop anywhere, for any time: a virtual machine is moved, memory is " +
 				"collected. It does not notice."},
@@ -61,7 +58,7 @@ var Scenes = []Scene{
 	},
 	{
 		Name: "clock", Title: "A clock a minute ahead", Seed: 1, Nodes: 4,
-		Acts: acts("step:12s:n1:60s;step:40s:n1:-60s"), Ends: 65 * second,
+		Acts: acts("step:12s:n1:60s;step:40s:n1:-60s"), From: opening, Ends: 65 * second,
 		Says: []Line{
 			{opening, "Each node has a clock, and measures the clocks of the others over gossip."},
 			{12 * second, "Somebody sets the clock of n1 a minute ahead."},
@@ -75,7 +72,7 @@ var Scenes = []Scene{
 	},
 	{
 		Name: "etcd", Title: "etcd is gone", Seed: 1, Nodes: 4,
-		Acts: acts("etcd:12s::50s"), Ends: 80 * second,
+		Acts: acts("etcd:12s::50s"), From: opening, Ends: 80 * second,
 		Says: []Line{
 			{opening, "Nodes issue from memory. etcd is asked for the next seconds, well ahead of time."},
 			{12 * second, "etcd has no leader: no request is carried out."},
@@ -89,7 +86,7 @@ var Scenes = []Scene{
 	},
 	{
 		Name: "restore", Title: "A restored backup", Seed: 1, Nodes: 4,
-		Acts: acts("restore:50s::;recover:75s::"), Ends: 150 * second,
+		Acts: acts("restore:50s::;recover:75s::"), From: opening, Ends: 150 * second,
 		Says: []Line{
 			{opening, "A backup of etcd is made every 15 s."},
 			{50 * second, "etcd is restored from the backup of a while ago. It has forgotten windows " +

@@ -173,8 +173,12 @@ func TestBack(t *testing.T) {
 func TestBackKeeps(t *testing.T) {
 	var p Player
 	p.Begin(Options{Seed: "7", Nodes: 5})
-	end := p.Advance(11*60_000, 1<<30)
-	v := p.Back(end.Event - 1)
+	then := p.Advance(11*60_000, 1<<30)
+	travels := func(h happening) bool { return h.Kind == "msg" && h.Until > then.Now }
+	for !slices.ContainsFunc(then.Happened, travels) {
+		then = p.Step()
+	}
+	v := p.Back(then.Event)
 	first, messages := v.Now, 0
 	for _, h := range v.Happened {
 		switch {

@@ -73,14 +73,14 @@ type StepText struct {
 	Text string  `json:"text"`
 }
 
-// RuleText is a Rule for the page, with a link to what it was taken from.
+// RuleText is a Rule for the page.
 type RuleText struct {
 	Name     string    `json:"name"`
 	Title    string    `json:"title"`
 	Bug      string    `json:"bug"`
 	Claim    string    `json:"claim"`
 	Sentence string    `json:"sentence"`
-	Link     string    `json:"link"`
+	Section  string    `json:"section"`
 	Scene    SceneText `json:"scene"`
 }
 
@@ -91,7 +91,7 @@ func Catalog() (out Texts) {
 	}
 	for _, r := range Rules {
 		out.Rules = append(out.Rules, RuleText{
-			r.Name, r.Title, r.Bug, r.Claim, r.Sentence, designURL + r.Section, r.Scene.text(),
+			r.Name, r.Title, r.Bug, r.Claim, r.Sentence, r.Section, r.Scene.text(),
 		})
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,6 +107,10 @@ func (p played) claims(want player.View) {
 			state = "paused"
 		case n.Serving:
 			state = "issuing"
+		case n.Reason == "NO_SID":
+			state = "standby"
+		case n.Reason == "STARTING", !n.Held && (n.Reason == "" || n.Reason == "CLOCK_UNVERIFIED"):
+			state = "starting"
 		}
 		if states[i] != state {
 			p.t.Errorf("the page shows that %s is %s, and the simulation has %s", n.Name, states[i], state)
@@ -155,10 +160,17 @@ func TestPlayOpening(t *testing.T) {
 			t.Errorf("%d rows have a window and IDs, want %d", bars, s.SIDs)
 		}
 		words := eval[[]string](p.page, "(() => { const c = network.getContext('2d'), said = []; c.fillText = (words) => said.push(words); drawNetwork(0); delete c.fillText; return said })()")
-		for _, want := range []string{"etcd", "era 1", "n1", "n4", "issuing", "refusing"} {
+		for _, want := range []string{"etcd", "era 1", "n1", "n4", "issuing", "standby"} {
 			if !slices.Contains(words, want) {
 				t.Errorf("the picture of the network says %q, which lacks %q", words, want)
 			}
+		}
+		// Nothing is wrong yet, and nothing is red.
+		if red := eval[int](p.page, "past.rows.reduce((n, r) => n + r.refusals.length, 0)"); red > 0 || p.field("refused") != "0" {
+			t.Errorf("the timeline has %d refusals, the counter %s", red, p.field("refused"))
+		}
+		if about := eval[string](p.page, "document.querySelector('#about').innerText"); !strings.Contains(about, "allocator") || !strings.Contains(about, "IDs") {
+			t.Errorf("the page says of itself %q", about)
 		}
 		p.run(chromedp.EmulateViewport(1160, 900))
 		p.until("innerWidth === 1160")
@@ -283,7 +295,7 @@ func TestPlayTimeline(t *testing.T) {
 		want    []string
 	}{
 		{0, 2000, []string{"n1: ", "clock drifts, +500 µs a second"}},
-		{0, 10, []string{"n1: ", "refused, CLOCK_UNVERIFIED"}},
+		{0, 100, []string{"n1: ", "starting"}},
 		{0, 6000, []string{"n1: ", "sid ", "term 1", "holder gone", "down", "etcd is away"}},
 		{1, 3000, []string{"n2: ", "clock +60.0 s"}},
 		{2, 4100, []string{"n3: ", "paused"}},
@@ -423,8 +435,29 @@ func TestPlayFile(t *testing.T) {
 	p.until("view && view.now > 1000")
 	p.pause()
 	p.repeated()
+	first := eval[string](p.page, "location.hash")
 	p.run(click(`#rules input[value=ceiling]`))
 	p.until("!document.querySelector('#broken').hidden")
+	for _, link := range eval[[]string](p.page, "[...document.querySelectorAll('#about a, #broken a')].map((a) => a.href)") {
+		u, err := url.Parse(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(u.Path)
+		if heading := strings.ReplaceAll(u.Fragment, "-", " "); err != nil || !strings.Contains(strings.ToLower(string(text)), "# "+heading) {
+			t.Errorf("%s leads nowhere: %v", link, err)
+		}
+	}
+	// Another run hides what the one before broke as soon as it is asked for, and "back" leads to the runs before.
+	p.run(click("#rules input[value=compare]"))
+	if !eval[bool](p.page, "rule === 'compare' || document.querySelector('#broken').hidden") {
+		t.Error("what was broken without the rule ceiling is shown while the program without the rule compare is loaded")
+	}
+	p.until("rule === 'compare'")
+	for _, want := range []string{"rule === 'ceiling'", fmt.Sprintf("location.hash === %q && rule === '' && view.seed === '4'", first)} {
+		eval[int](p.page, "history.back(), 1")
+		p.until(want)
+	}
 }
 
 func reducedMotion(p *page) {
