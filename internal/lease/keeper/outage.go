@@ -49,6 +49,10 @@ func (k *Keeper) logOutage(now clock.Reading, ev lease.Event) {
 	}
 	if o.failed++; o.failed == outageAfter {
 		k.failing.Store(true)
+		if !k.Status().Held {
+			k.cfg.Logger.Warn("calls to etcd fail: the node has no window, and issues when etcd answers", "error", err)
+			return
+		}
 		k.cfg.Logger.Warn("calls to etcd fail: IDs are issued until the window ends",
 			"window_left", k.left(now), "error", err)
 	}

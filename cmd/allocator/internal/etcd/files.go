@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -56,7 +57,18 @@ their start alone, so another authority needs a file with both first: docs/how-t
 		case err != nil:
 			return cli.Exit(cli.ExitInvalid, err)
 		case len(made) == 0:
-			_, err = fmt.Fprintf(a.Out, "%s has valid certificates of all %d hosts already\n", *out, len(*hosts))
+			var until time.Time
+			for _, h := range *hosts {
+				have, err := certs.Read(filepath.Join(*out, h+".pem"))
+				if err != nil {
+					return cli.Exit(cli.ExitInvalid, err)
+				}
+				if end := have[0].NotAfter; until.IsZero() || end.Before(until) {
+					until = end
+				}
+			}
+			_, err = fmt.Fprintf(a.Out, "%s has valid certificates of all %d hosts already, the first until %s; "+
+				"--renew replaces them before\n", *out, len(*hosts), until.UTC().Format(time.DateOnly))
 			return err
 		}
 		_, err = fmt.Fprintf(a.Out, "%s has certificates for %s, valid for %d days or a few less, so that they "+
@@ -78,6 +90,10 @@ the directory snapshots of etcd.inside; copy these to another machine.`,
 	}
 	c := newCall(a, cmd, false)
 	cmd.RunE = c.with(func(ctx context.Context, _ config.Config, g *etcdstore.Group, args []string) error {
+		if _, err := os.Lstat(args[0]); err == nil {
+			return cli.UsageError("%s exists, and may be the only snapshot of its time: name another file, or "+
+				"remove it", args[0])
+		}
 		if err := meet.Save(ctx, g, args[0]); err != nil {
 			if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
 				return cli.UsageError("%w", err)
