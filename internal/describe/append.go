@@ -35,7 +35,7 @@ func appendFlake(b []byte, id flake.ID, f flake.Format) []byte {
 	b = id.AppendHex16(b)
 	b = append(b, `","timestamp_ms":`...)
 	b = strconv.AppendInt(b, f.UnixMilli(id)-f.Epoch, 10)
-	b = appendTimes(b, f.UnixMilli(id))
+	b = appendTimes(b, f.UnixMilli(id), true)
 	b = append(b, `,"randomness":`...)
 	b = strconv.AppendUint(b, uint64(f.Entropy(id)), 10)
 	if f.Layout.SIDBits() > 0 {
@@ -57,7 +57,7 @@ func appendWide(b []byte, id ID, f flake.Format) []byte {
 	b = w.AppendUint128(b)
 	b = append(b, `","bytes_hex":"`...)
 	b = w.AppendHex(b)
-	b = appendTimes(append(b, '"'), w.UnixMilli())
+	b = appendTimes(append(b, '"'), w.UnixMilli(), hasTime(id))
 	r := w.Randomness()
 	b = append(b, `,"randomness_hex":"`...)
 	b = append(hex.AppendEncode(b, r[:]), '"')
@@ -82,15 +82,15 @@ func appendWide(b []byte, id ID, f flake.Format) []byte {
 	return append(appendFlake(b, from, f), '}')
 }
 
-// appendTimes appends the fields that both widths have.
-func appendTimes(b []byte, unixMilli int64) []byte {
+// appendTimes appends the fields that both widths have. The time is null where the first bits are none.
+func appendTimes(b []byte, unixMilli int64, isTime bool) []byte {
 	b = append(b, `,"unix_ms":`...)
 	b = strconv.AppendInt(b, unixMilli, 10)
 	b = append(b, `,"time":`...)
 	n := len(b)
 	b = append(b, '"')
 	b, ok := AppendTime(b, unixMilli)
-	if !ok {
+	if !ok || !isTime {
 		return append(b[:n], "null"...)
 	}
 	return append(b, '"')

@@ -32,8 +32,8 @@ type WideParts struct {
 	UUID          string  `json:"uuid"`
 	U128          string  `json:"u128"`
 	BytesHex      string  `json:"bytes_hex"`
-	UnixMs        int64   `json:"unix_ms"`
-	Time          *string `json:"time"` // A UUID of another version than 7 is read as if it were a ULID.
+	UnixMs        int64   `json:"unix_ms"` // the first 48 bits, also where they are no time
+	Time          *string `json:"time"`    // nil for a UUID of another version than 7
 	RandomnessHex string  `json:"randomness_hex"`
 	// Only a UUID has a version; nil where its variant has none.
 	UUIDVersion *int        `json:"uuid_version,omitempty"`
@@ -67,6 +67,9 @@ func Version(id ulid.ID) (version int, variant string) {
 	}
 	return int(bits[6] >> 4), RFC9562
 }
+
+// hasTime reports whether the first bits of a wide ID are a time: of UUIDs only those of version 7 have one there.
+func hasTime(id ID) bool { return id.Kind != UUID || id.Wide.IsV7() }
 
 // A Description has one of its two fields set.
 type Description struct {
@@ -132,6 +135,9 @@ func describeWide(id ID, f flake.Format) *WideParts {
 		var version int
 		if version, p.UUIDVariant = Version(w); p.UUIDVariant == RFC9562 {
 			p.UUIDVersion = &version
+		}
+		if !hasTime(id) {
+			p.Time = nil
 		}
 	}
 	if from, err := w.Flake(f); err == nil {

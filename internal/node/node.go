@@ -295,6 +295,9 @@ func disagreement(v clock.Verdict) string {
 		return fmt.Sprintf("the cluster's time minus this node's is %v, at most %v is allowed; check NTP on this node",
 			v.Offset.Duration(), v.Limit.Duration())
 	}
+	if v.Offset.Duration().Abs() <= v.Limit.Duration() {
+		return "the clock is right again; the node issues when a majority has agreed with it for some seconds"
+	}
 	return fmt.Sprintf("the cluster's time minus this node's was %v, at most %v is allowed; the node issues again "+
 		"when a majority has agreed with its clock for some seconds",
 		v.Offset.Duration(), v.Limit.Duration())

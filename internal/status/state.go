@@ -17,6 +17,7 @@ const (
 	Standby  State = "standby" // it holds no sid, and waits for one
 	Silent   State = "silent"  // it answered by gossip once, and does not lately
 	Unknown  State = "unknown" // it was never heard, as a node without gossip
+	Gone     State = "gone"    // it vanished, and has not released its sid: Cluster.Vanished
 )
 
 // StateOf judges a node by what is known of it at time now, and returns why it refuses. The

@@ -208,13 +208,21 @@ func TestProblems(t *testing.T) {
 		},
 			"warn No sid is left for n3. 2 of 3 nodes serve.", nil},
 		"as many as expected": {func(c *Cluster) { c.Expected = 3 }, "ok All is well: 3 nodes serve, every window lasts 26.0s or longer.", nil},
-		"missing":             {func(c *Cluster) { c.Expected = 4 }, "warn 3 of 4 nodes expected are registered. 3 of 3 nodes serve.", nil},
+		"missing":             {func(c *Cluster) { c.Expected = 4 }, "warn 3 of 4 nodes expected are registered. 3 of 4 nodes serve.", nil},
 		"two of one name": {func(c *Cluster) { c.Nodes[2].Name = "n2" },
 			"warn Several processes are registered as n2: if that lasts for longer than a lease, set node.name on each. 3 of 3 nodes serve.", nil},
 		"vanished": {func(c *Cluster) {
 			c.Nodes = c.Nodes[:2]
 			c.SIDs[2] = SID{SID: 3, State: Waiting, Node: "n3", Ceil: now + 5000, Written: now - 25_000, Unreleased: true}
-		}, "warn n3 vanished, and has not released sid 3 (since 11:06:15 UTC). 2 of 2 nodes serve.", nil},
+		}, "warn n3 vanished, and has not released sid 3 (since 11:06:15 UTC). 2 of 3 nodes serve.", nil},
+		"vanished, and one more is missing": {func(c *Cluster) {
+			c.Nodes, c.Expected = c.Nodes[:2], 4
+			c.SIDs[2] = SID{SID: 3, State: Waiting, Node: "n3", Ceil: now + 5000, Written: now - 25_000, Unreleased: true}
+		}, "warn n3 vanished, and has not released sid 3 (since 11:06:15 UTC). 2 of 4 nodes serve; 1 problem more.", []string{NodesMissing}},
+		"vanished, and replaced by another": {func(c *Cluster) {
+			c.Expected = 3
+			c.SIDs = append(c.SIDs, SID{SID: 9, State: Free, Node: "n9", Written: now - 25_000, Unreleased: true})
+		}, "ok All is well: 3 nodes serve, every window lasts 26.0s or longer.", nil},
 		"vanished long ago": {func(c *Cluster) {
 			c.SIDs = append(c.SIDs, SID{SID: 9, State: Free, Node: "n9", Written: now - 3_600_000, Unreleased: true})
 		},

@@ -324,20 +324,43 @@ func (p *problems) names() {
 	}
 }
 
-// missing finds nodes that are not registered and should be: by the number that is expected,
-// and by sids whose holders vanished.
-func (p *problems) missing() {
-	c := p.c
-	if n := len(c.Nodes); n > 0 && n < c.Expected {
-		p.add(NodesMissing, Warn, pageDoctor, "%d of %s expected are registered.", n, text.Count(c.Expected, "node"))
+// Vanished returns the nodes that are not registered any more and have not released their sids. Started is
+// when their records were written last. Where as many nodes are registered as should be, others replaced them.
+func (c Cluster) Vanished() (out []Node) {
+	if c.Expected > 0 && len(c.Nodes) >= c.Expected {
+		return nil
 	}
 	for _, s := range c.SIDs {
 		registered := func(n Node) bool { return n.Name == s.Node }
 		lately := c.Self.Now-s.Written < vanishedFor.Milliseconds()
 		if s.Unreleased && !s.Worker && lately && !slices.ContainsFunc(c.Nodes, registered) {
-			p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d%s.",
-				cmp.Or(s.Node, s.Instance), s.SID, c.since(s.Written))
+			gone := Node{Instance: s.Instance, Name: s.Node, SID: s.SID, State: Gone, Ceil: s.Ceil, Started: s.Written}
+			out = append(out, gone)
 		}
+	}
+	return out
+}
+
+// should returns how many nodes there should be, as far as that is known.
+func (c Cluster) should() int {
+	names := map[string]bool{}
+	for _, n := range c.Vanished() {
+		names[n.Label()] = true
+	}
+	return max(len(c.Nodes)+len(names), c.Expected)
+}
+
+// missing finds nodes that are not registered and should be: by sids whose holders vanished, and by the number
+// that is expected.
+func (p *problems) missing() {
+	c := p.c
+	vanished := c.Vanished()
+	for _, n := range vanished {
+		p.add(Vanished, Warn, pageDoctor, "%s vanished, and has not released sid %d%s.", n.Label(), n.SID,
+			c.since(n.Started))
+	}
+	if n := len(c.Nodes); n > 0 && n+len(vanished) < c.Expected {
+		p.add(NodesMissing, Warn, pageDoctor, "%d of %s expected are registered.", n, text.Count(c.Expected, "node"))
 	}
 }
 
@@ -428,7 +451,7 @@ func Summarize(c Cluster) Problem {
 	}
 	worst := c.Problems[0]
 	if len(c.Nodes) > 0 {
-		worst.Text += fmt.Sprintf(" %d of %s serve", serving, text.Count(len(c.Nodes), "node"))
+		worst.Text += fmt.Sprintf(" %d of %s serve", serving, text.Count(c.should(), "node"))
 		if more := len(c.Problems) - 1; more > 0 {
 			worst.Text += fmt.Sprintf("; %s more", text.Count(more, "problem"))
 		}

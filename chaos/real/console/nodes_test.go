@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,9 @@ func TestPast(t *testing.T) {
 		p.until(`document.querySelector("[data-chart=refused] .u-legend").textContent.includes("INVALID_COUNT")`)
 		if drawn := eval[int](p, `[...document.querySelectorAll(".charts canvas")].filter((c) => c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some((v) => v)).length`); drawn != 4 {
 			t.Errorf("%d of four charts show something", drawn)
+		}
+		if legend := eval[string](p, `document.querySelector("[data-chart=rate] .u-legend").textContent`); !regexp.MustCompile(`\d\d:\d\d:\d\d.*\d`).MatchString(legend) {
+			t.Errorf("no pointer is there, and the legend says %q", legend)
 		}
 		p.run(chromedp.Reload())
 	}

@@ -180,6 +180,13 @@ func TestOperateSays(t *testing.T) {
 	c := dev(t)
 	c.settle()
 	p := open(t, c.console, "operate")
+	if over := eval[[]string](p, `[...document.querySelectorAll(".copied")].filter((box) => {
+		const button = box.querySelector(".copy").getBoundingClientRect(), words = document.createRange();
+		words.selectNodeContents(box.querySelector("pre"));
+		return [...words.getClientRects()].some((r) => r.right > button.left && r.left < button.right && r.bottom > button.top && r.top < button.bottom);
+	}).map((box) => box.innerText)`); len(over) > 0 {
+		t.Errorf("Copy lies over %q", over)
+	}
 	eval[bool](p, `(document.querySelector("button[value=drain]").click(), true)`)
 	p.until(`document.querySelector("#serving")`)
 	if got := eval[string](p, `document.querySelector("#serving").textContent + document.querySelector("button[name=confirm]").textContent`); got != "Nodes that serve: 3 of 3 now, 2 after it.Drain node-1" {

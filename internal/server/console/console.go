@@ -105,6 +105,7 @@ func New(cfg Config) *Console {
 	}
 	c.loadAssets()
 	c.route("GET /console/{$}", c.shown("nodes"))
+	c.mux.Handle("GET /console/nodes", http.RedirectHandler(Path, http.StatusFound))
 	c.route("GET /console/pool", c.shown("pool"))
 	c.route("GET /console/clocks", c.shown("clocks"))
 	c.route("GET /console/node", func(w http.ResponseWriter,

@@ -539,6 +539,15 @@ func TestIDs(t *testing.T) {
 	if len(d.Doubles) != 1 {
 		t.Errorf("two forms of an ID are not one: %+v", d)
 	}
+	for id, want := range map[string]string{
+		"f47ac10b-58cc-4372-a567-0e02b2c3d479": "uuid without a time",
+		"123":                                  "0 ms after the epoch: is it a number of a sequence?",
+	} {
+		body := do(c, "GET", Path+"ids?id="+id, "").Body.String() // as in a link
+		if !strings.Contains(body, want) || strings.Contains(body, "4933-") {
+			t.Errorf("no %q in\n%s", want, body)
+		}
+	}
 	if w := do(c, "POST", Path+"ids", "ids="+strings.Repeat("x", maxForm)); w.Code != http.StatusRequestEntityTooLarge {
 		t.Errorf("a large list: HTTP %d", w.Code)
 	}

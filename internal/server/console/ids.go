@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
@@ -51,8 +52,17 @@ type oneID struct {
 	Forms  []form
 	Bits   []field
 	Holder string
+	Hint   string // what else it may be
 	flake  flake.ID
 	wide   string // 32 hex digits
+}
+
+// Title is the heading of the page of one ID.
+func (o oneID) Title() string {
+	if o.Time == noTime {
+		return o.Kind + " without a time"
+	}
+	return fmt.Sprintf("%s of %s, sid %s", o.Kind, o.Time, o.SID)
 }
 
 type form struct{ Name, Text string }
@@ -73,7 +83,7 @@ func (c *Console) serveIDs(w http.ResponseWriter, r *http.Request) {
 			fmt.Sprintf("the list exceeds %d bytes: use allocator audit", maxForm))
 		return
 	}
-	d := idsData{Text: r.Form.Get("ids")}
+	d := idsData{Text: cmp.Or(r.Form.Get("ids"), r.Form.Get("id"))}
 	d.read(d.Text, c.cfg.Format)
 	if d.One != nil {
 		httpserver.Pay(r, quota.CostScrape)
@@ -139,7 +149,7 @@ func (d *idsData) read(text string, f flake.Format) {
 func take(id describe.ID, f flake.Format) oneID {
 	p := describe.Describe(id, f)
 	if w := p.Wide; w != nil {
-		one := oneID{Kind: string(w.Kind), Time: timeOf(w.Time), wide: w.BytesHex, SID: "–",
+		one := oneID{Kind: string(w.Kind), Time: timeOfWide(id, w), wide: w.BytesHex, SID: "–",
 			Forms: []form{{"ULID", w.ULID}, {"UUID", w.UUID}, {"128-bit integer", w.U128}, {"hex", w.BytesHex}}}
 		if w.Flake != nil {
 			one.Forms = append(one.Forms, form{"flake", w.Flake.Base32}, form{"flake, integer", w.Flake.Int})
@@ -148,7 +158,11 @@ func take(id describe.ID, f flake.Format) oneID {
 			}
 		}
 		bits := binary(w.BytesHex)
-		one.Bits = []field{{"time", bits[:48], fmt.Sprint(w.UnixMs, " ms")},
+		first := field{"time", bits[:48], fmt.Sprint(w.UnixMs, " ms")}
+		if one.Time == noTime {
+			first = field{"random", bits[:48], ""}
+		}
+		one.Bits = []field{first,
 			{"version", bits[48:52], hexOf(bits[48:52])}, {"random", bits[52:64], ""}, {"variant", bits[64:66], ""},
 			{"random", bits[66:], ""}}
 		return one
@@ -160,6 +174,9 @@ func take(id describe.ID, f flake.Format) oneID {
 		one.SID = fmt.Sprint(*k.SID)
 	}
 	one.Bits = fields(binary(k.BytesHex), k, f.Layout)
+	if k.TimestampMs < (24 * time.Hour).Milliseconds() {
+		one.Hint = fmt.Sprintf("%d ms after the epoch: is it a number of a sequence?", k.TimestampMs)
+	}
 	return one
 }
 
@@ -194,6 +211,16 @@ func sidOf(sid *int) string {
 		return ""
 	}
 	return fmt.Sprint(*sid)
+}
+
+const noTime = "none: this is no UUIDv7"
+
+// timeOfWide is timeOf, but for UUIDs of versions that have no time in their first bits.
+func timeOfWide(id describe.ID, w *describe.WideParts) string {
+	if id.Kind == describe.UUID && !id.Wide.IsV7() {
+		return noTime
+	}
+	return timeOf(w.Time)
 }
 
 func timeOf(s *string) string {

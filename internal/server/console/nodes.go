@@ -191,9 +191,9 @@ func (s Snapshot) Written() string {
 	return "never"
 }
 
-// Worst returns the nodes in the order of the page: those that do not serve first.
+// Worst returns the nodes in the order of the page: those that do not serve first, and of these those that vanished.
 func (s Snapshot) Worst() []status.Node {
-	out := slices.Clone(s.Nodes)
+	out := slices.Concat(s.Gone, s.Nodes)
 	serves := func(n status.Node) int {
 		if n.State == status.Serving {
 			return 1

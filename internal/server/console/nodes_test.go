@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -100,6 +101,30 @@ func TestTimelineEtcdAway(t *testing.T) {
 		if got := c.timeline(); !slices.Equal(got.Away, tc.want) {
 			t.Errorf("%s: %+v, want %+v", name, got.Away, tc.want)
 		}
+	}
+}
+
+// TestVanished: a node that was killed keeps its row until its sid is released, and is counted.
+func TestVanished(t *testing.T) {
+	cluster := two()
+	cluster.SIDs = append(cluster.SIDs, status.SID{SID: 9, State: status.Waiting, Node: "node-9", Instance: "i9",
+		Ceil: cluster.Self.Now + 5000, Written: cluster.Self.Now - 25_000, Unreleased: true})
+	c := fixture(&cluster)
+	body := do(c, "GET", Path, "").Body.String()
+	row := regexp.MustCompile(`(?s)<tr data-key="i9" data-state="gone">.*?</tr>`).FindString(body)
+	for _, want := range []string{"node-9", ">gone<", ">25s<", ">5.0s<"} {
+		if !strings.Contains(row, want) {
+			t.Errorf("the row of node-9 lacks %s: %s", want, row)
+		}
+	}
+	if !strings.Contains(body, "2 of 3 nodes serve") {
+		t.Error("the sentence on top does not count node-9")
+	}
+	if nodes, members := strings.Index(body, `id="nodes"`), strings.Index(body, `id="etcd"`); nodes > members {
+		t.Error("the members of etcd stand above the nodes")
+	}
+	if w := do(c, "GET", Path+"nodes", ""); w.Code != http.StatusFound || w.Header().Get("Location") != Path {
+		t.Errorf("%snodes: HTTP %d", Path, w.Code)
 	}
 }
 

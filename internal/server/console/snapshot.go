@@ -23,6 +23,8 @@ type Snapshot struct {
 	Mark string `json:"watermark_line"`
 	// Since is since when nodes are in their states, by instance, in Unix ms.
 	Since map[string]int64 `json:"since_unix_ms"`
+	// Gone are the nodes that vanished and have not released their sids.
+	Gone []status.Node `json:"gone"`
 	// Total is what the nodes report together.
 	Total status.Report `json:"total"`
 	// Parts are those of the bar of sids.
@@ -39,8 +41,12 @@ func (c *Console) Complete(from status.Cluster) Snapshot {
 		FalseSince: c.history.since(),
 		Mark:       from.WatermarkLine(),
 		Since:      c.past.since(from),
+		Gone:       append([]status.Node{}, from.Vanished()...),
 		Total:      from.Total(),
 		Parts:      parts(from.Use()),
+	}
+	for i, n := range s.Gone {
+		s.Since[n.Instance], s.Gone[i].Started = n.Started, 0
 	}
 	if c.cfg.Conditions != nil {
 		s.Conditions = c.cfg.Conditions()

@@ -329,6 +329,9 @@ function intervals(k, list) {
 const palette = ["#3b76e0", "#d1762a", "#2f9e5f", "#a04fd0", "#c2455f", "#2a9aa8", "#8a8f2d", "#7a6a5a"];
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// latest makes a legend show the latest values until a pointer shows others.
+const latest = (say) => (u, v, i, at) => ((v = at === null ? u.data[i].at(-1) : v) === null || v === undefined ? "–" : say(v));
+
 function chart(figure, old, names, data, unit, y = {}) {
   const width = figure.clientWidth - 30;
   if (old && old.names === names.join("\n") && old.u.width === width) {
@@ -341,7 +344,8 @@ function chart(figure, old, names, data, unit, y = {}) {
     width, height: 240, legend: { live: true }, cursor: { drag: { x: false, y: false } },
     scales: { x: { range: (_, min, max) => [Math.max(max - 900, Math.min(min, max - 120)), max] }, y },
     axes: [{ ...axis, space: 90, values: (_, list) => list.map((t) => new Date(t * 1000).toISOString().slice(11, 19)) }, { ...axis, size: 76, values: (_, list) => list.map((v) => v + unit) }],
-    series: [{ label: "UTC", value: (_, t) => (t ? new Date(t * 1000).toISOString().slice(11, 19) : "--") }, ...names.map((name, i) => ({ label: name, stroke: palette[i % palette.length], width: 1.5, points: { show: false }, spanGaps: false }))],
+    series: [{ label: "UTC", value: latest((t) => new Date(t * 1000).toISOString().slice(11, 19)) },
+      ...names.map((name, i) => ({ label: name, stroke: palette[i % palette.length], width: 1.5, points: { show: false }, spanGaps: false, value: latest((v) => v.toFixed(1) + unit) }))],
   }, data, $(".plot", figure));
   return { u, names: names.join("\n") };
 }
@@ -599,4 +603,4 @@ if (page !== "login" && page !== "error") {
 
 // What other modules of pages use. A document gets the event "snapshot" with each snapshot, and
 // "tick" four times a second.
-export { $, attr, clockOf, count, css, dateTime, json, left, longest, many, nameOf, now, offset, palette, rows, seconds, snap, stateOf, stateTag, svg, text, urlOf };
+export { $, attr, clockOf, count, css, dateTime, json, latest, left, longest, many, nameOf, now, offset, palette, rows, seconds, snap, stateOf, stateTag, svg, text, urlOf };

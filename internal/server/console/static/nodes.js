@@ -1,7 +1,7 @@
 // The page of the nodes: the cluster, its sids as a bar and as a grid, and its last hour as
 // lines. The page of the pool has the bar and the grid too.
 
-import { $, attr, clockOf, count, css, json, left, longest, many, nameOf, now, offset, palette, rows, seconds, snap, stateOf, stateTag, svg, text, urlOf } from "./console.js";
+import { $, attr, clockOf, count, css, json, latest, left, longest, many, nameOf, now, offset, palette, rows, seconds, snap, stateOf, stateTag, svg, text, urlOf } from "./console.js";
 
 // ---- texts, as the server writes them
 
@@ -49,7 +49,7 @@ function cluster() {
   }
   text($("#write"), latency(work.etcd_write_us));
   const serves = (n) => (n.state === "serving" ? 1 : 0);
-  let list = [...snap.nodes].sort((a, b) => serves(a) - serves(b));
+  let list = [...snap.gone, ...snap.nodes].sort((a, b) => serves(a) - serves(b));
   if (list.length > many) {
     text(table.caption, `${many} of ${list.length} nodes, first those that do not serve`);
     list = list.slice(0, many);
@@ -73,7 +73,7 @@ function passing() {
   text($("#written"), at ? seconds(now() - at) + " ago" : "never");
   if (snap.nodes.length > many) return;
   const byKey = new Map([...table.tBodies[0].rows].map((tr) => [tr.dataset.key, tr]));
-  for (const n of snap.nodes) {
+  for (const n of [...snap.gone, ...snap.nodes]) {
     const tr = byKey.get(n.instance);
     if (tr) text(tr.cells[6], remaining(n));
   }
@@ -196,8 +196,8 @@ function draw(name, labels, lists) {
     width, height: 150, legend: { live: true }, cursor: { drag: { x: false, y: false }, sync: { key: "past" } },
     scales: { x: { range: (_, min, max) => [Math.max(max - longest, Math.min(min, max - 120)), max] }, y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] } },
     axes: [{ ...axis, space: 80, values: (_, list) => list.map(clock) }, { ...axis, size: 64, values: (_, list) => list.map((v) => v.toLocaleString("en-US")) }],
-    series: [{ label: "UTC", value: (_, t) => (t ? clock(t) : "--") },
-      ...labels.map((label, i) => ({ label, stroke: palette[i % palette.length], width: 1.5, points: { show: false }, value: (_, v) => (v === null || v === undefined ? "–" : v.toLocaleString("en-US")) }))],
+    series: [{ label: "UTC", value: latest(clock) },
+      ...labels.map((label, i) => ({ label, stroke: palette[i % palette.length], width: 1.5, points: { show: false }, value: latest((v) => v.toLocaleString("en-US")) }))],
     hooks: { draw: [marks], setCursor: [point] },
   }, data, plot);
   charts.set(name, { u, key });

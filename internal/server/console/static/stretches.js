@@ -16,8 +16,9 @@ Timeline.time = (ms) => new Date(ms).toISOString().slice(11, 21);
 const timeline = new Timeline($("#timeline"), (from, to) => show((from + to) / 2, to - from), (words) => text($("#moment"), words));
 
 const range = () => {
-  const from = middle === null ? known.latest_unix_ms - width * 0.9 : middle - width / 2;
-  return { from, to: from + width };
+  if (middle !== null) return { from: middle - width / 2, to: middle + width / 2 };
+  const latest = known.latest_unix_ms, past = Math.max(least * 0.9, Math.min(width * 0.9, latest - known.first_unix_ms));
+  return { from: latest - past, to: latest + past / 9 };
 };
 
 // show brings another range to the page and to its address; at null follows the latest.

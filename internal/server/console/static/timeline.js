@@ -133,7 +133,8 @@ class Timeline {
     for (let t = Math.max(0, Math.ceil(from / step) * step); t <= to; t += step) {
       const x = Math.round(this.x(t)) + 0.5;
       this.line(c, x, 0, x, this.high - Timeline.axis);
-      c.fillText(step < 1e3 ? `${(t / 1e3).toFixed(2)} s` : Timeline.time(t).replace(/\.0$/, ""), x + 3, this.high - 5);
+      const label = step < 1e3 ? `${(t / 1e3).toFixed(2)} s` : Timeline.time(t).replace(/\.0$/, "");
+      if (x + 3 + c.measureText(label).width <= this.wide) c.fillText(label, x + 3, this.high - 5);
     }
     for (let i = 1; i <= this.data.rows.length; i++) this.line(c, 0, i * this.rowHeight, this.wide, i * this.rowHeight);
   }
@@ -234,17 +235,15 @@ class Timeline {
     c.stroke();
   }
 
-  // reasons writes why, at the first refusal of each reason.
+  // reasons writes why into each run of refusals for one reason, as far as it is as wide as the words: at has the rest.
   reasons(c, list, y) {
     c.fillStyle = this.colors.refusalText;
-    let free = this.gutter, why = "";
-    for (const r of list) {
-      if (r.t < this.data.from || r.t > this.data.to) continue;
-      const x = this.x(r.t) + 4;
-      if (x < free || (r.why === why && x < free + 120)) continue;
-      this.words(c, r.why, x, y);
-      why = r.why;
-      free = x + c.measureText(r.why).width + 12;
+    for (let i = 0; i < list.length;) {
+      let end = i;
+      while (list[end + 1]?.why === list[i].why && list[end + 1].t - list[end].t <= 10e3) end++;
+      const x = Math.max(this.gutter, this.x(list[i].t)) + 4, right = Math.min(this.wide, this.x(list[end].t));
+      if (x + c.measureText(list[i].why).width <= right) this.words(c, list[i].why, x, y);
+      i = end + 1;
     }
   }
 }
