@@ -80,7 +80,7 @@ func TestFenceFlags(t *testing.T) {
 func TestFenceRun(t *testing.T) {
 	tier.Check(t, "a PostgreSQL server")
 	server := postgres.Start(t)
-	server.Psql(t, "CREATE TABLE events (id uuid PRIMARY KEY); CREATE TABLE \"More events\" (key bigint PRIMARY KEY)")
+	server.Psql(t, "CREATE TABLE events (id uuid PRIMARY KEY); CREATE TABLE \"More events\" (key bigint PRIMARY KEY); CREATE TABLE orders (id uuid PRIMARY KEY)")
 	tables := []string{"--database", server.URL(), "--table", "events"}
 	fence := func(args ...string) (int, string, string) { return allocator(append([]string{"fence"}, args...)...) }
 	if code, out, errs := fence(append(tables, "init", "--print-sql")...); code != 0 || !strings.Contains(out, "CREATE OR REPLACE TRIGGER") {
@@ -92,6 +92,9 @@ func TestFenceRun(t *testing.T) {
 	_, sql, _ := fence(append(tables, "init", "--print-sql")...)
 	server.Psql(t, sql) // What is printed makes the fence.
 	if code, _, errs := fence("init", "--database", server.URL(), "--table", `"More events"`, "--column", "key"); code != 0 {
+		t.Fatal(errs)
+	}
+	if code, _, errs := fence("init", "--database", server.URL(), "--table", "orders"); code != 0 {
 		t.Fatal(errs)
 	}
 	type mover struct {
@@ -183,6 +186,11 @@ func TestFenceRun(t *testing.T) {
 	if code, _, errs := fence(append(tables, "drop", "--yes")...); code != 1 || !strings.Contains(errs, "stop two first") {
 		t.Errorf("drop beside a mover: %d %s", code, errs)
 	}
+	// The first of two tables hides neither its own problem nor the other table.
+	both := append(tables, "--table", "orders")
+	if code, out, _ := fence(append(both, "status")...); code != 1 || !strings.Contains(out, "problem") || !strings.Contains(out, "public.orders") {
+		t.Errorf("status of two tables, the first without its trigger: %d %s", code, out)
+	}
 	two.stop()
 	<-two.ended
 	if code, out, _ := fence(append(tables, "status", "--format", "json")...); code != 1 || !strings.Contains(out, `"problems":["public.events has no triggers on column id`) {
@@ -203,6 +211,9 @@ func TestFenceRun(t *testing.T) {
 	}
 	if code, _, errs := fence(append(tables, "status")...); code != 2 || !strings.Contains(errs, "has no fence") {
 		t.Errorf("after drop: %d %s", code, errs)
+	}
+	if code, out, errs := fence(append(both, "status")...); code != 2 || !strings.Contains(errs, "has no fence") || !strings.Contains(out, "public.orders") {
+		t.Errorf("status of two tables, the first without a fence: %d %s%s", code, out, errs)
 	}
 }
 
