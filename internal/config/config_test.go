@@ -163,16 +163,18 @@ func TestNoOptionLooksLikeAServiceLink(t *testing.T) {
 
 func TestBadValues(t *testing.T) {
 	for env, want := range map[string]string{
-		"ALLOCATOR_LEASE_WINDOW=30":                 "with a unit",
-		"ALLOCATOR_ISSUE_ENTROPY_BYTES=one":         "not a whole number",
-		"ALLOCATOR_PPROF=maybe":                     "is not a boolean",
-		"ALLOCATOR_LAYOUT=huge":                     "none of scalable",
-		"ALLOCATOR_SID_RANGE=0..23":                 "write first-last",
-		"ALLOCATOR_SID_RANGE=5-3":                   "the last sid is below the first",
-		"ALLOCATOR_SID_RANGE=1000-4194304":          "write first-last",
-		"ALLOCATOR_EPOCH=yesterday":                 "is not a time",
-		"ALLOCATOR_EPOCH=2024-01-01T0:0:0Z":         "is not a time",
-		"ALLOCATOR_EPOCH=2024-01-01T00:00:00.0001Z": "fractions of a millisecond",
+		"ALLOCATOR_LEASE_WINDOW=30":                   "with a unit",
+		"ALLOCATOR_ISSUE_ENTROPY_BYTES=one":           "not a whole number",
+		"ALLOCATOR_PPROF=maybe":                       "is not a boolean",
+		"ALLOCATOR_LIMIT_MEMORY=-9007199254740993KiB": "is not a size",
+		"ALLOCATOR_LIMIT_MEMORY=-1":                   "is not a size",
+		"ALLOCATOR_LAYOUT=huge":                       "none of scalable",
+		"ALLOCATOR_SID_RANGE=0..23":                   "write first-last",
+		"ALLOCATOR_SID_RANGE=5-3":                     "the last sid is below the first",
+		"ALLOCATOR_SID_RANGE=1000-4194304":            "write first-last",
+		"ALLOCATOR_EPOCH=yesterday":                   "is not a time",
+		"ALLOCATOR_EPOCH=2024-01-01T0:0:0Z":           "is not a time",
+		"ALLOCATOR_EPOCH=2024-01-01T00:00:00.0001Z":   "fractions of a millisecond",
 	} {
 		_, _, err := Load(Sources{Env: []string{env}})
 		name, _, _ := strings.Cut(env, "=")

@@ -113,7 +113,7 @@ func sizeValue(p *int64) *Value {
 			}
 		}
 		v, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || v > math.MaxInt64/factor {
+		if err != nil || v < 0 || v > math.MaxInt64/factor {
 			return 0, fmt.Errorf("%q is not a size: write bytes, or a whole number with KiB, MiB or GiB", s)
 		}
 		return v * factor, nil
