@@ -62,7 +62,7 @@ func setups(fences [2]map[string]string) (all []setup) {
 // had its turn. In between the view does not move: it ends at the floor of before at most.
 func (r *run) change(ctx, writing context.Context, changes []setup, all func()) {
 	for turn := 0; writing.Err() == nil; turn++ {
-		c := changes[turn%len(changes)]
+		c, began := changes[turn%len(changes)], time.Now()
 		r.until(ctx, c.db, c.do, c.done)
 		var floor, end int64
 		r.read(ctx, c.db, "SELECT last_value FROM events_fence_floor", &floor)
@@ -76,6 +76,7 @@ func (r *run) change(ctx, writing context.Context, changes []setup, all func()) 
 		}
 		r.until(ctx, c.db, c.undo, c.gone)
 		r.changed.Add(1)
+		r.Logf("%s in database %d: made good after %v", c.name, c.db, time.Since(began).Round(time.Millisecond))
 		if turn == len(changes)-1 {
 			all()
 		}
