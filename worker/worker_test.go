@@ -354,6 +354,26 @@ func TestWatermark(t *testing.T) {
 	})
 }
 
+// What Floor says is told, and nothing below it is permitted.
+func TestFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{}
+		var floor, told atomic.Int64
+		n.told = func(f int64) { told.Store(f) }
+		w := open(t, n, worker.Config{Floor: floor.Load})
+		floor.Store(now() - 7000)
+		time.Sleep(window)
+		if told.Load() != max(floor.Load(), n.worker.NotBeforeUnixMs) || !n.calls[0].TellsFloor {
+			t.Errorf("told %d, want %d", told.Load(), floor.Load())
+		}
+		floor.Store(now() - 20)
+		time.Sleep(window)
+		permit(t, w, floor.Load()-1, worker.ErrBehind)
+		permit(t, w, floor.Load(), nil)
+		closed(t, w)
+	})
+}
+
 // A clock that was ahead, and is set back, does not stop the generator for long.
 func TestWatermarkOfAClockAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

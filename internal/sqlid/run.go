@@ -169,8 +169,10 @@ func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after
 	if err != nil {
 		return after, err
 	}
+	// The database may use it for the hold: that ends within the interval too, so before the watermark can pass.
 	unit := shape.Format.Layout.Unit()
-	if err := errors.Join(w.Permit(s.FromMs), w.Permit(s.ToMs-unit)); err != nil {
+	last := max(s.ToMs-unit, s.FromMs+r.cfg.Hold.Milliseconds()/unit*unit)
+	if err := errors.Join(w.Permit(s.FromMs), w.Permit(last)); err != nil {
 		return after, err
 	}
 	r.mu.Lock()
