@@ -365,7 +365,7 @@ func (r recorded) Commit(ctx context.Context, txn lease.Txn) (bool, lease.View, 
 	if ok && err == nil {
 		rec := v.SIDs[txn.SID].Window
 		env.puts = append(env.puts, put{time.Since(env.begin), r.m.instance, txn.Op, txn.SID, rec.Value})
-		if r.Memory == env.store {
+		if r.Memory == env.store && txn.Op != lease.Expire {
 			env.hist.Writes = append(env.hist.Writes, history.Write{
 				SID: txn.SID, Rev: rec.Rev, Term: rec.Value.Term, Base: rec.Value.Base, Ceil: rec.Value.Ceil,
 				Released: rec.Value.State == lease.Released,

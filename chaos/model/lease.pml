@@ -348,7 +348,7 @@ end:
 #if MAXREQ > 7
 	DELIVER(7)
 #endif
-	:: d_step { holder != 0 ->              /* the lease ran out, or was revoked too early */
+	:: d_step { holder != 0 ->              /* the lease ran out, was revoked too early, or another node sent EXPIRE */
 		TRACE("store    loses holder key of %d%c\n", holder, 32)
 		holder = 0;
 #ifdef MUT_WINDOW_ON_LEASE
@@ -521,7 +521,11 @@ start:	/* no memory: a first start, a restart, or a tenure dropped */
 acquire:
 	/* now, and now + W, are arbitrary; base >= low, ceil >= base. */
 	atomic { sent < MAXREQ ->
+#ifdef MUT_BELOW_CEILING
+		if :: base = 0 :: base = 1 fi;
+#else
 		if :: base = low :: base = 1 fi;
+#endif
 		if :: ceil = base :: ceil = 1 fi;
 		if
 		:: send(ACQUIRE, 0, base, ceil)

@@ -24,6 +24,7 @@ mode=${1:-short}
 #   release-low: the millisecond of the last ID is not given back
 #   acquire-holder-only, extend-holder-only, rehold-holder-only, reclaim-holder-only: each compares the window's
 #     record, not only the holder (EXTEND: a late one lowers the ceiling)
+#   acquire-by-the-clock: an ACQUIRE begins at or above the ceiling, whatever a clock says has passed
 #   release-unguarded: RELEASE compares the window's record
 #   shared-nonce: nonces are unique among live processes: none made from a name and a term
 #   window-on-lease: a window is never deleted
@@ -121,6 +122,7 @@ mutant  acquire-holder-only     -DMAXREQ=3 -DMUT_ACQUIRE_NO_RECORD
 mutant  extend-holder-only      -DMAXREQ=4 -DMUT_EXTEND_NO_RECORD
 mutant  rehold-holder-only      -DMAXREQ=3 -DMUT_REHOLD_NO_RECORD -DREHOLDS
 mutant  reclaim-holder-only     -DMAXREQ=3 -DMUT_RECLAIM_NO_RECORD -DRECLAIMS
+mutant  acquire-by-the-clock    -DMAXREQ=3 -DMUT_BELOW_CEILING
 mutant  release-unguarded       -DMAXREQ=4 -DMUT_RELEASE_NO_RECORD
 mutant  shared-nonce            -DMAXREQ=3 -DSHARED_NONCE
 mutant  window-on-lease         -DMAXREQ=3 -DMUT_WINDOW_ON_LEASE

@@ -26,6 +26,7 @@ type etcd struct {
 	sim     *simulation
 	mem     *storetest.Memory
 	away    time.Duration // until then there is no leader: nothing is carried out, and no lease ends
+	renewed time.Duration // until then leaders change so often that no lease ends
 	waiting []func()      // what reached it meanwhile
 
 	heldSince map[flake.SID]time.Duration // when a held sid was acquired; never iterated
@@ -58,6 +59,9 @@ func newEtcd(sim *simulation) *etcd {
 	const scan = 500 * time.Millisecond
 	var expire func()
 	expire = func() {
+		if sim.stage == trouble && sim.now < e.renewed {
+			e.mem.Renew()
+		}
 		if sim.now >= e.away {
 			e.change(func() { e.mem.Advance(scan) })
 		}
@@ -289,6 +293,12 @@ func (e *etcd) commit(p *process, t lease.Txn) (bool, lease.View, error) {
 		sim.note(p, "etcd does not apply "+t.Op.String()+" of sid %d over revision %d", int64(t.SID), old.Rev)
 		sim.points.hit(RefusedByCompare)
 		return false, v, err
+	}
+	if t.Op == lease.Expire {
+		sim.note(p, "etcd applies expire of sid %d", int64(t.SID))
+		sim.points.hit(ExpiredAlive)
+		e.hint()
+		return true, v, err
 	}
 	put := v.SIDs[t.SID].Window
 	sim.note(p, "etcd applies "+t.Op.String()+" of sid %d: term %d window [%d,%d) at revision %d", int64(t.SID),

@@ -296,6 +296,10 @@ func (sim *simulation) planFaults() {
 		sim.note(nil, h.node+" is cut off from etcd until %d", int64(until))
 	}))
 	sim.every(p.leader, func() { sim.etcd.leaderless(sim.logTime(100*time.Millisecond, 5*time.Second)) })
+	sim.every(p.leader/2, func() {
+		sim.etcd.renewed = max(sim.etcd.renewed, sim.now+sim.logTime(p.window, 8*p.window))
+		sim.note(nil, "leases live on until %d", int64(sim.etcd.renewed))
+	})
 	sim.every(p.outage, func() { sim.etcd.leaderless(sim.logTime(time.Second, 3*p.window)) })
 	sim.every(p.expireEarly, func() { sim.etcd.expireEarly() })
 	sim.every(p.keyDeleted, func() { sim.etcd.deleteKey() })

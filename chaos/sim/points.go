@@ -26,6 +26,7 @@ const (
 	RefusedByCompare                   // a write was not applied
 	LeaderChanged
 	ExpiredEarly
+	ExpiredAlive // a holder that wrote nothing for long lost its key, though its lease lived
 	EraBegan
 	OperatorQuarantined // an operator quarantined a sid, or gave one back
 	Reserved            // an operator reserved one for a generator outside of the cluster
@@ -104,7 +105,7 @@ var pointNames = [numPoints]string{
 	"took over", "adopted unknown", "reheld", "reclaimed", "released", "on standby", "lost sid", "two held one sid",
 	"issued after long pause", "interleaved", "crashed mid step", "applied for dead process", "sent twice",
 	"refused by compare",
-	"leader changed", "expired early", "era began", "operator quarantined", "reserved", "unreserved",
+	"leader changed", "expired early", "expired alive", "era began", "operator quarantined", "reserved", "unreserved",
 	"issued outside", "two of one name", "refused to start",
 	"kept by watch", "watch given up", "held in fleet", "held sid first", "held within a unit", "held in range",
 	"held in part", "false peer answered", "most without gossip", "started under wrong source",
@@ -178,8 +179,9 @@ func (p Point) Rare() bool {
 	case MarkRefused, MarkWorkerAfterRestore, OutnumberedUnderWrongSource,
 		Unopposed, GraceOver, GaveUp, WrongAndFound, PoisonGuard, EntropyOverflow, IssuedAfterLongPause,
 		RefutedStep, LaterRevisionReported, FalsePeerAnswered, MostWithoutGossip, RefusedToStart,
-		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly, Reserved, Unreserved, IssuedOutside,
-		WorkerAdopted, WorkerReheld, WorkerLost, WorkerUsedAfterLoss, WorkerClosedMeanwhile, WorkerAnswerDied:
+		FollowedStep, EraBegan, SleptThrough, TwoHeldOneSID, ExpiredEarly, ExpiredAlive, Reserved, Unreserved,
+		IssuedOutside, WorkerAdopted, WorkerReheld, WorkerLost, WorkerUsedAfterLoss, WorkerClosedMeanwhile,
+		WorkerAnswerDied:
 		return true
 	}
 	return false

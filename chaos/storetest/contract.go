@@ -62,6 +62,7 @@ func Contract(t *testing.T, fresh func(*testing.T) Harness) {
 		{"watch", testWatch, false},
 		{"cancelled calls", testCancelled, false},
 		{"lost and late calls", testFaults, false},
+		{"expire", testExpire, false},
 		{"race", testRace, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -393,7 +394,7 @@ func testRefusedTxns(f *fixture) {
 		}
 	}
 	txn := f.txn(lease.Extend, 1, n, v)
-	txn.Op = lease.Release + 1
+	txn.Op = lease.Expire + 1
 	if applied, _, err := f.Space.Commit(f.ctx, txn); applied || !errors.Is(err, lease.ErrTxn) {
 		f.Errorf("unknown operation: got %v, %v, want ErrTxn", applied, err)
 	}
@@ -767,4 +768,42 @@ func testMark(f *fixture) {
 		f.Errorf("an unreadable mark: got %+v", got)
 	}
 	refused("the mark is unreadable", raise)
+}
+
+// testExpire: a holder that wrote, was replaced, or is of another era does not lose its key, and one that does
+// keeps its record.
+func testExpire(f *fixture) {
+	for sid, tc := range []struct {
+		name    string
+		between func(sid flake.SID, a node, v lease.View)
+		applied bool
+	}{
+		{"nothing", func(flake.SID, node, lease.View) {}, true},
+		{"an extension", func(sid flake.SID, a node, v lease.View) { f.apply(f.txn(lease.Extend, sid, a, v)) }, false},
+		{"another holder", func(sid flake.SID, _ node, v lease.View) {
+			f.apply(f.txn(lease.Reclaim, sid, f.node(), v))
+		}, false},
+		{"the same key again", func(sid flake.SID, _ node, v lease.View) {
+			f.Put(keys.Holder(sid), v.SIDs[sid].Holder.Raw)
+		}, false},
+		{"the end of the lease", func(_ flake.SID, a node, _ lease.View) { f.Expire(a.lease) }, false},
+		{"an era", func(_ flake.SID, _ node, v lease.View) { f.Put("era", v.Era.Raw) }, false},
+	} {
+		sid, a := flake.SID(sid), f.node()
+		v := f.apply(f.txn(lease.Acquire, sid, a, f.read(sid)))
+		txn := lease.Txn{Op: lease.Expire, SID: sid, Seen: v.SIDs[sid], Config: v.Config, Era: v.Era}
+		tc.between(sid, a, v)
+		before := f.read(sid).SIDs[sid]
+		applied, now, err := f.Space.Commit(f.ctx, txn)
+		if err != nil || applied != tc.applied || !now.SIDs[sid].Window.Same(before.Window) {
+			f.Errorf("after %s: applied %v, %v, with the record %+v", tc.name, applied, err, now.SIDs[sid].Window)
+		}
+		if got := now.SIDs[sid].Holder; applied && got.Exists() || !applied && !got.Same(before.Holder) {
+			f.Errorf("after %s: the holder is %+v", tc.name, got)
+		}
+		if applied { // The holder lives: it extends no more, and takes its key up again.
+			f.refuse(f.txn(lease.Extend, sid, a, now), "the key deleted")
+			f.apply(f.txn(lease.Rehold, sid, a, now))
+		}
+	}
 }

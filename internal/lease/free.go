@@ -27,11 +27,24 @@ type Bounds struct {
 // record of a node, or of a worker: W by the rules, the writer's skew and ours, and the
 // lead of the last ID.
 func (b Bounds) SoundBy(now clock.Millis, era Era, worker bool) clock.Millis {
-	window := b.Window
+	return max(now, era.Floor) + clock.MillisOf(b.windowOf(worker)+2*b.MaxSkew+b.MaxLead)
+}
+
+func (b Bounds) windowOf(worker bool) time.Duration {
 	if worker {
-		window = max(window, b.WorkerWindow)
+		return max(b.Window, b.WorkerWindow)
 	}
-	return max(now, era.Floor) + clock.MillisOf(window+2*b.MaxSkew+b.MaxLead)
+	return b.Window
+}
+
+// Dead reports whether the holder of a sid is treated as one whose lease has ended, though it lives:
+// its records have been the same for as long as a window, and its ceiling has passed by that and twice
+// the skew. It can issue nothing until it has written again. Each new leader of etcd gives all leases
+// their whole TTL, so a lease may outlive its process by any time.
+func (b Bounds) Dead(s SIDRecords, now clock.Millis, unchanged time.Duration) bool {
+	w, window := s.Window.Value, b.windowOf(s.Window.Value.Worker)
+	return s.Holder.Exists() && s.Holder.Err == nil && s.Window.Err == nil && w.State == Active &&
+		w.Instance == s.Holder.Value.Instance && unchanged >= window && w.Ceil+clock.MillisOf(window+2*b.MaxSkew) <= now
 }
 
 // Early returns for how long no sid is acquired yet in an era, whose floor is further ahead than a window

@@ -132,3 +132,35 @@ func TestShowsTime(t *testing.T) {
 		}
 	}
 }
+
+// TestDead: the key of a holder is deleted only if nothing was written for a window, by elapsed time, and the
+// ceiling has passed by a window and twice the skew, by the clock.
+func TestDead(t *testing.T) {
+	b := lease.Bounds{Window: 30 * time.Second, WorkerWindow: 60 * time.Second, MaxSkew: 250 * time.Millisecond}
+	sound := lease.SIDRecords{
+		Window: lease.Entry[lease.Window]{Rev: 1, Value: lease.Window{Instance: "a", State: lease.Active, Ceil: 1000}},
+		Holder: lease.Entry[lease.Holder]{Rev: 1, Value: lease.Holder{Instance: "a"}},
+	}
+	for name, tc := range map[string]struct {
+		change    func(*lease.SIDRecords)
+		now       clock.Millis
+		unchanged time.Duration
+		want      bool
+	}{
+		"dead":                   {func(*lease.SIDRecords) {}, 31_500, 30 * time.Second, true},
+		"its ceiling is too new": {func(*lease.SIDRecords) {}, 31_499, time.Hour, false},
+		"it has written":         {func(*lease.SIDRecords) {}, 99_999, 30*time.Second - 1, false},
+		"a worker's window":      {func(s *lease.SIDRecords) { s.Window.Value.Worker = true }, 99_999, 59 * time.Second, false},
+		"a worker":               {func(s *lease.SIDRecords) { s.Window.Value.Worker = true }, 61_500, 60 * time.Second, true},
+		"no holder":              {func(s *lease.SIDRecords) { s.Holder = lease.Entry[lease.Holder]{} }, 99_999, time.Hour, false},
+		"another's key":          {func(s *lease.SIDRecords) { s.Holder.Value.Instance = "b" }, 99_999, time.Hour, false},
+		"quarantined":            {func(s *lease.SIDRecords) { s.Window.Value.State = lease.Quarantined }, 99_999, time.Hour, false},
+		"unreadable":             {func(s *lease.SIDRecords) { s.Window.Err = lease.ErrChecksum }, 99_999, time.Hour, false},
+	} {
+		s := sound
+		tc.change(&s)
+		if got := b.Dead(s, tc.now, tc.unchanged); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -216,7 +216,7 @@ func decodeAny[T comparable](t *testing.T, raw string) {
 
 // An operation that no step carries out has a name all the same, and is not written.
 func TestUnknownOp(t *testing.T) {
-	op := Release + 1
+	op := Expire + 1
 	if err := (Txn{Op: op, Lease: 1}).Check(); op.String() != "unknown" || !errors.Is(err, ErrTxn) {
 		t.Errorf("%v: %v", op, err)
 	}

@@ -88,9 +88,12 @@ const (
 	Rehold
 	// Release compares nothing else. It puts the window and deletes the holder.
 	Release
+	// Expire compares config, era, and the holder, which is another's. It deletes the holder, as the end of
+	// its lease does, and puts nothing.
+	Expire
 )
 
-var opNames = [...]string{"acquire", "reclaim", "extend", "rehold", "release"}
+var opNames = [...]string{"acquire", "reclaim", "extend", "rehold", "release", "expire"}
 
 // String returns the operation's name in lower case.
 func (o Op) String() string {
@@ -111,7 +114,7 @@ type Txn struct {
 	Op  Op
 	SID flake.SID
 	// Seen, Config, Era and Mark are as last read. Of Seen the window is compared, and by Reclaim
-	// the holder too.
+	// and Expire the holder too.
 	Seen   SIDRecords
 	Config Entry[Space]
 	Era    Entry[Era]
@@ -120,7 +123,7 @@ type Txn struct {
 	// with it.
 	Lease  LeaseID
 	Holder Holder
-	// Window is put. Acquire and Reclaim derive a line of the ledger from it.
+	// Window is put, but by Expire. Acquire and Reclaim derive a line of the ledger from it.
 	Window Window
 }
 
@@ -143,7 +146,7 @@ func (t Txn) Check() error {
 	if int(t.Op) >= len(opNames) {
 		return fmt.Errorf("%w: operation %d", ErrTxn, t.Op)
 	}
-	if t.Lease == 0 && t.Op != Release {
+	if t.Lease == 0 && t.Op != Release && t.Op != Expire {
 		return fmt.Errorf("%w: %v sid %d without a lease", ErrTxn, t.Op, t.SID)
 	}
 	return nil

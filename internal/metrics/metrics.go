@@ -158,7 +158,7 @@ var (
 	ops = []keeper.Op{
 		keeper.OpLoad, keeper.OpRead, keeper.OpMark, keeper.OpRegister, keeper.OpKeepAlive, keeper.OpRevoke,
 		keeper.Op(lease.Acquire.String()), keeper.Op(lease.Reclaim.String()), keeper.Op(lease.Extend.String()),
-		keeper.Op(lease.Rehold.String()), keeper.Op(lease.Release.String()),
+		keeper.Op(lease.Rehold.String()), keeper.Op(lease.Release.String()), keeper.Op(lease.Expire.String()),
 	}
 	phases = []lease.Phase{
 		lease.Connecting, lease.Uninitialized, lease.Seeking, lease.Standby, lease.Holding, lease.Lost,

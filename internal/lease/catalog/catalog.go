@@ -69,6 +69,8 @@ type Catalog struct {
 	state state // It is never kept: that depends on the need, see in.
 	space lease.SIDRange
 	sids  map[flake.SID]lease.SIDRecords
+	// since is when the records of a sid were first listed as they are, and no list has failed since.
+	since map[flake.SID]clock.Mono
 	// nodes are in the order of instances. Statuses share the slice, so nothing writes to it.
 	nodes []lease.Registration
 	// bad is why sids are not used.
@@ -112,7 +114,9 @@ type Evidence struct {
 }
 
 // New returns a catalog that is unknown, and wants to be listed at once.
-func New(cfg Config) Catalog { return Catalog{cfg: cfg, bad: map[flake.SID]string{}} }
+func New(cfg Config) Catalog {
+	return Catalog{cfg: cfg, bad: map[flake.SID]string{}, since: map[flake.SID]clock.Mono{}}
+}
 
 // in returns the state of the catalog for a need.
 func (c *Catalog) in(need Need) state {
@@ -167,6 +171,7 @@ func (c *Catalog) Answered(now clock.Mono, err error, holds bool) (list bool) {
 	case !list:
 	case err != nil:
 		c.plan.failed(now, c.cfg, holds)
+		clear(c.since) // Where etcd answers nobody, no holder can write.
 	default:
 		c.plan.retries = lease.Retries{}
 	}
@@ -179,6 +184,12 @@ func (c *Catalog) Answered(now clock.Mono, err error, holds bool) (list bool) {
 // those that have the key of this process.
 func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 	era := v.Era.Value
+	for sid, s := range v.SIDs {
+		was := c.sids[sid]
+		if _, listed := c.since[sid]; !listed || !s.Window.Same(was.Window) || !s.Holder.Same(was.Holder) {
+			c.since[sid] = now.Mono
+		}
+	}
 	c.state, c.space, c.sids, c.nodes = fresh, v.Config.Value.SIDs(), v.SIDs, v.Nodes
 	c.version, c.revision = c.version+1, v.Revision
 	c.watch.listed = c.watch.asked
@@ -226,8 +237,21 @@ func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 func (c *Catalog) Put(sid flake.SID, s lease.SIDRecords) {
 	if c.Listed() {
 		c.sids[sid] = s
+		delete(c.since, sid)
 		c.version++
 	}
+}
+
+// Dead returns the first sid with a dead holder, by the list that just arrived; see [lease.Bounds.Dead].
+func (c *Catalog) Dead(now clock.Reading) (flake.SID, bool) {
+	for _, sid := range slices.Sorted(maps.Keys(c.sids)) {
+		s := c.sids[sid]
+		if since, listed := c.since[sid]; listed && c.bad[sid] == "" && s.Holder.Value.Instance != c.cfg.Instance &&
+			c.cfg.Bounds.Dead(s, now.Wall, now.Mono.Sub(since)) {
+			return sid, true
+		}
+	}
+	return 0, false
 }
 
 // Distrust notes why a sid is not used.

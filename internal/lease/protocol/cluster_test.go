@@ -213,7 +213,7 @@ func (p *process) deliver() {
 // ask carries a request out against the store.
 func (p *process) ask(a lease.Action) lease.Event {
 	_, answer, _ := keeper.Ask(context.Background(), p.w.store, a)
-	if c, ok := answer.(lease.Committed); ok && c.Applied {
+	if c, ok := answer.(lease.Committed); ok && c.Applied && a.(lease.Commit).Txn.Op != lease.Expire {
 		sid := a.(lease.Commit).Txn.SID
 		w := c.View.SIDs[sid].Window
 		p.w.hist.Writes = append(p.w.hist.Writes, history.Write{
@@ -252,6 +252,9 @@ func (w *cluster) show(a lease.Action) string {
 		return fmt.Sprintf("read sid=%d", a.SID)
 	case lease.Commit:
 		put := a.Txn.Window
+		if a.Txn.Op == lease.Expire {
+			return fmt.Sprintf("expire sid=%d over revision %d", a.Txn.SID, a.Txn.Seen.Window.Rev)
+		}
 		return fmt.Sprintf("%s sid=%d term=%d window=[%d,%d) over revision %d",
 			a.Txn.Op, a.Txn.SID, put.Term, put.Base-w.began, put.Ceil-w.began, a.Txn.Seen.Window.Rev)
 	case lease.Register:

@@ -35,6 +35,7 @@ var worldCommands = map[string]func(*scenario, args){
 	"replace":    (*scenario).replace,    // replace holder SID INSTANCE
 	"churn":      (*scenario).churn,      // churn N
 	"expire":     func(s *scenario, a args) { s.mem.Expire(s.procs[a.word(0)].machine.Status().Lease) },
+	"renew":      func(s *scenario, _ args) { s.mem.Renew() },
 	"delete":     func(s *scenario, a args) { s.mem.Delete(a.word(0)) },
 	"corrupt":    func(s *scenario, a args) { s.mem.Corrupt(a.word(0)) },
 	"snapshot":   func(s *scenario, a args) { s.saved = s.mem.Snapshot() },

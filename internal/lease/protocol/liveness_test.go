@@ -652,6 +652,37 @@ func TestReheldAboveTheMark(t *testing.T) {
 	w.hist.Hold(t)
 }
 
+// TestExpireByASoundClock: only a node that may write ceilings ends the hold of another. One whose clock is minutes
+// ahead of every live holder's would else have no evidence left against its own.
+func TestExpireByASoundClock(t *testing.T) {
+	for before, want := range map[string]bool{
+		"":                   true,
+		"step 5m":            false,
+		"b gate closed":      false,
+		"undecided yes":      false,
+		"a stop":             false, // The sid was released.
+		"b stop":             false,
+		"corrupt window/0":   false,
+		"replace holder 0 x": false,
+	} {
+		t.Run(before, func(t *testing.T) {
+			s, _ := oneSID(t)
+			s.do("start n2", "b tick")
+			if before != "" {
+				s.do(before)
+			}
+			sent := false
+			for range 8 {
+				s.do("renew")
+				sent = sent || strings.Contains(s.run("b run 10s"), "expire sid=0 ")
+			}
+			if sent != want {
+				t.Errorf("it ended the hold: %v", sent)
+			}
+		})
+	}
+}
+
 // TestMarkOfAnOldNode: while a node that has held its sid for long is there, one that was restarted does
 // not keep it from taking the mark along, although the restarted one has the lowest sid and writes the
 // mark again whenever its text changes.

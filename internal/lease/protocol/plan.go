@@ -181,7 +181,7 @@ func (m *Machine) seek(now clock.Reading) {
 		if m.catalog.Changed() { // It did while we registered, or while the list was on its way.
 			m.catalog.AskBy(now.Mono.Add(m.cfg.Jitter(catalog.MaxJitter)))
 		}
-		m.problem = m.noneFree()
+		m.problem = m.noneFree(now)
 	}
 }
 
@@ -266,7 +266,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 }
 
 // noneFree returns a message for people: no sid can be taken, and who has them.
-func (m *Machine) noneFree() string {
+func (m *Machine) noneFree(now clock.Reading) string {
 	of := ""
 	switch {
 	case !m.cfg.SIDRange.All():
@@ -276,5 +276,16 @@ func (m *Machine) noneFree() string {
 	case !m.space().Part.All():
 		of = fmt.Sprintf(" in %s (the sids of the space)", m.within)
 	}
-	return fmt.Sprintf("no sid%s %s", of, lease.Taken(m.catalog.SIDs(), m.within, m.summary().Pool.Quarantined))
+	sids := m.catalog.SIDs()
+	said := fmt.Sprintf("no sid%s %s", of, lease.Taken(sids, m.within, m.summary().Pool.Quarantined))
+	for sid := m.within.From; sid < m.within.To; sid++ {
+		h, end := sids[sid].Holder, sids[sid].Window.Value.Ceil
+		if h.Exists() && end != 0 && end+clock.MillisOf(2*m.cfg.MaxSkew) <= now.Wall {
+			return said + fmt.Sprintf("; %s holds sid %d and has not extended its window, which ended at %s: "+
+				"if it is dead, the sid is free two or three windows later, or at once by "+
+				"\"allocator admin quarantine %d --force\" and \"allocator admin release-sid %d\"",
+				lease.Printable(h.Value.Node), sid, end.Time().UTC().Format(time.RFC3339), sid, sid)
+		}
+	}
+	return said
 }

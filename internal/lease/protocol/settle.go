@@ -20,7 +20,11 @@ func (m *Machine) onCommitted(now clock.Reading, ev lease.Committed) {
 		m.unknownOutcome(now, ev.Err)
 		return
 	}
-	if m.checkHistory(now, ev.View) {
+	switch {
+	case !m.checkHistory(now, ev.View):
+	case m.try == nil:
+		m.expired(ev.View)
+	default:
 		m.settle(now, ev.View)
 	}
 	if m.try != nil {
@@ -79,6 +83,38 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 		m.compareOwn(now, h, ev.View.SIDs[h.sid])
 	}
 	m.raiseMark(now, ev.View)
+	m.expire(now)
+}
+
+// expire has the key of a dead holder deleted. What follows is what follows the end of its lease: the
+// mark passes it, the sid is free, and the holder, if it lives, has to take the key up again. The clock
+// is one that a ceiling may be written by, so that none which is far ahead of live holders' takes the
+// records of these for evidence no more.
+func (m *Machine) expire(now clock.Reading) {
+	until, _ := m.latestWall(now, true)
+	if m.busy || m.try != nil || m.life != running || !m.gate.Open || now.Undecided || now.Wall > until ||
+		m.session.ID() == 0 || m.hold() != nil && m.hold().service != serving {
+		return
+	}
+	sid, ok := m.catalog.Dead(now)
+	if !ok {
+		return
+	}
+	m.busy = true
+	m.do(lease.Commit{Txn: lease.Txn{
+		Op:     lease.Expire,
+		SID:    sid,
+		Seen:   m.catalog.SIDs()[sid],
+		Config: m.history.Config(),
+		Era:    m.history.Era(),
+	}})
+}
+
+// expired takes the answer: the records as they are now. Nothing depends on its outcome.
+func (m *Machine) expired(v lease.View) {
+	for sid, s := range v.SIDs {
+		m.catalog.Put(sid, s)
+	}
 }
 
 // checkHistory checks for evidence that this is another store, or the same one at

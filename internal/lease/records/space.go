@@ -83,7 +83,7 @@ func (s Space) compares(txn lease.Txn) []Compare {
 	switch txn.Op {
 	case lease.Acquire, lease.Rehold:
 		cmps = append(cmps, absent(holder))
-	case lease.Reclaim:
+	case lease.Reclaim, lease.Expire:
 		cmps = append(cmps, unchanged(holder, txn.Seen.Holder)...)
 	case lease.Extend:
 		cmps = append(cmps, Compare{Key: holder, Of: Lease, Number: int64(txn.Lease)})
@@ -128,6 +128,9 @@ func noneUnder(prefix string) Compare {
 
 // writes returns what txn changes.
 func (s Space) writes(txn lease.Txn) []Op {
+	if txn.Op == lease.Expire {
+		return []Op{{Do: Delete, Key: s.Keys.Holder(txn.SID)}}
+	}
 	ops := []Op{{Do: Put, Key: s.Keys.Window(txn.SID), Raw: lease.Encode(txn.Window)}}
 	switch holder := s.Keys.Holder(txn.SID); txn.Op {
 	case lease.Acquire, lease.Reclaim, lease.Rehold:
