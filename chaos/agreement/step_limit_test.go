@@ -10,6 +10,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -140,6 +141,33 @@ func TestRestartUnderWrongSource(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestPausedBesideStandbys: a hypervisor pauses a machine, and no clock of it notices; then its wall clock is set
+// right. Those that ran beside it have the time, and most of them hold no sid: it follows them all the same.
+func TestPausedBesideStandbys(t *testing.T) {
+	for _, standbys := range []int{0, 8} {
+		runScenario(t, func(env *testEnv) {
+			for range 3 + standbys {
+				env.start(options{keep: func(c *protocol.Config) { c.SIDRange = lease.SIDRange{To: 3} }})
+			}
+			time.Sleep(20 * time.Second)
+			bad := env.members[1]
+			bad.setAway(true)
+			bad.outage(true)
+			env.cut([]*member{bad}, slices.DeleteFunc(slices.Clone(env.members), func(o *member) bool { return o == bad }))
+			bad.clocks.Leap(-15 * time.Minute)
+			env.net.Heal()
+			bad.outage(false)
+			bad.setAway(false)
+			time.Sleep(5 * time.Second)
+			bad.clocks.Right()
+			env.until(30*time.Second, fmt.Sprintf("it follows, beside %d standbys", standbys), func() bool {
+				off := bad.system.Now().Wall - trueMillis(env.now())
+				return max(off, -off) < 250
+			})
+		})
 	}
 }
 

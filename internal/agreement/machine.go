@@ -231,6 +231,8 @@ type peer struct {
 	at     clock.Mono // when last was taken
 	asked  clock.Mono // when the question was sent that last answers
 	jumped bool       // last contradicts what was known before
+	ran    bool       // it agreed with our issuing clock from its first answer on that showed that, or
+	strays bool       // it did not: it may have started with another time, and be set to that again
 
 	ahead      int64 // a revision it had read and we had not; 0: none
 	aheadSince clock.Mono
@@ -487,6 +489,11 @@ func (m *Machine) opinions(r Reading) []clock.Opinion {
 	for i, v := range m.voters {
 		if p := m.peers[v.Instance]; p != nil {
 			out[i].Issues = p.last.Status.SID >= 0 && p.last.Status.Verdict == clock.Open
+			if skew := int64(m.cfg.Gate.MaxSkew); out[i].Fresh && !p.ran {
+				p.strays = p.strays || !out[i].Issuing.Meets(clock.Interval{Lo: -skew, Hi: skew})
+				p.ran = !p.strays && out[i].Issuing.Inside(clock.Interval{Lo: -skew, Hi: skew})
+			}
+			out[i].Ran = p.ran
 		}
 	}
 	return out

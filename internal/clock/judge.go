@@ -41,6 +41,9 @@ type Opinion struct {
 	Estimate
 	// Issues: by its newest answer it holds a sid, and its clock lets it issue.
 	Issues bool
+	// Ran: the same process agreed with our issuing clock before. No process follows a step that we do not,
+	// so where its issuing clock differs now, its time went on and ours did not, or the other way round.
+	Ran bool
 }
 
 // Input is what [Judge] judges by.
@@ -182,11 +185,15 @@ func Judge(in Input) Judgement {
 	return j
 }
 
+// shows reports whether the issuing clock of o is evidence against a step beyond the limit: it is not that
+// of a process which may have started under the time source that made the step.
+func (o *Opinion) shows() bool { return o.Issues || o.Ran }
+
 // started reports whether o is that of a process which started with the time of the step that we
 // hold against. A step so short that a clock could agree with both sides of it shows nothing.
 func (in *Input) started(o Opinion) bool {
 	skew := max(in.MaxSkew, 0)
-	return in.Held > 2*skew && !o.Issues && o.Issuing.valid() && o.Issuing.Inside(around(int64(in.Held), skew))
+	return in.Held > 2*skew && !o.shows() && o.Issuing.valid() && o.Issuing.Inside(around(int64(in.Held), skew))
 }
 
 func (o *Opinion) usable() bool { return o.Fresh && o.Issuing.valid() }
@@ -235,9 +242,10 @@ func (j *Judgement) tieBreak(ours Sync, peer Opinion) {
 // old issuing clocks. A peer is for a candidate if its interval is within
 // maxSkew of it and wholly nearer to it than to the other. Our own vote goes with
 // either, as in [Judge]; a candidate is chosen if it alone reaches the quorum of
-// all names registered. If as many issue with the time of stepped, the vote is
-// VoteIssued: not the cluster was set, but our clock alone. A process that was started
-// since has its clock there and issues nothing: it is no evidence of that.
+// all names registered. If as many issue with the time of stepped, or agreed with us
+// before and have it now, standbys too, the vote is VoteIssued: not the cluster was set,
+// but our clock alone. A process that was started since has its clock there and issues
+// nothing: it is no evidence of that.
 func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote {
 	if len(peers) == 0 {
 		return VoteAlone
@@ -257,7 +265,7 @@ func Arbitrate(peers []Opinion, old, stepped int64, maxSkew time.Duration) Vote 
 		if o.Wall.Inside(high) {
 			forHigh++
 		}
-		if old < stepped && o.Issues && o.Wall.Inside(high) && o.Issuing.Inside(high) {
+		if old < stepped && o.shows() && o.Wall.Inside(high) && o.Issuing.Inside(high) {
 			issued++
 		}
 	}

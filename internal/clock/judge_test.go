@@ -29,6 +29,7 @@ func peers(text string) []clock.Opinion {
 			o.Kernel = clock.Synchronized
 		}
 		w, silent := strings.CutSuffix(strings.TrimRight(w, "!+"), "?")
+		w, o.Ran = strings.CutSuffix(w, "r")
 		w, idle := strings.CutSuffix(w, "i")
 		w, held := strings.CutSuffix(w, "h")
 		if w != "" {
@@ -201,6 +202,7 @@ func TestStartedUnderWrongSource(t *testing.T) {
 		{"2 of 3", "3600002i 3600001i", held, clock.Unconfirmed},
 		{"2 of 3, one issues", "3600002i 3600001", held, clock.Unconfirmed},
 		{"2 of 5", "3600002i 3600001i 3 -3", held, clock.Agreed},
+		{"we were paused, beside standbys", "3600002ir 3600001ir 3600000ir", held, clock.SelfFalse},
 		{"4 of 5", "3600002i 3600001i 3600000i 3600000i", held, clock.Unconfirmed},
 		{"4 of 5, three issue", "3600002i 3600001 3600000 3600000", held, clock.SelfFalse},
 		{"it went silent", "3600002i? 3", held, clock.Agreed},
@@ -233,6 +235,10 @@ func TestArbitrate(t *testing.T) {
 		{"1 of 2 restarted", "3600002i", 0, 3600000, clock.VoteNew},
 		{"1 of 3 restarted", "3600002i 3600000h", 0, 3600000, clock.VoteNew},
 		{"2 of 5 restarted", "3600002i 3600001i 3600003h 3600000h", 0, 3600000, clock.VoteNew},
+		{"we were paused, beside standbys", "3600002 3600001ir 3600003ir 3600000ir", 0, 3600000, clock.VoteIssued},
+		{"two of the standbys restarted", "3600002 3600001ir 3600003i 3600000i", 0, 3600000, clock.VoteIssued},
+		{"all of them", "3600002 3600001i 3600003i 3600000i", 0, 3600000, clock.VoteNew},
+		{"standbys that keep their time", "3600002i 3600001hr 3600003hr 3600000hr", 0, 3600000, clock.VoteNew},
 		{"all others restarted", "3600002i 3600001i 3600003i 3600000i", 0, 3600000, clock.VoteNew},
 		{"scaled from 2 to 3", "3600000h 3600001i", 0, 3600000, clock.VoteNew},
 		{"two of three issue with it, one started", "3600002 3600001 3600003i 3600000h", 0, 3600000, clock.VoteIssued},
