@@ -5,11 +5,7 @@ GO  ?= go
 BIN := bin
 CI   = echo "make $@: starting; the first time its own program is compiled for half a minute" && $(GO) run ./chaos/tier/ci
 
-<<<<<<< Updated upstream
 # The version of what is built: nodes of two commits show different ones, also where Go does not ask git (-buildvcs=false).
-=======
-# The version of what is built: nodes of two commits are distinguished, also where Go does not ask git (-buildvcs=false).
->>>>>>> Stashed changes
 STAMP = $(addprefix -X main.version=,$(shell git describe --tags --always --dirty 2>/dev/null))
 
 # Arguments of targets, such as PKG=./internal/gen. An empty one means what the list says.

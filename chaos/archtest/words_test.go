@@ -132,6 +132,9 @@ func unwanted(rules []wordRule, line string) (out []string) {
 
 var allWords = flag.Bool("words", false, "list every unwanted word")
 
+// conflict is how git marks what it could not merge.
+var conflict = regexp.MustCompile(`(?m)^(<<<<<<<|>>>>>>>) `)
+
 // Every tracked text file is written in standard English.
 func TestWords(t *testing.T) {
 	cmd := exec.Command("git", "ls-files", "-z")
@@ -154,6 +157,9 @@ func TestWords(t *testing.T) {
 		}
 		if err != nil {
 			t.Fatal(err)
+		}
+		if conflict.Match(data) {
+			t.Errorf("%s: it has the marks of a merge that was not finished", name)
 		}
 		few := among(rules, string(data))
 		if len(few) == 0 && !quotes.Match(data) {
