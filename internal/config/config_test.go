@@ -40,11 +40,13 @@ func flags(t *testing.T, args ...string) *pflag.FlagSet {
 }
 
 func TestPrecedence(t *testing.T) {
-	path := write(t, "lease:\n  window: 40s\n  extend-every: 6s\n  ttl: 20s\nspace: from-file\netcd:\n  endpoints: [a:1, b:2]\n  inside: /var/lib/allocator\nepoch: 2025-01-01T00:00:00Z\n")
+	path := write(t, "lease:\n  window: 40s\n  extend-every: 6s\n  ttl: 20s\nspace: from-file\netcd:\n  endpoints: [a:1, b:2]\n  inside: /var/lib/allocator\n  tls:\n    ca: etcd.pem\n"+
+		"auth:\n  token-file: tokens\ntls:\n  cert: c.pem\n  key: c.key\n  client-ca: ca.pem\ngossip:\n  key-file: key\nepoch: 2025-01-01T00:00:00Z\n")
 	c, settings, err := Load(Sources{
 		File: path,
 		Env: []string{"ALLOCATOR_LEASE_WINDOW=50s", "ALLOCATOR_LEASE_EXTEND_EVERY=7s", "HOME=/", "ALLOCATOR_SPACE=",
-			"ALLOCATOR_ETCD_INSIDE=", "ALLOCATOR_ETCD_JOIN="},
+			"ALLOCATOR_ETCD_INSIDE=", "ALLOCATOR_ETCD_JOIN=", "ALLOCATOR_ETCD_TLS_CA=", "ALLOCATOR_AUTH_TOKEN_FILE=",
+			"ALLOCATOR_TLS_CLIENT_CA=", "ALLOCATOR_GOSSIP_KEY_FILE="},
 		Flags: flags(t, "--lease.window=60s", "--pprof"),
 	})
 	if err != nil {
@@ -59,9 +61,13 @@ func TestPrecedence(t *testing.T) {
 		{"lease.extend-every", "7s", "env ALLOCATOR_LEASE_EXTEND_EVERY"},
 		{"lease.ttl", "20s", "file " + path},
 		{"lease.keepalive", "3s", "default"},
-		{"space", "from-file", "file " + path},           // A space has a name: the empty variable sets nothing.
-		{"etcd.inside", "", "env ALLOCATOR_ETCD_INSIDE"}, // It is switched off.
+		{"space", "from-file", "file " + path},
+		{"etcd.inside", "", "env ALLOCATOR_ETCD_INSIDE"}, // The node is a client.
 		{"etcd.join", "", "default"},
+		{"etcd.tls.ca", "etcd.pem", "file " + path}, // Nothing that protects goes without a word.
+		{"auth.token-file", "tokens", "file " + path},
+		{"tls.client-ca", "ca.pem", "file " + path},
+		{"gossip.key-file", "key", "file " + path},
 		{"etcd.endpoints", "a:1,b:2", "file " + path},
 		{"epoch", "2025-01-01T00:00:00Z", "file " + path},
 		{"pprof", "true", "flag --pprof"},

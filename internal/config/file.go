@@ -34,8 +34,8 @@ func Sample() string {
 # A value comes from the first of these that gives one: a flag (--lease.window 1m), a
 # variable (ALLOCATOR_LEASE_WINDOW=1m: the key in capitals, with _ in place of dots and
 # dashes), the file, the default. Unknown keys are errors, in the file as in the
-# environment. An empty variable switches off what the file sets, if the default is empty, as
-# of etcd.inside; others count as not set. Variables that Kubernetes injects for a Service
+# environment. An empty variable counts as not set, except ALLOCATOR_ETCD_INSIDE: the node is
+# a client then, whatever the file says. Variables that Kubernetes injects for a Service
 # named allocator (ALLOCATOR_PORT…, ALLOCATOR_SERVICE_…, ALLOCATOR_…_TCP…) are ignored.
 #
 # Rules:

@@ -185,10 +185,13 @@ func scalar(v any) string {
 var serviceLinks = regexp.MustCompile(`^ALLOCATOR_(PORT.*|SERVICE_.*|.*_TCP.*|` +
 	`.*_SERVICE_(HOST|PORT.*)|.*_PORT|.*_PORT_\d+_.*)$`)
 
-func fromEnv(s Sources, _ map[string]bool) (layer, error) {
-	keys, off := map[string]string{}, map[string]bool{} // by variable
-	for _, o := range Options() {
-		keys[o.Env()], off[o.Env()] = o.Key, o.text() == ""
+// emptyCounts is the one setting that an empty variable takes out of the file: the node is a client then.
+const emptyCounts = "etcd.inside"
+
+func fromEnv(s Sources, known map[string]bool) (layer, error) {
+	keys := map[string]string{} // by variable
+	for key := range known {
+		keys[Option{Key: key}.Env()] = key
 	}
 	l := layer{values: map[string]string{}, source: func(key string) string { return "env " + Option{Key: key}.Env() }}
 	var errs []error
@@ -196,8 +199,9 @@ func fromEnv(s Sources, _ map[string]bool) (layer, error) {
 		name, v, _ := strings.Cut(pair, "=")
 		key, ok := keys[name]
 		switch {
-		case v == "" && !off[name]: // Charts and compose files leave a setting out like this.
-		case ok: // Empty, it switches off what a file sets.
+		// Charts and compose files leave a setting out like this: tokens and TLS of the file must stay.
+		case v == "" && key != emptyCounts:
+		case ok:
 			l.values[key] = v
 		case !strings.HasPrefix(name, EnvPrefix), name == EnvConfig, name == EnvAddr, name == EnvToken:
 		case serviceLinks.MatchString(name):
