@@ -631,26 +631,3 @@ func TestSilence(t *testing.T) {
 		}
 	}
 }
-
-// A process that takes connections and answers none hangs. One that refuses them, or answers anything, does not.
-func TestHangs(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = closed.Close()
-	busy := httptest.NewServer(http.NotFoundHandler())
-	defer busy.Close()
-	defer silent.Close()
-	for addr, want := range map[net.Addr]bool{silent.Addr(): true, closed.Addr(): false, busy.Listener.Addr(): false} {
-		i := &Inside{host: "127.0.0.1", ip: "127.0.0.1"}
-		i.cfg.Etcd.Inside.PeerPort = addr.(*net.TCPAddr).Port
-		if got := i.hangs(t.Context()); got != want {
-			t.Errorf("%v hangs: %v, want %v", addr, got, want)
-		}
-	}
-}

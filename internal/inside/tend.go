@@ -2,10 +2,14 @@ package inside
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"reflect"
+	"strconv"
 	"sync"
 	"time"
 
@@ -126,7 +130,7 @@ const (
 )
 
 // step returns what to do about an answer at a time, or its failure. hangs says that its process takes
-// connections, and answers neither nodes nor members. One that has never answered may read its log, and is
+// connections, and sends nothing. One that has never answered may read its log, and is
 // not stopped.
 func (s *silence) step(now time.Time, failure error, hangs bool) quietStep {
 	if failure == nil {
@@ -156,14 +160,30 @@ func (s *silence) step(now time.Time, failure error, hangs bool) quietStep {
 	return 0
 }
 
-// hangs reports whether the port for members takes connections and does not answer either. It does while a
-// database is defragmented, without a majority, and with a certificate that has ended.
+// hangs reports whether the process takes a connection at its own address and sends nothing. No name is
+// resolved for that: a silent resolver would have every node stop a healthy member. Without a majority, while
+// it defragments, and with a certificate that has ended, a member sends something. One that has begun a TLS
+// handshake runs: etcd resolves the names in the caller's certificate next, and may wait for the resolver.
 func (i *Inside) hangs(ctx context.Context) bool {
-	client, err := i.client()
-	if err == nil {
-		_, _, _, err = meet.Get(ctx, client, i.peer()+membersPath)
+	conf, err := tlsOf(i.cfg.Etcd.TLS)
+	if err != nil {
+		return false
 	}
-	return errors.Is(err, context.DeadlineExceeded)
+	to := net.Dialer{Timeout: meet.Timeout}
+	c, err := to.DialContext(ctx, "tcp", net.JoinHostPort(i.ip, strconv.Itoa(i.cfg.Etcd.Inside.PeerPort)))
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	_ = c.SetDeadline(time.Now().Add(meet.Timeout))
+	if conf != nil {
+		conf.ServerName = i.host
+		err = tls.Client(c, conf).Handshake()
+	} else if _, err = fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", membersPath); err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // look notes who the members are, and promotes this one. It returns the status of the member, and why it,
