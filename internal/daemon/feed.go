@@ -115,7 +115,14 @@ func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 	if len(d.cfg.Etcd.Endpoints) == 0 { // Members inside nodes show their metrics to nodes.
 		syncs = inside.SyncTimes(ctx, d.cfg.Etcd)
 	}
-	for _, m := range d.etcd.store.Members(ctx, d.clock) {
+	var list []member.Member
+	var listed sync.WaitGroup
+	listed.Go(func() { list, _ = d.etcd.store.List(ctx) }) // Without it, e.Voters are not known.
+	asked := d.etcd.store.Members(ctx, d.clock)
+	listed.Wait()
+	q := member.Answering(list, asked)
+	e.Voters, e.VotersAnswer = q.Voters, q.Healthy
+	for _, m := range asked {
 		e.Endpoints++
 		if m.Err == nil {
 			e.Answer++

@@ -2,6 +2,7 @@ package member
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -371,6 +372,30 @@ func TestQuorum(t *testing.T) {
 		if got := HostOf(url); got != want {
 			t.Errorf("host of %q: %q, want %q", url, got, want)
 		}
+	}
+}
+
+// TestAnswering: a removed host and a learner are no voters, and nothing is said where a voter has no endpoint.
+func TestAnswering(t *testing.T) {
+	list := []Member{voter(1, "a"), voter(2, "b"), voter(3, "c"), {ID: 4, Name: "d", Learner: true, Clients: []string{"https://d:2379"}}}
+	for asked, want := range map[string]string{ // A capital does not answer.
+		"abcd": "3 of 3", "abC": "2 of 3", "abcD": "3 of 3", "abcX": "3 of 3", "aBC": "1 of 3", "ab": "0 of 0", "aB": "0 of 0", "abX": "0 of 0", "": "0 of 0",
+	} {
+		all := []Status{{Endpoint: client("y"), Err: errors.New("down")}}
+		for _, c := range asked {
+			s := Status{Endpoint: strings.ToLower(string(c)) + ":2379", Err: errors.New("down")}
+			if c >= 'a' { // It is asked at an address that the list does not have.
+				s = Status{Endpoint: "https://10.0.0.1:2379", Member: Member{ID: uint64(c-'a') + 1}}
+			}
+			all = append(all, s)
+		}
+		q := Answering(list, all)
+		if got := fmt.Sprintf("%d of %d", q.Healthy, q.Voters); got != want {
+			t.Errorf("%q: %s, want %s", asked, got, want)
+		}
+	}
+	if q := Answering(nil, []Status{{}}); q.Voters != 0 {
+		t.Errorf("without a list: %v", q)
 	}
 }
 

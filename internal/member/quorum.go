@@ -50,6 +50,29 @@ func QuorumOf(members []Status) (q Quorum) {
 	return q
 }
 
+// Answering returns the quorum of members by what endpoints answered that were asked; without voters: they
+// do not show of each voter whether it answers.
+func Answering(list []Member, asked []Status) Quorum {
+	var all []Status
+	for _, m := range list {
+		of := func(s Status) bool {
+			if s.Err == nil {
+				return s.ID == m.ID
+			}
+			at := s.Endpoint[strings.LastIndex(s.Endpoint, "/")+1:] // Settings may leave the scheme out.
+			return slices.ContainsFunc(m.Clients, func(url string) bool { return strings.HasSuffix(url, "/"+at) })
+		}
+		i := slices.IndexFunc(asked, of)
+		if i < 0 && !m.Learner {
+			return Quorum{}
+		}
+		if i >= 0 {
+			all = append(all, Status{Member: m, Err: asked[i].Err})
+		}
+	}
+	return QuorumOf(all)
+}
+
 // Holds says that the cluster can write.
 func (q Quorum) Holds() bool { return q.Voters > 0 && q.Healthy >= q.Needs }
 

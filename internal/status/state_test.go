@@ -266,10 +266,14 @@ func TestProblems(t *testing.T) {
 			"warn etcd has 2 of 3 members: the loss of one more stops every write (no answer from m1). 3 of 3 nodes serve.", nil},
 		"one of five": {func(c *Cluster) { c.Etcd = members(5, 1) },
 			"warn etcd has 4 of 5 members: 1 more may fail (no answer from m1). 3 of 3 nodes serve.", nil},
-		"a learner away": {func(c *Cluster) { c.Etcd = members(4, 1); c.Etcd.Members[0].Learner = true },
+		"a learner or a removed host away": {func(c *Cluster) { c.Etcd = members(4, 1); c.Etcd.Voters = 3 },
 			"warn etcd has 3 of 3 members: 1 more may fail (no answer from m1). 3 of 3 nodes serve.", nil},
-		"no majority": {func(c *Cluster) { c.Etcd = members(3, 2) },
-			"bad etcd has 1 of 3 members: that is no majority, and etcd takes no write (no answer from m1 and m2). 3 of 3 nodes serve.", nil},
+		"one of two endpoints": {func(c *Cluster) { c.Etcd = members(2, 1); c.Etcd.Voters, c.Etcd.VotersAnswer = 0, 0 },
+			"warn No answer from etcd at m1. 3 of 3 nodes serve.", nil},
+		"no majority in reach, and etcd was read": {func(c *Cluster) { c.Etcd = members(3, 2) },
+			"warn No answer from etcd at m1 and m2. 3 of 3 nodes serve.", nil},
+		"no majority": {func(c *Cluster) { c.Etcd, c.Read = members(3, 2), now-4501 },
+			"bad etcd does not answer (since 11:06:35 UTC). Nodes issue until their windows end, the first in 26.0s. 3 of 3 nodes serve.", nil},
 		"all members": {func(c *Cluster) { c.Etcd = members(3, 0) }, "ok All is well: 3 nodes serve, every window lasts 26.0s or longer.", nil},
 		"an alarm": {func(c *Cluster) { c.Etcd = members(3, 0); c.Etcd.Members[0].Problem = "alarm" },
 			"ok All is well: 3 nodes serve, every window lasts 26.0s or longer.", nil},
@@ -319,7 +323,7 @@ func TestProblems(t *testing.T) {
 
 // members are so many members of etcd, of which the first do not answer.
 func members(all, away int) *Etcd {
-	e := &Etcd{Endpoints: all, Answer: all - away}
+	e := &Etcd{Endpoints: all, Answer: all - away, Voters: all, VotersAnswer: all - away}
 	for i := range all {
 		m := EtcdMember{Endpoint: fmt.Sprintf("m%d", i+1), Size: 1 << 20}
 		if i < away {

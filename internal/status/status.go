@@ -144,6 +144,10 @@ type Etcd struct {
 	Endpoints int    `json:"endpoints"`
 	Answer    int    `json:"answer"`
 	Leader    string `json:"leader,omitempty"`
+	// Voters are the members that vote, by etcd's own list, and VotersAnswer those of them that
+	// answered; 0: no endpoint shows of each of them whether it does.
+	Voters       int `json:"voters,omitempty"`
+	VotersAnswer int `json:"voters_answer,omitempty"`
 	// Members are what each of the endpoints says of itself.
 	Members []EtcdMember `json:"members"`
 	// Snapshot is when this node, if it has etcd inside, wrote its latest; 0: never.

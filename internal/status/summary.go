@@ -250,39 +250,30 @@ func (p *problems) etcd() {
 	}
 }
 
-// members says which members of etcd do not answer, while the others do.
+// members says which endpoints of etcd do not answer, while a majority of its members does.
 func (p *problems) members() {
 	e := p.c.Etcd
 	if e == nil || e.Answer == e.Endpoints || p.c.Stale() {
 		return
 	}
 	var away []string
-	voters, answer := 0, 0
 	for _, m := range e.Members {
-		gone := m.Problem != "" && m.Size == 0 // One that answers has a database.
-		if gone {
+		if m.Problem != "" && m.Size == 0 { // One that answers has a database.
 			away = append(away, m.Endpoint)
 		}
-		if !m.Learner {
-			voters++
-			if !gone {
-				answer++
-			}
-		}
 	}
-	if len(away) == 0 {
-		return
-	}
-	level, spare := Warn, answer-voters/2-1
-	then := fmt.Sprintf("%d more may fail", spare)
-	switch {
+	names := text.List(away)
+	switch spare := e.VotersAnswer - e.Voters/2 - 1; {
+	case len(away) == 0:
+	case e.Voters == 0 || spare < 0: // A majority runs, since etcd was read a moment ago.
+		p.add(MembersAway, Warn, pageMember, "No answer from etcd at %s.", names)
 	case spare == 0:
-		then = "the loss of one more stops every write"
-	case spare < 0:
-		level, then = Bad, "that is no majority, and etcd takes no write"
+		p.add(MembersAway, Warn, pageMember, "etcd has %d of %d members: the loss of one more stops every write "+
+			"(no answer from %s).", e.VotersAnswer, e.Voters, names)
+	default:
+		p.add(MembersAway, Warn, pageMember, "etcd has %d of %d members: %d more may fail (no answer from %s).",
+			e.VotersAnswer, e.Voters, spare, names)
 	}
-	p.add(MembersAway, level, pageMember, "etcd has %d of %d members: %s (no answer from %s).", answer, voters, then,
-		text.List(away))
 }
 
 func (p *problems) nodes() {

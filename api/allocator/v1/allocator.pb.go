@@ -1995,8 +1995,11 @@ type EtcdMembers struct {
 	Members []*EtcdMember `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	// When the node that answered, if it has etcd inside, wrote its latest snapshot; 0: never.
 	SnapshotUnixMs int64 `protobuf:"varint,5,opt,name=snapshot_unix_ms,json=snapshotUnixMs,proto3" json:"snapshot_unix_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How many members vote, by etcd's own list, and how many of them answered; 0: not known of each of them.
+	Voters        int32 `protobuf:"varint,6,opt,name=voters,proto3" json:"voters,omitempty"`
+	VotersAnswer  int32 `protobuf:"varint,7,opt,name=voters_answer,json=votersAnswer,proto3" json:"voters_answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EtcdMembers) Reset() {
@@ -2060,6 +2063,20 @@ func (x *EtcdMembers) GetMembers() []*EtcdMember {
 func (x *EtcdMembers) GetSnapshotUnixMs() int64 {
 	if x != nil {
 		return x.SnapshotUnixMs
+	}
+	return 0
+}
+
+func (x *EtcdMembers) GetVoters() int32 {
+	if x != nil {
+		return x.Voters
+	}
+	return 0
+}
+
+func (x *EtcdMembers) GetVotersAnswer() int32 {
+	if x != nil {
+		return x.VotersAnswer
 	}
 	return 0
 }
@@ -4072,13 +4089,15 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\bproblems\x18\x12 \x03(\v2\x1c.allocator.v1.ClusterProblemR\bproblems\x126\n" +
 	"\asummary\x18\x13 \x01(\v2\x1c.allocator.v1.ClusterProblemR\asummary\x125\n" +
 	"\twatermark\x18\x14 \x01(\v2\x17.allocator.v1.WatermarkR\twatermark\x12-\n" +
-	"\x04etcd\x18\x15 \x01(\v2\x19.allocator.v1.EtcdMembersR\x04etcdJ\x04\b\x03\x10\x04\"\xb9\x01\n" +
+	"\x04etcd\x18\x15 \x01(\v2\x19.allocator.v1.EtcdMembersR\x04etcdJ\x04\b\x03\x10\x04\"\xf6\x01\n" +
 	"\vEtcdMembers\x12\x1c\n" +
 	"\tendpoints\x18\x01 \x01(\x05R\tendpoints\x12\x16\n" +
 	"\x06answer\x18\x02 \x01(\x05R\x06answer\x12\x16\n" +
 	"\x06leader\x18\x03 \x01(\tR\x06leader\x122\n" +
 	"\amembers\x18\x04 \x03(\v2\x18.allocator.v1.EtcdMemberR\amembers\x12(\n" +
-	"\x10snapshot_unix_ms\x18\x05 \x01(\x03R\x0esnapshotUnixMs\"\xec\x01\n" +
+	"\x10snapshot_unix_ms\x18\x05 \x01(\x03R\x0esnapshotUnixMs\x12\x16\n" +
+	"\x06voters\x18\x06 \x01(\x05R\x06voters\x12#\n" +
+	"\rvoters_answer\x18\a \x01(\x05R\fvotersAnswer\"\xec\x01\n" +
 	"\n" +
 	"EtcdMember\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x14\n" +

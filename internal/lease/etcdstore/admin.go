@@ -30,6 +30,18 @@ func (s *Store) Members(ctx context.Context, src clock.Source) []member.Status {
 	})
 }
 
+// List returns the members as a majority has them.
+func (s *Store) List(ctx context.Context) ([]member.Member, error) {
+	client, err := s.client()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	_, list, err := (&Group{client}).List(ctx)
+	return list, err
+}
+
 // NoSpace reports whether a member has raised the alarm that its quota is used
 // up. Etcd then refuses every write.
 func (s *Store) NoSpace(ctx context.Context) (bool, error) {

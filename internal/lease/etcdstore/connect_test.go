@@ -35,6 +35,7 @@ func TestWithoutAClient(t *testing.T) {
 		"ping":       func() error { _, _, err := s.Ping(ctx); return err },
 		"version":    func() error { _, err := s.Version(ctx); return err },
 		"members":    func() error { return s.Members(ctx, nil)[0].Err },
+		"list":       func() error { _, err := s.List(ctx); return err },
 		"no space":   func() error { _, err := s.NoSpace(ctx); return err },
 		"compacted":  func() error { _, err := s.Compacted(ctx, 1); return err },
 		"role":       func() error { _, err := s.Role(ctx); return err },
