@@ -150,7 +150,7 @@ func TestLineLog(t *testing.T) {
 	})), func() int64 { return now })
 	to := l.logger()
 	for _, line := range []string{
-		"[DEBUG] memberlist: nobody wants this",
+		"[DEBUG] memberlist: nobody wants this", "[WARN] memberlist: Got ping for unexpected node 'web.1' from=10.0.0.1:7946",
 		"[WARN] memberlist: a\nlevel=ERROR forged", "[ERR] memberlist: b", "[ERROR] memberlist: c", "[INFO] memberlist: d", "e",
 		"Err: f", "[WARN] " + strings.Repeat("x", 2*maxLine),
 	} {

@@ -30,6 +30,9 @@ var levels = []struct {
 	{"[ERR] ", slog.LevelError}, {"[ERROR] ", slog.LevelError}, {"Err: ", slog.LevelError},
 }
 
+// otherNode begins the library's line about a ping for a node that had this address before, as after each restart.
+var otherNode = []byte("memberlist: Got ping for unexpected node")
+
 // lineLog passes the library's log lines on to slog, at their level and no more
 // than one a second. It is safe for concurrent use.
 type lineLog struct {
@@ -88,6 +91,9 @@ func (l *lineLog) Write(line []byte) (int, error) {
 			line, level = rest, v.level
 			break
 		}
+	}
+	if bytes.HasPrefix(line, otherNode) {
+		level = slog.LevelDebug
 	}
 	ctx := context.Background()
 	if !l.to.Enabled(ctx, level) {
