@@ -72,4 +72,5 @@ func (c *child) stop(log *slog.Logger) {
 		kill(c.pid)
 		<-c.ended
 	}
+	log.Info("etcd inside stopped", "process", c.pid)
 }

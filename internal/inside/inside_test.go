@@ -345,17 +345,22 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A member that does not stop is killed.
+// A member that does not stop is killed, and its end is logged once.
 func TestStopKills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &child{ended: make(chan struct{})}
-		log := slog.New(slog.NewTextHandler(until{"does not stop", func() { close(c.ended) }}, nil))
+		stopped := 0
+		log := slog.New(slog.NewTextHandler(io.MultiWriter(until{"does not stop", func() { close(c.ended) }},
+			until{"etcd inside stopped", func() { stopped++ }}), nil))
 		began := time.Now()
 		c.stop(log)
 		if took := time.Since(began); took <= 0 || took >= config.InsideStop {
 			t.Errorf("it stopped after %v, want less than %v", took, config.InsideStop)
 		}
 		c.stop(log) // It has ended.
+		if stopped != 1 {
+			t.Errorf("it is logged %d times that it stopped", stopped)
+		}
 	})
 }
 
