@@ -555,8 +555,9 @@ func TestTendEndsWithItsMember(t *testing.T) {
 	etcdserverpb.RegisterClusterServer(server, hanging)
 	go func() { _ = server.Serve(l) }()
 	defer server.Stop()
+	var log strings.Builder
 	i := &Inside{
-		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
+		cfg:  Config{Log: slog.New(slog.NewTextHandler(&log, nil))},
 		dir:  Dir(t.TempDir()),
 		host: "127.0.0.1",
 	}
@@ -579,6 +580,9 @@ func TestTendEndsWithItsMember(t *testing.T) {
 		if ends == called {
 			close(c.ended)
 		}
+	}
+	if strings.Contains(log.String(), "snapshot of etcd inside failed") {
+		t.Errorf("the end of its member is no failure of a snapshot: %s", &log)
 	}
 }
 

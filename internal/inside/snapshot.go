@@ -73,7 +73,9 @@ func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status)
 		err == nil && !meet.Due(list, now, in.SnapshotEvery) {
 		return
 	}
-	if err := i.snapshot(ctx, own, s.Size); err != nil {
+	if err := i.snapshot(ctx, own, s.Size); ctx.Err() != nil {
+		return // The node or its member ends.
+	} else if err != nil {
 		i.snapshotAfter = time.Now().Add(snapshotPause)
 		i.say(slog.LevelError, "snapshot of etcd inside failed", err.Error())
 	} else if !i.snapshotAfter.IsZero() {
