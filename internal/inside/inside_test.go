@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -609,6 +610,28 @@ func (m hangingMember) Snapshot(_ *etcdserverpb.SnapshotRequest, s etcdserverpb.
 	close(m.called)
 	<-s.Context().Done()
 	return s.Context().Err()
+}
+
+// A member that was started long ago has answered: also one that hangs when a node takes it over is stopped.
+func TestQuietAtFirst(t *testing.T) {
+	i, now := &Inside{dir: Dir(t.TempDir())}, time.Now()
+	if err := i.dir.Prepare(member.Run{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name  string
+		c     *child
+		after time.Duration
+		want  bool
+	}{
+		{"taken over", &child{}, 2 * startsWithin, true},
+		{"taken over at its start", &child{}, startsWithin / 2, false},
+		{"started now", &child{cmd: &exec.Cmd{}}, 2 * startsWithin, false},
+	} {
+		if got := i.quiet(tc.c, now.Add(tc.after)); got.known != tc.want {
+			t.Errorf("%s: %+v, want known: %v", tc.name, got, tc.want)
+		}
+	}
 }
 
 // A silence is said once, and a member is stopped that took connections for a minute and answered nobody.

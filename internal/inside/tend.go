@@ -75,7 +75,7 @@ func (i *Inside) watch(ctx context.Context, c *child, healthy chan<- member.Stat
 	defer tick.Stop()
 	soon := time.NewTicker(tendEvery / 10) // until it has answered once
 	defer soon.Stop()
-	var quiet silence
+	quiet := i.quiet(c, time.Now())
 	for {
 		s, err := i.look(ctx)
 		if err == nil {
@@ -90,8 +90,9 @@ func (i *Inside) watch(ctx context.Context, c *child, healthy chan<- member.Stat
 		}
 		switch quiet.step(time.Now(), s.Err, s.Err != nil && i.hangs(ctx)) {
 		case sayQuiet:
-			i.cfg.Log.Warn("etcd inside does not answer: it is restarted if it hangs for a minute, and waits if the "+
-				"members have no majority; \"allocator etcd status\" shows them", "error", s.Err)
+			i.cfg.Log.Warn("etcd inside does not answer: once it has started, it is restarted if it hangs for a "+
+				"minute, and waits if the members have no majority; \"allocator etcd status\" shows them",
+				"error", s.Err)
 		case sayAnswers:
 			i.cfg.Log.Info("etcd inside answers again")
 		case stopHanging:
@@ -128,6 +129,16 @@ const (
 	quietAfter = 10 * time.Second
 	hangsAfter = time.Minute
 )
+
+// startsWithin is more than a member needs to read its log.
+const startsWithin = 10 * time.Minute
+
+// quiet returns the silence of a member at the beginning. One that another process started long ago has
+// answered since: a node that starts beside a member that hangs restarts it.
+func (i *Inside) quiet(c *child, now time.Time) silence {
+	run, err := os.Stat(i.dir.run()) // written before the member is started
+	return silence{known: c.cmd == nil && err == nil && now.Sub(run.ModTime()) >= startsWithin}
+}
 
 // step returns what to do about an answer at a time, or its failure. hangs says that its process takes
 // connections, and sends nothing. One that has never answered may read its log, and is
@@ -230,9 +241,9 @@ func (i *Inside) answered(ctx context.Context, s member.Status, list []member.Me
 // saw keeps what Health returns.
 func (i *Inside) saw(s member.Status, all []member.Status) {
 	snapshots, _ := i.dir.Snapshots().List(time.Now())
-	i.mu.Lock()
-	defer i.mu.Unlock()
 	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size, Free: i.dir.Free()}
+	i.mu.Lock() // after the last call to a disk, which may be stuck
+	defer i.mu.Unlock()
 	if len(all) == 0 { // Nobody says who they are; those that were still vote.
 		h.Quorum = i.health.Quorum
 		h.Quorum.Healthy = 0
