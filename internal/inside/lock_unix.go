@@ -177,13 +177,16 @@ func private(path string) error {
 	groups, _ := os.Getgroups()
 	others := info.Mode()&0o002 != 0 ||
 		info.Mode()&0o020 != 0 && int(s.Gid) != os.Getegid() && !slices.Contains(groups, int(s.Gid))
+	within := filepath.Join(path, "etcd")
 	switch owner := int(s.Uid); {
 	case owner != os.Geteuid() && owner != 0:
 		return fmt.Errorf("belongs to user %d, who could replace what the member starts with: run the node as that "+
-			"user, or give the directory to user %d (chown -R)", owner, os.Geteuid())
+			"user, give the directory to user %d (chown -R), or choose one in it, which the node makes: %s", owner,
+			os.Geteuid(), within)
 	case others:
 		return fmt.Errorf("may be written by others (mode %04o), who could replace what the member starts with: "+
-			"chmod go-w %s", info.Mode().Perm(), path)
+			"chmod go-w %s, or, if the mode cannot be changed, choose a directory in it, which the node makes: %s",
+			info.Mode().Perm(), path, within)
 	}
 	return nil
 }

@@ -365,5 +365,13 @@ func TestPrivate(t *testing.T) {
 		if (err == nil) != (tc.says == "") || err != nil && (!errors.Is(err, ErrDir) || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%+v: %v", tc, err)
 		}
+		// The way out where its mode cannot be changed.
+		within := Dir(filepath.Join(string(d), "etcd"))
+		if tc.says != "" && !strings.HasSuffix(err.Error(), ": "+string(within)) {
+			t.Errorf("%+v: %v, want it to name %s", tc, err, within)
+		}
+		if err := errors.Join(within.Check(), os.MkdirAll(string(within), 0o700), within.Check()); err != nil {
+			t.Errorf("%+v: in it: %v", tc, err)
+		}
 	}
 }
