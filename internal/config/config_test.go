@@ -87,16 +87,22 @@ func TestPrecedence(t *testing.T) {
 // A member that is alone has a socket that no other user can open; one that others know has none.
 func TestSocket(t *testing.T) {
 	alone := Etcd{Inside: Inside{Dir: "/var/lib/allocator", ClientPort: 2379, PeerPort: 2380}}
-	for name, change := range map[string]func(*Etcd){
-		"alone":           func(*Etcd) {},
-		"with an address": func(e *Etcd) { e.Inside.Address = "127.0.0.1" },
-		"of several":      func(e *Etcd) { e.Inside.Join = []string{"127.0.0.1"} },
-		"with TLS":        func(e *Etcd) { e.TLS.CA = "ca.pem" },
-		"a long path":     func(e *Etcd) { e.Inside.Dir += strings.Repeat("/d", 40) },
-		"no member":       func(e *Etcd) { e.Inside.Dir = "" },
+	for name, tc := range map[string]struct {
+		change  func(*Etcd)
+		exposed string
+	}{
+		"alone":           {func(*Etcd) {}, ""},
+		"with an address": {func(e *Etcd) { e.Inside.Address = "127.0.0.1" }, "needs neither etcd.address"},
+		"of several":      {func(e *Etcd) { e.Inside.Join = []string{"127.0.0.1"} }, "needs neither etcd.address"},
+		"with TLS":        {func(e *Etcd) { e.TLS.CA = "ca.pem" }, ""},
+		"a long path":     {func(e *Etcd) { e.Inside.Dir += strings.Repeat("/d", 40) }, "is too long"},
+		"no member":       {func(e *Etcd) { e.Inside.Dir = "" }, ""},
 	} {
 		e := alone
-		change(&e)
+		tc.change(&e)
+		if got := e.Exposed(); (got == "") != (tc.exposed == "") || !strings.Contains(got, tc.exposed) {
+			t.Errorf("%s: exposed %q, want %q", name, got, tc.exposed)
+		}
 		want := ""
 		if name == "alone" {
 			want = "/var/lib/allocator/sockets/clients"

@@ -384,6 +384,19 @@ func (c Config) Exposed() (problems []string) {
 	return problems
 }
 
+// Exposed says who else reaches the member of this machine, and what to do; empty: nobody does.
+func (e Etcd) Exposed() string {
+	if e.Inside.Dir == "" || e.TLS != (TLS{}) || e.Socket() != "" {
+		return ""
+	}
+	way := "; a member that is alone needs neither etcd.address nor ports"
+	if e.Inside.Address == "" && len(e.Inside.Join) == 0 {
+		way = ", or choose another directory: the path of etcd.inside is too long for sockets, which need no ports"
+	}
+	return "who reaches the ports of etcd inside, also from this machine, may change what nodes were granted: set " +
+		"etcd.tls" + way
+}
+
 // beyondLoopback returns the API's listeners that other machines can reach, with their
 // addresses.
 func (c Config) beyondLoopback() (open []string) {

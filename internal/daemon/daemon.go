@@ -251,9 +251,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, problem := range d.cfg.Exposed() {
 		d.log.Warn("insecure: " + problem)
 	}
-	if e := d.cfg.Etcd; d.inside != nil && e.TLS == (config.TLS{}) && e.Socket() == "" {
-		d.log.Warn("insecure: who reaches the ports of etcd inside, also from this machine, may change what nodes " +
-			"were granted: set etcd.tls; a member that is alone needs neither etcd.address nor ports")
+	if problem := d.cfg.Etcd.Exposed(); problem != "" {
+		d.log.Warn("insecure: " + problem)
 	}
 	if ca := d.cfg.Etcd.TLS.CA; d.inside != nil && certs.Share(ca, d.cfg.TLS.ClientCA) {
 		d.log.Warn("insecure: " + SharedAuthority)
