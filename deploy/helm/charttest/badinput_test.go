@@ -104,8 +104,9 @@ func TestBadInput(t *testing.T) {
 		{"a budget of 100 % available", `podDisruptionBudget: {minAvailable: "100%"}`, "no machine with a node could be drained"},
 		{"the chart's variable", "extraEnv: {POD_IP: x}", "extraEnv.POD_IP is set: the chart sets this variable itself"},
 		{"a misspelled setting as a variable", "extraEnv: {ALLOCATOR_LEASE_WINDW: 1m}", "settings of nodes are values, which are checked before a pod starts"},
-		{"a setting as an argument", "extraArgs: [--lease.window=1s]", "additional properties 'extraArgs' not allowed"},
-		{"a flag that agents do not have", "agent: {extraArgs: [--max-wat=1s]}", "agent/extraArgs/0"},
+		{"a setting as an argument", "extraArgs: [--lease.window=1s]", "set them in config (config.lease.window for --lease.window)"},
+		{"a flag that agents do not have", "agent: {extraArgs: [--max-wat, 1s]}", `agent.extraArgs has "--max-wat": that is no flag of agents`},
+		{"a value after none", "agent: {extraArgs: [--log.level=debug, debug]}", `agent.extraArgs has "debug"`},
 		{"an unknown resource", "resources: {limits: {memroy: 1Gi}}", "additional properties 'memroy' not allowed"},
 		{"an unknown resource of etcd", "etcd: {bundled: {resources: {request: {cpu: 1}}}}", "additional properties 'request' not allowed"},
 		{"a quantity that is none", "resources: {limits: {memory: 1GB}}", "resources/limits/memory"},
@@ -168,6 +169,26 @@ func TestImagesWithoutRegistry(t *testing.T) {
 		r := mustRender(t, with(t, values), install)
 		if p, _ := nodePod(t, r); p.spec.Containers[0].Image != want {
 			t.Errorf("%s: %s, want %s", values, p.spec.Containers[0].Image, want)
+		}
+	}
+}
+
+// What works is not refused.
+func TestGoodInput(t *testing.T) {
+	for _, tt := range []struct{ values, object, want string }{
+		{"agent: {enabled: true, extraArgs: [--log.level, debug, --max-wait=1s]}", "DaemonSet/ids-allocator-agent", "- --log.level\n            - debug\n            - --max-wait=1s\n"},
+		{"podDisruptionBudget: {minAvailable: 2, maxUnavailable: null}", "PodDisruptionBudget/ids-allocator", " minAvailable: 2\n"},
+		{"podDisruptionBudget: {minAvailable: null}", "PodDisruptionBudget/ids-allocator", " maxUnavailable: 1\n"},
+		{"podDisruptionBudget: {maxUnavailable: null}", "PodDisruptionBudget/ids-allocator", " maxUnavailable: 1\n"},
+		{"extraEnv: {ALLOCATOR_ADDR: 'x:1', ALLOCATOR_CONFIG: /x, ALLOCATOR_TOKEN: x}", "StatefulSet/ids-allocator", "ALLOCATOR_TOKEN"},
+		{"resources: {requests: {memory: 64Mi}, limits: {memory: 64Mi}}", "StatefulSet/ids-allocator", "memory: 64Mi"},
+		{"{commonLabels: null, config: null, extraEnv: null, imagePullSecrets: null, podLabels: null, service: {labels: null}}", "StatefulSet/ids-allocator", "replicas: 3"},
+	} {
+		r, err := render(t, with(t, tt.values), install)
+		if err != nil {
+			t.Errorf("%s: %v", tt.values, err)
+		} else if text := r.find(t, tt.object).text; !strings.Contains(text, tt.want) {
+			t.Errorf("%s: %s lacks %q:\n%s", tt.values, tt.object, tt.want, text)
 		}
 	}
 }

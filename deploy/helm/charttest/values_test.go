@@ -71,7 +71,7 @@ func TestValuesAndSchema(t *testing.T) {
 			}
 		}
 		for name, sub := range s.Properties {
-			if _, ok := v[name]; !ok && (path != "" || name != "global" && name != "enabled") {
+			if _, ok := v[name]; !ok && (path != "" || name != "global" && name != "enabled" && name != "extraArgs") {
 				t.Errorf("%s.%s is in the schema, but not in values.yaml", path, name)
 			}
 			if len(sub.Description) < 4 || !strings.HasSuffix(sub.Description, ".") {
@@ -162,12 +162,13 @@ func TestFlagsOfAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	text, err := os.ReadFile(filepath.Join(chartDir, "templates", "_validate.tpl"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	pattern := regexp.MustCompile(`"\^--\((.*)\)\(=\|\$\)"`).FindSubmatch(text)
-	have := strings.Split(strings.ReplaceAll(string(pattern[1]), "[.]", "."), "|")
+	_, list, _ := strings.Cut(string(text), "$flags := list")
+	list, _, _ = strings.Cut(list, "-}}")
+	have := strings.Fields(strings.ReplaceAll(list, `"`, ""))
 	var want []string
 	for _, m := range regexp.MustCompile(`(?m)^ {6}--([a-z.-]+) `).FindAllStringSubmatch(pages[1], -1) {
 		want = append(want, m[1])

@@ -66,13 +66,13 @@ mounted in the Job that initializes the space.
 {{- with .sids.workers -}}
 {{- $_ := set $config "worker" (dict "sid-range" .) -}}
 {{- end -}}
-{{- if and (not .autoscaling.enabled) (not (dig "cluster" "expect" 0 .config)) -}}
+{{- if and (not .autoscaling.enabled) (not (dig "cluster" "expect" 0 (default dict .config))) -}}
 {{- $_ := set $config "cluster" (dict "expect" (int .replicaCount)) -}}
 {{- end -}}
 {{- $_ := set $config "drain" (dict "delay" (printf "%ds" (int .shutdown.drainDelaySeconds)) "timeout" (printf "%ds" (int .shutdown.drainTimeoutSeconds))) -}}
 {{- $_ := set $config "stop" (dict "timeout" (printf "%ds" (int .shutdown.stopTimeoutSeconds))) -}}
 {{- end -}}
-{{- $mine := deepCopy .config -}}
+{{- $mine := deepCopy (default dict .config) -}}
 {{- if $etcdOnly -}}
 {{- $mine = pick $mine "lease" "issue" "worker" -}}
 {{- end -}}
@@ -96,7 +96,7 @@ API allows any name, so none is set. A route without host names may have any of 
 {{- end -}}
 {{- end -}}
 {{- $all := list -}}
-{{- range concat $hosts (dig "http" "hosts" list .Values.config) -}}
+{{- range concat $hosts (dig "http" "hosts" list (default dict .Values.config)) -}}
 {{- $all = append $all (ternary . (trimPrefix "*" .) (eq . "*")) -}}
 {{- end -}}
 {{- $all | uniq | toJson -}}

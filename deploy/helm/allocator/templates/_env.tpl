@@ -30,7 +30,7 @@ pod by its own address, so pages have no links to other pods.
 - name: ALLOCATOR_ADVERTISE_CONSOLE
   value: none
 {{- $limit := dig "limits" "memory" "" .Values.resources }}
-{{- if and $limit (not (hasKey .Values.extraEnv "GOMEMLIMIT")) }}
+{{- if and $limit (not (hasKey (default dict .Values.extraEnv) "GOMEMLIMIT")) }}
 - name: GOMEMLIMIT
   {{- with include "allocator.memoryLimit" $limit }}
   value: {{ . | quote }}

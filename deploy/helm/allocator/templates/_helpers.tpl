@@ -67,7 +67,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 
 {{- define "allocator.pullSecrets" -}}
-{{- with concat (dig "imagePullSecrets" list (default dict .Values.global)) .Values.imagePullSecrets }}
+{{- with concat (dig "imagePullSecrets" list (default dict .Values.global)) (default list .Values.imagePullSecrets) }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}

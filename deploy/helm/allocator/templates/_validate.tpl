@@ -12,6 +12,19 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- if and $v.agent.enabled $v.tls.clientCA.existingSecret -}}
 {{- $errors = append $errors "agent.enabled is true with tls.clientCA.existingSecret: nodes require a certificate of their clients, and the chart's agents have none; run the agent as a sidecar (examples/agent/kubernetes.yaml) with --cert and --key" -}}
 {{- end -}}
+{{- $flags := list
+  "addr" "ca" "cert" "config" "drain.timeout" "http.hosts" "key" "limit.burst" "limit.connections"
+  "limit.connections-per-source" "limit.memory" "limit.requests-per-second" "listen.admin" "listen.grpc"
+  "listen.http" "listen.insecure" "listen.resp" "listen.socket-group" "listen.socket-mode" "listen.socket-owner"
+  "log.format" "log.level" "max-age" "max-wait" "node.name" "plaintext-token" "token-file"
+-}}
+{{- $takes := false -}}
+{{- range $v.agent.extraArgs -}}
+{{- if not (ternary (has (splitList "=" . | first | trimPrefix "--") $flags) $takes (hasPrefix "--" .)) -}}
+{{- $errors = append $errors (printf "agent.extraArgs has %q: that is no flag of agents, and no value after one; `allocator agent --help` lists their flags" .) -}}
+{{- end -}}
+{{- $takes = and (hasPrefix "--" .) (not (contains "=" .)) -}}
+{{- end -}}
 
 {{/* How many nodes. */}}
 {{- $pool := int (include "allocator.pool" .) -}}
@@ -80,7 +93,7 @@ Combinations of values that cannot work. All of them are reported at once, each 
   (list "clock" "grace" "1m" 0.000001 $hour)
 -}}
 {{- $key := printf "%s.%s" (index . 0) (index . 1) -}}
-{{- $text := dig (index . 0) (index . 1) (index . 2) $v.config -}}
+{{- $text := dig (index . 0) (index . 1) (index . 2) (default dict $v.config) -}}
 {{- $value := include "allocator.ms" $text | float64 -}}
 {{- $_ := set $ms $key $value -}}
 {{- if or (lt $value (float64 (index . 3))) (gt $value (float64 (index . 4))) -}}
@@ -232,10 +245,11 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $errors = append $errors "monitoring.serviceMonitor.enabled and monitoring.podMonitor.enabled are both set: every series would be scraped twice; disable one" -}}
 {{- end -}}
 {{- with $v.podDisruptionBudget -}}
-{{- if and .enabled (ne (toString .minAvailable) "") (ne (toString .maxUnavailable) "1") -}}
+{{- $minimum := not (has (toString .minAvailable) (list "" "<nil>")) -}}
+{{- if and .enabled $minimum (not (has (toString .maxUnavailable) (list "1" "<nil>"))) -}}
 {{- $errors = append $errors (printf "podDisruptionBudget.minAvailable is %v and maxUnavailable is %v: a budget has one of them; remove one" .minAvailable .maxUnavailable) -}}
 {{- end -}}
-{{- if and .enabled (ne (toString .minAvailable) "") -}}
+{{- if and .enabled $minimum -}}
 {{- $count := ternary $v.autoscaling.minReplicas $v.replicaCount $v.autoscaling.enabled -}}
 {{- if or (eq (toString .minAvailable) "100%") (and (not (hasSuffix "%" (toString .minAvailable))) (ge (int .minAvailable) (int $count))) -}}
 {{- $errors = append $errors (printf "podDisruptionBudget.minAvailable is %v of %d nodes: no machine with a node could be drained; lower it, or set podDisruptionBudget.maxUnavailable instead" .minAvailable (int $count)) -}}
@@ -245,22 +259,25 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- end -}}
 {{- end -}}
 
+{{- with $v.extraArgs -}}
+{{- $errors = append $errors "extraArgs is set: settings of nodes are values, which are checked before a pod starts; set them in config (config.lease.window for --lease.window), or the chart's own value of it" -}}
+{{- end -}}
 {{/* Duplicate names, which server-side apply refuses. */}}
 {{- range $name, $_ := $v.extraEnv -}}
 {{- if has $name (list "POD_IP" "POD_NAME") -}}
 {{- $errors = append $errors (printf "extraEnv.%s is set: the chart sets this variable itself; remove it" $name) -}}
-{{- else if hasPrefix "ALLOCATOR_" $name -}}
+{{- else if and (hasPrefix "ALLOCATOR_" $name) (not (has $name (list "ALLOCATOR_ADDR" "ALLOCATOR_CONFIG" "ALLOCATOR_TOKEN"))) -}}
 {{- $errors = append $errors (printf "extraEnv.%s is set: settings of nodes are values, which are checked before a pod starts; set it in config, or the chart's own value of it" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- $labels := concat (keys (include "allocator.selector" . | fromYaml)) (list "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "app.kubernetes.io/component" "helm.sh/chart") -}}
-{{- range $key := concat (keys $v.commonLabels) (keys $v.podLabels) (keys $v.service.labels) -}}
+{{- range $key := keys (default dict $v.commonLabels) (default dict $v.podLabels) (default dict $v.service.labels) -}}
 {{- if has $key $labels -}}
 {{- $errors = append $errors (printf "label %s is set: the chart sets this label itself; remove it from commonLabels, podLabels and service.labels" $key) -}}
 {{- end -}}
 {{- end -}}
-{{- range keys $v.podLabels -}}
-{{- if hasKey $v.commonLabels . -}}
+{{- range keys (default dict $v.podLabels) -}}
+{{- if hasKey (default dict $v.commonLabels) . -}}
 {{- $errors = append $errors (printf "label %s is in commonLabels and in podLabels: a label can be set only once; remove one" .) -}}
 {{- end -}}
 {{- end -}}
@@ -272,12 +289,12 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- end -}}
 
 {{/* What Kubernetes refuses, or starts and then ends. */}}
-{{- $resources := list (list "resources" $v.resources "96Mi") -}}
+{{- $resources := list (list "resources" $v.resources "48Mi") -}}
 {{- if $v.init.enabled -}}
 {{- $resources = append $resources (list "init.resources" $v.init.resources "0") -}}
 {{- end -}}
 {{- if $v.agent.enabled -}}
-{{- $resources = append $resources (list "agent.resources" $v.agent.resources "64Mi") -}}
+{{- $resources = append $resources (list "agent.resources" $v.agent.resources "32Mi") -}}
 {{- end -}}
 {{- with $v.etcd.bundled -}}
 {{- if .enabled -}}
