@@ -122,6 +122,21 @@ func TestDecimalTextChangesLength(t *testing.T) {
 	}
 }
 
+// The page names the layouts with the sid in the lowest bits, where id % shards sees only it.
+func TestLowestBits(t *testing.T) {
+	page := readFile(t, "../../docs/how-to/where-ids-break.md")
+	named := regexp.MustCompile("The lowest bits of (.*?) are the sid").FindString(page)
+	for _, name := range flake.Layouts() {
+		f, err := flake.ParseFormat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lowest := f.Layout.SIDBits() > 0 && !f.Layout.SIDFirst(); lowest != strings.Contains(named, "`"+name+"`") {
+			t.Errorf("%s: the page says otherwise: %q", name, named)
+		}
+	}
+}
+
 // README's embed.Config is one that a program can start with: its listener and its
 // settings are those that this configuration has, with a key file that exists.
 func TestReadmeEmbeds(t *testing.T) {

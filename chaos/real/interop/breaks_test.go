@@ -64,7 +64,7 @@ func TestColumns(t *testing.T) {
 			}
 		})
 	}
-	if tried != 7 {
+	if tried != 8 {
 		t.Errorf("%d libraries", tried)
 	}
 }
@@ -89,8 +89,9 @@ func TestOrders(t *testing.T) {
 		got := inPostgres(t, `CREATE TABLE u (id uuid PRIMARY KEY, n int); INSERT INTO u VALUES `+uuids+`;
 			SELECT array_agg(n ORDER BY id) FROM u;
 			CREATE COLLATION digits (provider = icu, locale = 'en-u-kn-true');
-			SELECT '02NY' < '02NK' COLLATE "lt-x-icu", '02MA' < '010A' COLLATE digits, '02MA' < '010A' COLLATE "C";`)
-		if got != "{1,2,3}\nt|t|f\n" {
+			SELECT '02NY' < '02NK' COLLATE "lt-x-icu", '02MA' < '010A' COLLATE digits, '02MA' < '010A' COLLATE "C";
+			SELECT 95734197552188200 = 95734197552188200::float8::text::numeric; -- what JavaScript makes of 95734197552188193`)
+		if got != "{1,2,3}\nt|t|f\nt\n" {
 			t.Errorf("got %s", got)
 		}
 	})
@@ -134,7 +135,9 @@ func TestSpreadsheet(t *testing.T) {
 
 // TestRoundedIDs runs what the page shows of programs that round.
 func TestRoundedIDs(t *testing.T) {
-	tool(t, "jq")
+	if v := strings.TrimSpace(output(t, "", tool(t, "jq"), "--version")); v != "jq-1.6" {
+		t.Skipf("not run: %s keeps the digits, jq-1.6 does not", v)
+	}
 	path, err := buildAllocator()
 	if err != nil {
 		t.Fatal(err)

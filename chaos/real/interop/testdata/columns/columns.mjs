@@ -1,6 +1,6 @@
 // Reads an ID through one library, as it is and with its option, and changes the row with what came:
 // node columns.mjs LIBRARY PG-SOCKET-DIRECTORY MARIADB-SOCKET
-// Prints "as it is | with the option": exact and its type, no row, another row, or an error.
+// Prints "as it is | with the option": exact and its type, no row, another row or ID, or an error.
 const [, , library, host, socketPath] = process.argv
 const id = '95734197552188193' // The table has 95734197552188192 and 95734197552188224 too.
 const postgres = { host, user: 'test', database: 'postgres' }
@@ -10,6 +10,8 @@ const mariaExact = { ...maria, supportBigNumbers: true, bigNumberStrings: true }
 const find = "SELECT id FROM orders WHERE note = 'this'"
 const mark = "UPDATE orders SET note = 'changed' WHERE id = "
 const marked = "SELECT CAST(id AS CHAR(20)) AS id FROM orders WHERE note = 'changed'"
+const values = `VALUES (95734197552188192, 'neighbor'), (${id}, 'this'), (95734197552188224, 'neighbor')`
+const fill = `DELETE FROM orders; INSERT INTO orders ${values}`
 const reset = `UPDATE orders SET note = CASE id WHEN ${id} THEN 'this' ELSE 'neighbor' END`
 
 // Each library gives two ways, without and with its option, and what ends them. A way reads the ID, writes a row
@@ -48,7 +50,8 @@ const libraries = {
     const { DatabaseSync } = await import('node:sqlite')
     return sqlite(new DatabaseSync(':memory:'), s => { s.setReadBigInts(true); return s })
   },
-  async Drizzle () {
+  "Drizzle's": () => libraries.Drizzle(true),
+  async Drizzle (insert) {
     const { drizzle } = await import('drizzle-orm/node-postgres')
     const { bigint, pgTable, text } = await import('drizzle-orm/pg-core')
     const { eq } = await import('drizzle-orm')
@@ -56,13 +59,20 @@ const libraries = {
     const db = drizzle(c)
     const ways = ['number', 'bigint'].map(mode => {
       const orders = pgTable('orders', { id: bigint({ mode }).primaryKey(), note: text() })
-      return {
+      const change = {
         read: async () => (await db.select().from(orders).where(eq(orders.note, 'this')))[0].id,
         write: v => db.update(orders).set({ note: 'changed' }).where(eq(orders.id, v)),
         sql: c.sql
       }
+      // insert adds an ID that the program was given, in place of all rows.
+      return !insert ? change : {
+        read: async () => { await c.sql('DELETE FROM orders'); return mode === 'number' ? Number(id) : BigInt(id) },
+        write: v => db.insert(orders).values({ id: v, note: 'changed' }),
+        sql: c.sql,
+        other: 'another ID'
+      }
     })
-    return [...ways, () => c.end()]
+    return [...ways, async () => { await c.sql(fill); await c.end() }]
   },
   async TypeORM () {
     const { DataSource, EntitySchema } = await import('typeorm')
@@ -87,7 +97,7 @@ async function client () {
 
 function sqlite (db, exact) {
   db.exec(`CREATE TABLE orders (id INTEGER PRIMARY KEY, note TEXT);
-    INSERT INTO orders VALUES (95734197552188192, 'neighbor'), (${id}, 'this'), (95734197552188224, 'neighbor')`)
+    INSERT INTO orders ${values}`)
   const ways = [s => s, exact].map(set => ({
     read: async () => set(db.prepare(find)).get().id,
     write: async v => db.prepare(mark + '?').run(v),
@@ -96,14 +106,14 @@ function sqlite (db, exact) {
   return [...ways, () => db.close()]
 }
 
-async function outcome ({ read, write, sql }) {
+async function outcome ({ read, write, sql, other = 'another row' }) {
   try {
     const came = await read()
     await write(came)
     const rows = (await sql(marked)).map(row => row.id.trim())
     await sql(reset)
     if (rows.length === 0) return 'no row'
-    return rows.join() === id ? `exact, a ${{ string: 'string', bigint: 'BigInt' }[typeof came]}` : 'another row'
+    return rows.join() === id ? `exact, a ${{ string: 'string', bigint: 'BigInt' }[typeof came]}` : other
   } catch (e) {
     return 'an error'
   }
