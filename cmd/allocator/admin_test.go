@@ -23,7 +23,7 @@ import (
 func TestAcceptTime(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
-	d.says(cli.ExitInvalid, "there is nothing to accept: no record shows a time", "admin", "accept-time")
+	d.says(cli.ExitInvalid, "there is nothing to accept: the floor of the era recorded", "admin", "accept-time")
 	then := deployment.WallNow() - clock.MillisOf(70*24*time.Hour)
 	const era = "/allocator/default/era"
 	r, err := d.keys().Get(t.Context(), era)

@@ -138,8 +138,12 @@ func TestHighSIDs(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)
 	space := []string{"--etcd.endpoints", etcd.Endpoint(), "--layout", "baidu,epoch=2024-01-01"}
-	if code, _, errs := allocator(append([]string{"init", "--fresh", "--sids", "4194302-4194303"}, space...)...); code != cli.ExitOK {
+	code, out, errs := allocator(append([]string{"init", "--fresh", "--sids", "4194302-4194303"}, space...)...)
+	if code != cli.ExitOK {
 		t.Fatal(errs)
+	}
+	if !strings.Contains(out, "IDs of this layout end at 2032-07-03T21:24:15Z, in ") { // 2^28 s
+		t.Errorf("init prints %s", out)
 	}
 	a := nodeOf(t, append([]string{"serve", "--node.name", "a"}, space...)...)
 	nodeOf(t, append([]string{"serve", "--node.name", "b"}, space...)...)

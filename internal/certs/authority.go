@@ -107,7 +107,12 @@ func (a Authority) write(name string, p *Pair) error {
 		mode fs.FileMode
 	}{{name + ".key", p.KeyPEM, 0o600}, {name + ".pem", p.CertPEM, 0o644}} {
 		temp := a.path("." + f.name + ".new")
-		if err := os.WriteFile(temp, f.text, f.mode); err != nil {
+		out, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, f.mode)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(f.text)
+		if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
 			return err
 		}
 		if err := os.Rename(temp, a.path(f.name)); err != nil {

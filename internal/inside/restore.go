@@ -143,6 +143,9 @@ func (d Dir) Restore(r Restored, restore func(file string, checked bool, of memb
 	}
 	// The marker first: without the directory it would say that its data is in place already.
 	if err = os.RemoveAll(d.restoredMarker()); err == nil {
+		err = meet.SyncDir(string(d))
+	}
+	if err == nil {
 		err = os.RemoveAll(d.restored())
 	}
 	if err != nil {
@@ -201,6 +204,10 @@ func (d Dir) takeRestored(now time.Time) (taken bool, err error) {
 		if err := os.Rename(d.restored(), d.data()); err != nil {
 			return false, err
 		}
+	}
+	// The marker last: without the data it would say that they are in place.
+	if err := meet.SyncDir(string(d)); err != nil {
+		return false, err
 	}
 	if err := os.Rename(d.restoredMarker(), d.marker()); err != nil {
 		return false, err

@@ -89,7 +89,7 @@ const (
 	// Release compares nothing else. It puts the window and deletes the holder.
 	Release
 	// Expire compares config, era, and the holder, which is another's. It deletes the holder, as the end of
-	// its lease does, and puts nothing.
+	// its lease does, and puts which one that was.
 	Expire
 )
 

@@ -51,9 +51,6 @@ var causeNames = [numCauses]string{"room", "silent", "memory", "stalled"}
 // String returns the cause's label.
 func (c Cause) String() string { return causeNames[c] }
 
-// CauseNames returns the label of each cause.
-func CauseNames() []string { return causeNames[:] }
-
 // Listen returns l with bounds.
 func (q *Quota) Listen(l net.Listener, cfg ListenerConfig) *Listener {
 	if cfg.PerSource == 0 {

@@ -69,8 +69,10 @@ type Catalog struct {
 	state state // It is never kept: that depends on the need, see in.
 	space lease.SIDRange
 	sids  map[flake.SID]lease.SIDRecords
-	// since is when the records of a sid were first listed as they are, and no list has failed since.
-	since map[flake.SID]clock.Mono
+	// since is when the records of a sid were first listed as they are, without the time in which nothing was
+	// answered: holders could not write either. failed: some call has failed since the latest list.
+	since  map[flake.SID]clock.Mono
+	failed bool
 	// nodes are in the order of instances. Statuses share the slice, so nothing writes to it.
 	nodes []lease.Registration
 	// bad is why sids are not used.
@@ -167,11 +169,11 @@ func (c *Catalog) Ask(now clock.Mono, on lease.LeaseID) {
 // still be extended between the lists where those fail and small writes succeed.
 func (c *Catalog) Answered(now clock.Mono, err error, holds bool) (list bool) {
 	list, c.loading = c.loading, false
+	c.failed = c.failed || err != nil
 	switch {
 	case !list:
 	case err != nil:
 		c.plan.failed(now, c.cfg, holds)
-		clear(c.since) // Where etcd answers nobody, no holder can write.
 	default:
 		c.plan.retries = lease.Retries{}
 	}
@@ -184,11 +186,18 @@ func (c *Catalog) Answered(now clock.Mono, err error, holds bool) (list bool) {
 // those that have the key of this process.
 func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 	era := v.Era.Value
+	var silent time.Duration
+	if c.failed {
+		silent = now.Mono.Sub(c.evidence.At.Mono)
+	}
+	c.failed = false
 	for sid, s := range v.SIDs {
 		was := c.sids[sid]
-		if _, listed := c.since[sid]; !listed || !s.Window.Same(was.Window) || !s.Holder.Same(was.Holder) {
-			c.since[sid] = now.Mono
+		since, listed := c.since[sid]
+		if !listed || !s.Window.Same(was.Window) || !s.Holder.Same(was.Holder) {
+			since = now.Mono
 		}
+		c.since[sid] = min(since.Add(silent), now.Mono)
 	}
 	c.state, c.space, c.sids, c.nodes = fresh, v.Config.Value.SIDs(), v.SIDs, v.Nodes
 	c.version, c.revision = c.version+1, v.Revision

@@ -306,3 +306,55 @@ func TestLoaded(t *testing.T) {
 		t.Errorf("version %d after %d, %+v", c.Version(), version, s)
 	}
 }
+
+// TestDeadHolders: a holder is dead once its records have been listed unchanged for a window, and the time in which
+// calls were not answered does not count: it could not write either. After another node has ended a hold the records
+// stay until a list, which says who counts.
+func TestDeadHolders(t *testing.T) {
+	w := lease.Window{Era: 2, Term: 1, Instance: "b", Node: "b", State: lease.Active, Ceil: start - 3_600_000, Wall: start - 3_630_000}
+	sids := map[flake.SID]lease.SIDRecords{5: {Holder: holder(3, "b"), Window: entry(4, w)}}
+	for name, tc := range map[string]struct {
+		fails  int64 // s; 0: no call does
+		second int64
+		dead   bool
+	}{
+		"too early":              {0, 29, false},
+		"a window":               {0, 31, true},
+		"an outage":              {3, 40, false},
+		"a window after one":     {3, 71, true},
+		"a short one, long over": {1, 33, false},
+	} {
+		c := newCatalog()
+		list := func(second int64) bool {
+			now := clock.Reading{Mono: clock.Mono(second * 1e9), Wall: start}
+			c.Ask(now.Mono, 1)
+			c.Answered(now.Mono, nil, true)
+			c.Loaded(now, view(5, sids))
+			_, dead := c.Dead(now)
+			return dead
+		}
+		list(0)
+		if tc.fails > 0 {
+			c.Answered(clock.Mono(tc.fails*1e9), errors.New("timed out"), true)
+			list(min(tc.second, 40))
+		}
+		if got := list(tc.second); got != tc.dead {
+			t.Errorf("%s: dead %v", name, got)
+		}
+	}
+
+	c, need := newCatalog(), Need{}
+	c.Watched(0, lease.Watched{Opened: true, Revision: 1}, need)
+	c.Ask(0, 1)
+	c.Answered(0, nil, false)
+	c.Loaded(clock.Reading{Wall: start}, view(5, sids))
+	need.Keep, need.SID, need.Haste = true, 3, Spread
+	c.Acquired(1e9, need)
+	c.Watched(2e9, lease.Watched{Revision: 7, Changes: []lease.Change{
+		{Revision: 7, Key: lease.ChangedHolder, SID: 5}, {Revision: 7, Key: lease.ChangedOther},
+	}}, need)
+	c.CatchUp(2e9, need)
+	if c.Due(need) != 2e9 || !c.SIDs()[5].Window.Exists() {
+		t.Errorf("lists at %d, with %+v", c.Due(need)/1e9, c.SIDs()[5])
+	}
+}

@@ -168,7 +168,7 @@ func deletes(c lease.Change, key lease.ChangedKey) bool {
 }
 
 // endsLease reports that c deletes a holder or a registration together with one of the
-// other kind: that is the end of a lease. A node that gives its sid back deletes the
+// other kind, or that another node has ended a hold. A node that gives its sid back deletes the
 // holder alone, and windows show the difference: the sid of an ended lease is still
 // active, and whoever counts its node needs the window. So this waits for a list.
 func endsLease(changes []lease.Change, c lease.Change) bool {
@@ -177,7 +177,10 @@ func endsLease(changes []lease.Change, c lease.Change) bool {
 			return o.Revision == c.Revision && deletes(o, key)
 		})
 	}
-	return deletes(c, lease.ChangedHolder) && with(lease.ChangedNode) ||
+	expired := slices.ContainsFunc(changes, func(o lease.Change) bool {
+		return o.Revision == c.Revision && o.Key == lease.ChangedOther
+	})
+	return deletes(c, lease.ChangedHolder) && (with(lease.ChangedNode) || expired) ||
 		deletes(c, lease.ChangedNode) && with(lease.ChangedHolder)
 }
 

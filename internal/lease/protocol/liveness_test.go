@@ -689,7 +689,7 @@ func TestExpireByASoundClock(t *testing.T) {
 func TestMarkOfAnOldNode(t *testing.T) {
 	s := newScenario(t)
 	s.w.marks = true
-	s.do("init", "occupy 5 5", "start n1", "start n2") // The holder of sid 5 tells no floor.
+	s.do("init", "occupy 5 5", "ceiling 5 13m", "start n1", "start n2") // The holder of sid 5 tells no floor.
 	a, b := s.procs["a"], s.procs["b"]
 	gate := lease.Gate{Open: true, Confirmed: true, Agreed: true}
 	a.step(gate)

@@ -280,7 +280,7 @@ func (m *Machine) noneFree(now clock.Reading) string {
 	said := fmt.Sprintf("no sid%s %s", of, lease.Taken(sids, m.within, m.summary().Pool.Quarantined))
 	for sid := m.within.From; sid < m.within.To; sid++ {
 		h, end := sids[sid].Holder, sids[sid].Window.Value.Ceil
-		if h.Exists() && end != 0 && end+clock.MillisOf(2*m.cfg.MaxSkew) <= now.Wall {
+		if h.Exists() && end != 0 && end+clock.MillisOf(2*m.cfg.MaxSkew) <= m.catalog.Evidence().At.Wall {
 			return said + fmt.Sprintf("; %s holds sid %d and has not extended its window, which ended at %s: "+
 				"if it is dead, the sid is free two or three windows later, or at once by "+
 				"\"allocator admin quarantine %d --force\" and \"allocator admin release-sid %d\"",

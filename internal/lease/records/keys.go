@@ -17,6 +17,7 @@ const (
 	config   = "config"
 	era      = "era"
 	accepted = "accepted-time"
+	expired  = "expired" // the latest hold that another node has ended
 	mark     = "mark"
 	nodes    = "node/"
 	holders  = "holder/"

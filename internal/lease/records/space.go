@@ -129,7 +129,12 @@ func noneUnder(prefix string) Compare {
 // writes returns what txn changes.
 func (s Space) writes(txn lease.Txn) []Op {
 	if txn.Op == lease.Expire {
-		return []Op{{Do: Delete, Key: s.Keys.Holder(txn.SID)}}
+		// A database that is full takes deletions and refuses what puts: then live holders cannot write either.
+		// The watch of others sees this key with the deletion, and has them list.
+		return []Op{
+			{Do: Delete, Key: s.Keys.Holder(txn.SID)},
+			{Do: Put, Key: s.Keys.of(expired), Raw: fmt.Sprintf("sid %d", txn.SID)},
+		}
 	}
 	ops := []Op{{Do: Put, Key: s.Keys.Window(txn.SID), Raw: lease.Encode(txn.Window)}}
 	switch holder := s.Keys.Holder(txn.SID); txn.Op {

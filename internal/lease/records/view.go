@@ -95,5 +95,5 @@ func (k Keys) Change(kv KV, put bool) (c lease.Change, ok bool) {
 		}
 		return c, true
 	}
-	return c, name == config || name == era || name == accepted
+	return c, name == config || name == era || name == accepted || name == expired
 }

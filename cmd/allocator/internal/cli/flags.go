@@ -113,11 +113,11 @@ func nameArguments(cmd *cobra.Command) {
 		return
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		err := check(cmd, args)
-		if err == nil {
-			return nil
-		}
 		named := strings.Fields(cmd.Use)[1:]
+		err := check(cmd, args)
+		if err == nil || slices.Contains(named, "[flags]") { // It takes a command line, and says itself what it lacks.
+			return err
+		}
 		if i := slices.IndexFunc(named, func(s string) bool { return s[0] == '-' }); i >= 0 {
 			named = named[:i] // The rest are flags.
 		}

@@ -377,6 +377,14 @@ func (r *findings) records(f facts) {
 				"Is this machine's clock right? If so, stop the node whose clock was wrong. "+release,
 				"the ceiling of sid %d is %s, %s ahead of this clock; %q wrote it", sid, repair.At(w.Ceil),
 				text.Span((w.Ceil - f.now).Duration()), w.Node)
+		case w.State == lease.Active && s.Holder.Exists() && f.now-w.Ceil > overdue:
+			unreleased++
+			r.Add("unreleased", report.Warn,
+				fmt.Sprintf("It is dead, paused, or cannot reach etcd, and its lease lives on. A node ends the hold "+
+					"within a minute. If none does: \"allocator admin quarantine %d --force\", then \"allocator admin "+
+					"release-sid %[1]d\"", sid),
+				"%q holds sid %d, and its window ended %v ago", lease.Printable(w.Node), sid,
+				(f.now - w.Ceil).Duration().Round(time.Second))
 		case w.Worker && s.Holder.Exists():
 			workers = append(workers, fmt.Sprintf("%s (sid %d)", lease.Printable(s.Holder.Value.Node), sid))
 		case w.Worker: // one that was killed is no fault of a node
@@ -419,6 +427,9 @@ const workersNamed = 16
 
 // aYear is how long before the last ID of a layout its end is reported.
 const aYear = 365 * 24 * time.Hour
+
+// overdue is how long the window of a holder has been over when it is reported: it extends it long before the end.
+const overdue = clock.Millis(30 * 1000)
 
 // recently is how long a node that vanished is reported.
 const recently = clock.Millis(60 * 60 * 1000)

@@ -187,6 +187,12 @@ func TestExamine(t *testing.T) {
 			f.view.Config = record(f.want)
 			f.sid(4, func(*lease.SIDRecords, *lease.Window) {})
 		}, []string{"fail records | sid 4 has records, and the space has the sids 0-3 of 32 | other regions"}},
+		{"a dead node whose lease lives on", func(f *facts) {
+			f.sid(4, func(s *lease.SIDRecords, w *lease.Window) {
+				w.State, w.Base, w.Ceil, w.Node = lease.Active, at-90_000, at-60_000, "n9"
+				s.Holder = record(lease.Holder{Instance: w.Instance, Node: "n9"})
+			})
+		}, []string{`warn unreleased | "n9" holds sid 4, and its window ended 1m0s ago | "allocator admin quarantine 4 --force"`}},
 		{"no era", func(f *facts) { f.view.Era = lease.Entry[lease.Era]{} }, []string{"fail era | missing | admin recover"}},
 		{"restored", func(f *facts) { f.view.Cluster = 0xc2 }, []string{"fail era | cluster is c2, and era 1 began on c1 | admin recover"}},
 		{"recovered just now", func(f *facts) { f.view.Era = record(lease.Era{Number: 2, Floor: at + 9000, Cluster: 0xc1}) },
