@@ -77,6 +77,8 @@ mode=${1:-short}
 #   slice-of-any-server: a copy that keeps a slice is not its server
 #   slice-logged: a crash leaves no slice, since the word may be an older one
 #   slice-sent-again: a slice counts as used once it is sent
+#   slice-no-lower-end, slice-lower-end-early: a word is compared with the first of the slice after it is taken:
+#     something else may have set the next word
 #
 # kind  name  definitions. Bases under "large" are for full only.
 variants() {
@@ -112,6 +114,7 @@ base    mark-silent             -DMAXREQ=3 -DSILENT=1
 base    mark-silent-restore     -DMAXREQ=2 -DSILENT=1 -DRESTORES=1
 base    slice                   -DCRASHES=1
 base    slice-two-runners       -DTWO_RUNNERS -DCRASHES=0 -DDRAWS=4
+base    slice-set-by-hand       -DCUTS=3 -DCRASHES=0 -DRESETS=1
 mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
 mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
 mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
@@ -190,6 +193,8 @@ mutant  slice-two-at-once           -DTWO_RUNNERS -DDRAWS=4 -DCRASHES=0 -DUNLOCK
 mutant  slice-of-any-server         -DCRASHES=1 -DUNBOUND
 mutant  slice-logged                -DCRASHES=1 -DLOGGED
 mutant  slice-sent-again            -DCRASHES=1 -DCUTS_TWICE
+mutant  slice-no-lower-end          -DCUTS=3 -DCRASHES=0 -DRESETS=1 -DNO_LOW
+mutant  slice-lower-end-early       -DCUTS=3 -DCRASHES=0 -DRESETS=1 -DLOW_EARLY
 probe   mark-replaced               -DMAXREQ=3 -DPROBE=1
 probe   mark-released-after-another -DMAXREQ=3 -DPROBE=2
 probe   mark-may-pass-vanished      -DMAXREQ=3 -DPROBE=3

@@ -3,15 +3,16 @@
  * whatever sessions, servers and runners, and each lies in a slice that its runner was granted.
  *
  * Words are small numbers. A slice is SIZE words of one worker number; its runner cuts it once, and the intervals of
- * two runners are disjoint, which is the matter of worker.pml. A server has the next word, the end of the slice, and
- * what the slice is bound to, which is the process of the server. A session looks whether the slice is of this server,
- * then reads its end, and then takes a word: three steps. A write has three as well, and writes of one server exclude
- * each other.
+ * two runners are disjoint, which is the matter of worker.pml. A server has the first word and the end of the slice,
+ * the next word, and what the slice is bound to, which is the process of the server. A session looks whether the slice
+ * is of this server, then reads its end, then takes a word, and then reads the first word: four steps. A write has four
+ * as well, and writes of one server exclude each other.
  *
  * The adversary: sessions and runners stop between any two steps, for as long as they like or forever; replies are lost
  * (a runner cuts a new slice in any case); the server crashes, or is copied: as a base backup, which begins empty, or
- * with all that it has, which is bound to the other server. Of a copy that is bound to nothing else, a clone of the
- * running machine, no claim is made.
+ * with all that it has, which is bound to the other server; somebody sets the next word to an earlier one, as a dump
+ * of the data does, so far below the slice that draws do not reach it. Of a copy that is bound to nothing else, a clone
+ * of the running machine, no claim is made.
  *
  * -D selects a variant: see run.sh.
  */
@@ -28,10 +29,13 @@
 #ifndef CRASHES
 #define CRASHES 2
 #endif
+#ifndef RESETS
+#define RESETS 0                /* words that are set by hand */
+#endif
 #define WORDS (SIZE * CUTS + DRAWS + 2)
 #define SERVERS 2
 
-byte word[SERVERS], stop[SERVERS], bound[SERVERS];
+byte word[SERVERS], low[SERVERS], stop[SERVERS], bound[SERVERS];
 byte id[SERVERS];               /* what a slice is bound to: a process of the server, and the database */
 byte ids = 1;
 bool writing[SERVERS];          /* the lock of writers */
@@ -39,7 +43,7 @@ bool up[SERVERS];
 byte epoch[SERVERS];            /* of the server: a session does not outlive it */
 
 byte cut = 1;                   /* All words below were cut. One order for all runners: intervals are disjoint. */
-byte draws, cuts, crashes;
+byte draws, cuts, crashes, resets;
 bool used[WORDS];
 bool granted[WORDS];
 bool twice;
@@ -52,7 +56,7 @@ inline use(w) {
 }
 
 proctype Session(byte s) {
-	byte end, w, was;
+	byte end, w, least, was;
 	bool here;
 	do
 	:: atomic { draws < DRAWS && up[s] -> draws++; was = epoch[s] };
@@ -64,7 +68,13 @@ proctype Session(byte s) {
 	   atomic { epoch[s] == was -> end = stop[s] };
 #else
 	   atomic { epoch[s] == was -> end = stop[s] };
+#ifdef LOW_EARLY
+	   atomic { epoch[s] == was -> least = low[s] };
+#endif
 	   atomic { epoch[s] == was -> w = word[s]; word[s]++ };
+#endif
+#if !defined(NO_LOW) && !defined(LOW_EARLY)
+	   atomic { epoch[s] == was -> least = low[s] };
 #endif
 	   atomic {
 #ifdef BOUND_LAST
@@ -74,10 +84,10 @@ proctype Session(byte s) {
 		here = true;
 #endif
 		if
-		:: w < end && here && epoch[s] == was -> use(w)
+		:: w < end && w >= least && here && epoch[s] == was -> use(w)
 		:: else -> skip
 		fi;
-		end = 0; w = 0; here = false
+		end = 0; w = 0; least = 0; here = false
 	   }
 	:: break                /* It stops, here or where it waits for a server that has crashed. */
 	od
@@ -113,9 +123,10 @@ proctype Runner() {
 	      :: atomic { epoch[s] == was && first >= stop[s] -> skip };
 #endif
 #ifdef END_FIRST
-		 atomic { epoch[s] == was -> bound[s] = id[s]; stop[s] = end };
+		 atomic { epoch[s] == was -> low[s] = first; bound[s] = id[s]; stop[s] = end };
 		 atomic { epoch[s] == was -> word[s] = first };
 #else
+		 atomic { epoch[s] == was -> low[s] = first };
 		 atomic { epoch[s] == was -> word[s] = first };
 		 atomic { epoch[s] == was -> bound[s] = id[s] };
 		 atomic { epoch[s] == was -> stop[s] = end };
@@ -144,15 +155,20 @@ active proctype Adversary() {
 			if :: word[s] > 0 -> word[s]-- :: else fi; /* The last word is not on the disk, the end is. */
 			bound[s] = id[s]
 #else
-			word[s] = 0; stop[s] = 0; bound[s] = 0
+			word[s] = 0; low[s] = 0; stop[s] = 0; bound[s] = 0
 #endif
 		:: true ->      /* it was shut down, and starts again */
 			ids++; id[s] = ids
 		:: true ->      /* a copy with all that the other server has */
 			ids++; id[s] = ids;
-			word[s] = word[1 - s]; stop[s] = stop[1 - s]; bound[s] = bound[1 - s]
+			word[s] = word[1 - s]; low[s] = low[1 - s]; stop[s] = stop[1 - s]; bound[s] = bound[1 - s]
 		fi;
 		up[s] = true; s = 0
+	   }
+	:: atomic { resets < RESETS && low[0] > DRAWS ->        /* the next word is set to an earlier one */
+		resets++;
+		select (s : 1 .. low[0] - DRAWS);
+		word[0] = s; s = 0
 	   }
 	:: break
 	od

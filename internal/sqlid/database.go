@@ -145,7 +145,9 @@ func (d *Database) failed(err error) error {
 	switch e.Code {
 	case Occupied:
 		return fmt.Errorf("%s: %w: %s", d, ErrOccupied, e.Message)
-	case Changed, "42501", "42883", "42P01", "3F000": // rights; a function, a table, a schema that is not there
+	case Changed:
+		return setup(fmt.Sprintf("%s: %s: %s", d, e.Message, e.Hint))
+	case "42501", "42883", "42P01", "3F000": // rights; a function, a table, a schema that is not there
 		return setup(fmt.Sprintf(`%s: %s: run "allocator sql init" again, as the owner, with --runner and this role`,
 			d, e.Message))
 	case "25006":
@@ -154,30 +156,51 @@ func (d *Database) failed(err error) error {
 	return fmt.Errorf("%s: %w", d, err)
 }
 
-// Write writes a slice, which may be used for hold, in the name of a runner. After an ErrBelow least is the word that
-// the slice has to begin at or above. After other errors the slice may have been written.
-func (d *Database) Write(ctx context.Context, s Slice, sid flake.SID, hold time.Duration, name string) (least int64,
+// Written is what is known of a slice after Write.
+type Written struct {
+	Server  int64 // It was written to this server.
+	Least   int64 // After an ErrBelow: the word that the slice has to begin at or above.
+	Unknown bool  // It may be written, or be written yet.
+}
+
+// Write writes a slice of a shape in the name of a runner. It may be used for hold, and at most for hold and
+// callTimeout from the call on, whenever the server comes to it: hold is counted from a reading of its clock.
+func (d *Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Duration, name string) (w Written,
 	err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err = d.pool.Exec(ctx, `SELECT allocator.slice($1, $2, $3, $4, $5)`, s.First, s.Stop, hold.Milliseconds(),
-		name, int(sid))
+	conn, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return w, d.failed(err)
+	}
+	defer conn.Release()
+	var until int64
+	err = conn.QueryRow(ctx, `SELECT `+nowSQL+`::bigint + $1::bigint`, hold.Milliseconds()).Scan(&until)
+	if err != nil {
+		return w, d.failed(err)
+	}
+	err = conn.QueryRow(ctx, `SELECT allocator.slice($1, $2, $3, $4, $5, $6, $7)`, s.First, s.Stop, until,
+		hold.Milliseconds(), name, int(shape.SID), commentOf(shape.Format)).Scan(&w.Server)
 	var e *pgconn.PgError
 	if errors.As(err, &e) && e.Code == Below {
-		if least, err = strconv.ParseInt(e.Detail, 10, 64); err == nil {
+		if w.Least, err = strconv.ParseInt(e.Detail, 10, 64); err == nil {
 			err = ErrBelow
 		}
-		return least, err
+		return w, err
 	}
-	return 0, d.failed(err)
+	err = d.failed(err)
+	w.Unknown = err != nil && !errors.Is(err, ErrOccupied) && !errors.Is(err, ErrSetup)
+	return w, err
 }
 
-// End ends the last slice of a runner.
-func (d *Database) End(ctx context.Context, name string) error {
+// End ends the last slice of a runner, and returns the server; -1 with an error.
+func (d *Database) End(ctx context.Context, name string) (server int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := d.pool.Exec(ctx, `SELECT allocator.stop_slice($1)`, name)
-	return d.failed(err)
+	if err := d.pool.QueryRow(ctx, `SELECT allocator.stop_slice($1)`, name).Scan(&server); err != nil {
+		return -1, d.failed(err)
+	}
+	return server, nil
 }
 
 // Drop removes the schema. It returns an ErrSetup, and removes nothing, if a column or anything else still uses it.
@@ -191,6 +214,8 @@ func (d *Database) Drop(ctx context.Context) error {
 SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid)
 FROM pg_depend d JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
 WHERE p.pronamespace = 'allocator'::regnamespace AND d.deptype IN ('n', 'a')
+  AND NOT (d.classid = 'pg_proc'::regclass
+           AND d.objid IN (SELECT oid FROM pg_proc WHERE pronamespace = 'allocator'::regnamespace))
 ORDER BY 1 LIMIT 10`)
 	if err != nil {
 		return err
@@ -203,8 +228,14 @@ ORDER BY 1 LIMIT 10`)
 		return setup(fmt.Sprintf("%s uses it still: %s; give the columns another default first", d,
 			strings.Join(used, ", ")))
 	}
-	_, err = d.pool.Exec(ctx, `DROP SCHEMA allocator CASCADE`)
-	return d.failed(err)
+	return d.failed(pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+		// While it waits for sessions that have used the schema, all others wait behind it.
+		_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1s'`)
+		if err == nil {
+			_, err = tx.Exec(ctx, `DROP SCHEMA allocator CASCADE`)
+		}
+		return err
+	}))
 }
 
 // Status is what a database says of its IDs.
@@ -243,6 +274,8 @@ FROM (SELECT) one LEFT JOIN allocator.runner r ON true`).Scan(&word, &stop, &unt
 	case !here || stop == 0:
 		s.Problems = append(s.Problems,
 			`no runner has written a slice since the server started: start "allocator sql run"`)
+	case until == 0:
+		s.Problems = append(s.Problems, `the runner was stopped: start "allocator sql run"`)
 	case until <= now:
 		s.Problems = append(s.Problems, `the slice has expired: see the log of "allocator sql run"`)
 	case word >= stop:

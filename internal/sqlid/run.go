@@ -30,14 +30,13 @@ type Runner struct {
 
 	mu    sync.Mutex
 	stats Stats
-	sent  time.Time // The last slice was sent then, and may be used for the hold.
+	uses  uses
 }
 
 // Stats are what a Runner has done.
 type Stats struct {
 	SID      int   // -1: it holds no worker number
-	FloorMs  int64 // The database makes no ID below this time any more.
-	StopMs   int64 // … and none above this one.
+	StopMs   int64 // The database makes no ID above this time.
 	Slices   int64
 	Failures int64
 	Err      error // why the last slice was not written; nil: it was
@@ -116,13 +115,13 @@ func (r *Runner) hold(ctx context.Context) error {
 	defer tick.Stop()
 	var after int64 // Unix ms: slices of this number before it were cut
 	for {
-		if after, err = r.slice(ctx, w, shape, after); err != nil && ctx.Err() == nil {
+		if after, err = r.slice(context.WithoutCancel(ctx), w, shape, after); err != nil && ctx.Err() == nil {
 			r.failed(err)
 		}
 		select {
 		case <-tick.C:
 		case <-w.Lost():
-			_ = r.cfg.Database.End(ctx, r.cfg.Name) // What it made is still this worker's: others follow above.
+			_, _ = r.cfg.Database.End(ctx, r.cfg.Name) // What it made is still this worker's: others follow above.
 			return fmt.Errorf("the worker number is lost: %w", w.Err())
 		case <-ctx.Done():
 			return r.end(context.WithoutCancel(ctx), w)
@@ -130,14 +129,22 @@ func (r *Runner) hold(ctx context.Context) error {
 	}
 }
 
-// end ends the last slice and gives the number back. If the database does not answer, the number stays reserved until
-// its interval has passed.
+// margin is added to the time for which a slice may be used: clocks do not run alike.
+const margin = time.Second
+
+// end ends the last slice and gives the number back, unless a slice may be in use still, or be written yet. Then the
+// number is left to expire, and the watermark waits until its interval has passed: the process ends next.
 func (r *Runner) end(ctx context.Context, w *worker.Worker) error {
-	if err := r.cfg.Database.End(ctx, r.cfg.Name); err != nil {
-		r.cfg.Log.Warn("the last slice was not ended", "database", r.cfg.Database.name, "error", err)
-		return w.Release(0)
+	server, err := r.cfg.Database.End(ctx, r.cfg.Name)
+	r.mu.Lock()
+	over := r.uses.onlyOn(server, time.Now())
+	r.mu.Unlock()
+	if over {
+		return w.Close()
 	}
-	return w.Close()
+	r.cfg.Log.Warn("a slice may be in use still: the worker number stays reserved until its interval has passed",
+		"database", r.cfg.Database.name, "error", err)
+	return nil
 }
 
 // check compares the space of the nodes with the format of the schema.
@@ -164,50 +171,62 @@ const maxAhead = time.Minute
 // slice cuts a slice from after on and writes it. It returns from where the next one may be cut: a slice counts as used
 // from when it is sent.
 func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after int64) (int64, error) {
-	now := time.Now()
-	s, err := shape.Cut(now.UnixMilli(), after, r.cfg.Every)
+	now, n, s, err := r.cut(shape, after)
 	if err != nil {
 		return after, err
 	}
 	// The database may use it for the hold: that ends within the interval too, so before the watermark can pass.
 	unit := shape.Format.Layout.Unit()
 	last := max(s.ToMs-unit, s.FromMs+r.cfg.Hold.Milliseconds()/unit*unit)
-	if err := errors.Join(w.Permit(s.FromMs), w.Permit(last)); err != nil {
-		return after, err
+	var did Written
+	sent := false
+	if err = errors.Join(w.Permit(s.FromMs), w.Permit(last)); err == nil {
+		sent = true
+		did, err = r.cfg.Database.Write(ctx, shape, s, r.cfg.Hold, r.cfg.Name)
 	}
 	r.mu.Lock()
-	r.sent = now
-	r.mu.Unlock()
-	least, err := r.cfg.Database.Write(ctx, s, shape.SID, r.cfg.Hold, r.cfg.Name)
-	if errors.Is(err, ErrBelow) {
-		least := shape.Format.UnixMilli(flake.ID(least))
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.uses.wrote(n, did.Server)
+	case !did.Unknown:
+		r.uses.refused(n)
+	}
+	switch {
+	case !sent:
+		return after, err
+	case errors.Is(err, ErrBelow):
+		least := shape.Format.UnixMilli(flake.ID(did.Least))
 		if ahead := least - now.UnixMilli(); ahead > maxAhead.Milliseconds() {
 			return s.ToMs, setup(fmt.Sprintf("the last slice of %s ends at %v, far ahead: a clock was wrong; "+
 				"drop the schema and make it again", r.cfg.Database, time.UnixMilli(least).UTC().Format(time.RFC3339)))
 		}
 		return max(s.ToMs, least), fmt.Errorf("%s: %w: this one begins there", r.cfg.Database, err)
-	}
-	if err != nil {
+	case err != nil:
 		return s.ToMs, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.stats.Err != nil || r.stats.Slices == 0 {
 		r.cfg.Log.Info("writes slices", "database", r.cfg.Database.name, "worker", int(shape.SID))
 	}
-	r.stats.FloorMs, r.stats.StopMs, r.stats.Err = s.FromMs, s.ToMs, nil
+	r.stats.StopMs, r.stats.Err = s.ToMs, nil
 	r.stats.Slices++
 	return s.ToMs, nil
 }
 
-// floor is what the watermark is told: below it the database makes no ID any more. That is the beginning of the last
-// slice that was surely written, since one whose reply was lost may not be there. Once no slice can be in use it is
-// now: the next one begins there.
+// cut cuts a slice, and notes that it may be in use from now on.
+func (r *Runner) cut(shape Shape, after int64) (now time.Time, n int, s Slice, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now = time.Now()
+	if s, err = shape.Cut(now.UnixMilli(), max(after, r.uses.told), r.cfg.Every); err == nil {
+		n = r.uses.add(s.FromMs, now.Add(callTimeout+r.cfg.Hold+margin))
+	}
+	return now, n, s, err
+}
+
+// floor is what the watermark is told.
 func (r *Runner) floor() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := time.Now(); r.stats.Slices == 0 || now.Sub(r.sent) > 2*r.cfg.Hold {
-		return now.UnixMilli() - 1000
-	}
-	return r.stats.FloorMs
+	return r.uses.floor(time.Now())
 }

@@ -13,6 +13,16 @@
 // then the server, and then the new end. So a word below an end was taken after the slice of this end began and before
 // the next one did, and in between words only rise. chaos/model/slice.pml is the model of it.
 //
+// Something else may set the next word to an old one, such as a dump of the data. So the first word of the slice is
+// written before the next word, and a session reads it after it has taken a word, which has to be at or above it and of
+// the same sid.
+//
+// # When a slice is over
+//
+// A slice is used until a time on the clock of the database, which the runner has read before it sends the slice. So
+// the slice is over after a bounded time, also if the reply is lost. The type uses has the slices that are not over,
+// and what the watermark is told.
+//
 // The sequences are unlogged: a server that was not shut down, a standby that is promoted and a base backup begin with
 // them empty, and make no IDs before a runner has written a slice. A slice names the start of the server process and
 // the file of the sequence, so a server that was shut down, and any other copy of the database, has none either. What

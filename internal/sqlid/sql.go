@@ -2,6 +2,7 @@ package sqlid
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -18,7 +19,7 @@ const (
 	UsedUp   = "AS003" // The slice has no IDs left.
 	Occupied = "AS010" // Another runner writes slices here.
 	Below    = "AS011" // The slice begins below the end of the last one.
-	Changed  = "AS012" // What the functions need was changed.
+	Changed  = "AS012" // What the functions need was changed, or the schema makes other IDs.
 )
 
 // comment begins the comment of the schema, and names its version.
@@ -31,11 +32,15 @@ func commentOf(f flake.Format) string {
 
 // serverSQL is what a slice is bound to: the start of this server process, and the database and the file of the
 // sequence. Another value means that the slice was written somewhere else, or before.
-const serverSQL = `(((date_part('epoch', pg_postmaster_start_time()) * 1e6)::bigint ` +
-	`# hashtext(pg_relation_filepath('allocator.word'))::bigint) & 9223372036854775807)`
+const serverSQL = `(((pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) * 1e6)::bigint ` +
+	`# pg_catalog.hashtext(pg_catalog.pg_relation_filepath('allocator.word'))::bigint) & 9223372036854775807)`
 
 // nowSQL is the clock of the database in Unix ms. date_part is faster than extract, whose result is numeric.
-const nowSQL = `date_part('epoch', clock_timestamp()) * 1000`
+const nowSQL = `(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)`
+
+// operator finds the operators of next_id, which are named with their schema there: the path of a session may have
+// others, and a path of the function's own would cost more than all else. All have one precedence then.
+var operator = regexp.MustCompile(` (<<|>>|<|>=|=|&|\||#|\*) `)
 
 // SQL returns the statements that make all of it, or what is missing. Writers may make IDs; "" is everybody. The
 // runner, unless it is "", may write slices.
@@ -45,7 +50,7 @@ func SQL(f flake.Format, hold time.Duration, writer, runner string) []string {
 	// The ID of the word v.
 	id := "v"
 	if l.SIDFirst() {
-		id = fmt.Sprintf("(v >> %d << %d) | ((v & %d) << %d) | ((v >> %d) & %d)", low, low, int64(1)<<sid-1, seq, sid,
+		id = fmt.Sprintf("((v >> %d) << %d) | ((v & %d) << %d) | ((v >> %d) & %d)", low, low, int64(1)<<sid-1, seq, sid,
 			int64(1)<<seq-1)
 	}
 	sidOf := fmt.Sprintf("(id & %d)::int", int64(1)<<sid-1)
@@ -62,6 +67,7 @@ func SQL(f flake.Format, hold time.Duration, writer, runner string) []string {
 		"$now", nowSQL, "$server", serverSQL, "$id", id, "$sidOf", sidOf, "$to", to,
 		"$step", fmt.Sprint(int64(1)<<sid), "$hold", fmt.Sprint(hold.Milliseconds()),
 		"$unit", fmt.Sprint(l.Unit()), "$epoch", fmt.Sprint(f.Epoch), "$lowBits", fmt.Sprint(low),
+		"$sidMask", fmt.Sprint(int64(1)<<sid-1), "$perUnit", fmt.Sprint(int64(1)<<low),
 		"$lowMask", fmt.Sprint(int64(1)<<low-1), "$highShift", fmt.Sprint(beside-12),
 		"$besideMask", fmt.Sprint(int64(1)<<(beside-12)-1), "$randomBits", fmt.Sprint(random),
 		"$randomMask", fmt.Sprint(int64(1)<<random-1),
@@ -69,7 +75,11 @@ func SQL(f flake.Format, hold time.Duration, writer, runner string) []string {
 	)
 	var out []string
 	for _, s := range statements {
-		out = append(out, r.Replace(s))
+		s = r.Replace(s)
+		if strings.Contains(s, "FUNCTION allocator.next_id()") {
+			s = operator.ReplaceAllString(s, " OPERATOR(pg_catalog.$1) ")
+		}
+		out = append(out, s)
 	}
 	if runner != "" {
 		role := pgx.Identifier{runner}.Sanitize()
@@ -83,60 +93,84 @@ func SQL(f flake.Format, hold time.Duration, writer, runner string) []string {
 
 // statements make the schema. $-words are replaced by SQL.
 var statements = []string{
+	`SET LOCAL search_path = pg_catalog, pg_temp`, // Bodies that begin with RETURN keep what names mean here.
+	`DO $f$ BEGIN
+  IF to_regnamespace('allocator') IS NOT NULL
+    AND obj_description(to_regnamespace('allocator'), 'pg_namespace') IS DISTINCT FROM '$comment' THEN
+    RAISE EXCEPTION 'there is a schema "allocator" that is not ours, or makes IDs of another layout or epoch'
+      USING ERRCODE = '` + Changed + `', HINT = 'Rename it, or run "allocator sql drop".';
+  END IF;
+END $f$`,
 	`CREATE SCHEMA IF NOT EXISTS allocator`,
 	`COMMENT ON SCHEMA allocator IS '$comment'`,
 	`GRANT USAGE ON SCHEMA allocator TO $to`,
 	// The word of the next ID. Words of a slice rise by one sequence number.
 	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.word INCREMENT BY $step MINVALUE 0 START 0`,
-	// Words below this one may be used; this is never reached before.
+	// Words from this one on may be used …
+	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.first MINVALUE 0 START 0`,
+	// … that are below this one; it is never reached before.
 	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.stop MINVALUE 0 START 0`,
 	// They may be used until this time by the clock of the database, in Unix ms …
 	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.until MINVALUE 0 START 0`,
 	// … on this server.
 	`CREATE UNLOGGED SEQUENCE IF NOT EXISTS allocator.server MINVALUE 0 START 0`,
-	`GRANT USAGE ON ALL SEQUENCES IN SCHEMA allocator TO $to`,
+	`REVOKE ALL ON ALL SEQUENCES IN SCHEMA allocator FROM PUBLIC, $to`,
+	`GRANT SELECT ON ALL SEQUENCES IN SCHEMA allocator TO $to`,
+	`GRANT USAGE ON SEQUENCE allocator.word TO $to`,
 	// Who writes slices: for people, and so that two do not take turns.
 	`CREATE UNLOGGED TABLE IF NOT EXISTS allocator.runner (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   name text NOT NULL, sid int NOT NULL, at timestamptz NOT NULL
 ) WITH (fillfactor = 20)`,
+	`GRANT SELECT ON allocator.runner TO $to`, // for "allocator sql status"
 	// It says why there is no ID, or finds one: a slice that is written just now makes sessions look twice.
-	`CREATE OR REPLACE FUNCTION allocator.again() RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $f$
-DECLARE here boolean; stop bigint; v bigint; until bigint;
+	`CREATE OR REPLACE FUNCTION allocator.again() RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp AS $f$
+DECLARE here boolean; stop bigint; v bigint; low bigint; until bigint;
 BEGIN
   FOR i IN 1..8 LOOP
     here := $server = pg_sequence_last_value('allocator.server');
     stop := pg_sequence_last_value('allocator.stop');
     v := nextval('allocator.word');
+    low := pg_sequence_last_value('allocator.first');
     until := pg_sequence_last_value('allocator.until');
-    IF here AND v < stop AND $now < until THEN
+    IF here AND v < stop AND v >= low AND (v # low) & $sidMask = 0 AND $now < until THEN
       RETURN $id;
     END IF;
   END LOOP;
   IF here IS NOT TRUE OR stop IS NULL THEN
     RAISE EXCEPTION 'no ID: no runner has written a slice here since this server started'
       USING ERRCODE = '` + NoSlice + `', HINT = 'Start "allocator sql run" for this database.';
+  ELSIF until = 0 THEN
+    RAISE EXCEPTION 'no ID: the runner was stopped'
+      USING ERRCODE = '` + Expired + `', HINT = 'Start "allocator sql run" for this database.';
   ELSIF $now >= until THEN
     RAISE EXCEPTION 'no ID: the runner has written no slice for % s',
         round((($now - until) / 1000)::numeric + $hold / 1000.0, 1)
       USING ERRCODE = '` + Expired + `', HINT = 'See the log of "allocator sql run", and "allocator sql status".';
+  ELSIF v < stop THEN
+    RAISE EXCEPTION 'no ID: a slice is being written, or something else has set the sequences of schema allocator'
+      USING ERRCODE = '` + UsedUp + `', HINT = 'Run the transaction again: the next slice sets them right.';
   END IF;
   RAISE EXCEPTION 'no ID: the slice of this second is used up'
     USING ERRCODE = '` + UsedUp + `', HINT = 'Run the transaction again. "allocator sql run --every" makes slices.';
 END $f$`,
 	`CREATE OR REPLACE FUNCTION allocator.next_id() RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $f$
 DECLARE -- The order matters: see the package sqlid.
-  here boolean := $server = pg_sequence_last_value('allocator.server');
-  stop bigint := pg_sequence_last_value('allocator.stop');
-  v bigint := nextval('allocator.word');
+  here boolean := $server = pg_catalog.pg_sequence_last_value('allocator.server');
+  stop bigint := pg_catalog.pg_sequence_last_value('allocator.stop');
+  v bigint := pg_catalog.nextval('allocator.word');
+  low bigint := pg_catalog.pg_sequence_last_value('allocator.first');
 BEGIN
-  IF here AND v < stop AND $now < pg_sequence_last_value('allocator.until') THEN
+  IF here AND (v < stop) AND (v >= low) AND (((v # low) & $sidMask) = 0)
+    AND ($now < pg_catalog.pg_sequence_last_value('allocator.until')) THEN
     RETURN $id;
   END IF;
   RETURN allocator.again();
 END $f$`,
-	`CREATE OR REPLACE FUNCTION allocator.slice(first bigint, stop_at bigint, hold_ms bigint, name_of text, sid_of int)
-RETURNS void LANGUAGE plpgsql AS $f$
+	// It returns the server, and refuses a slice that comes too late, or is of another space.
+	`CREATE OR REPLACE FUNCTION allocator.slice(first bigint, stop_at bigint, until_at bigint, hold_ms bigint,
+  name_of text, sid_of int, format_of text) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $f$
 DECLARE r allocator.runner; last bigint;
 BEGIN
   LOCK TABLE allocator.runner IN EXCLUSIVE MODE; -- one at a time, also without a row
@@ -145,74 +179,88 @@ BEGIN
     RAISE EXCEPTION 'runner % wrote a slice here % ago', r.name, clock_timestamp() - r.at
       USING ERRCODE = '` + Occupied + `';
   END IF;
+  IF obj_description('allocator'::regnamespace, 'pg_namespace') IS DISTINCT FROM format_of THEN
+    RAISE EXCEPTION 'the schema was made again, for IDs of another layout or epoch'
+      USING ERRCODE = '` + Changed + `', HINT = 'give the runner --addr of their space.';
+  END IF;
   IF (SELECT count(*) FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid
       WHERE c.relnamespace = 'allocator'::regnamespace AND c.relpersistence = 'u' AND s.seqcache = 1 AND NOT s.seqcycle
-        AND s.seqincrement = CASE c.relname WHEN 'word' THEN $step ELSE 1 END) < 4 THEN
+        AND s.seqincrement = CASE c.relname WHEN 'word' THEN $step ELSE 1 END) < 5 THEN
     RAISE EXCEPTION 'a sequence of schema allocator was changed: it is logged, or has a cache or another increment'
-      USING ERRCODE = '` + Changed + `', HINT = 'Run "allocator sql drop" and "allocator sql init".';
+      USING ERRCODE = '` + Changed + `', HINT = 'run "allocator sql drop" and "allocator sql init"';
+  END IF;
+  IF $now >= until_at THEN
+    RAISE EXCEPTION 'the slice comes too late' USING ERRCODE = '` + Expired + `';
   END IF;
   last := pg_sequence_last_value('allocator.stop');
   IF first < last THEN
     RAISE EXCEPTION 'the slice begins below the end of the last one' USING ERRCODE = '` + Below + `', DETAIL = last;
   END IF;
-  PERFORM setval('allocator.word', first, false);
-  PERFORM setval('allocator.until', ($now)::bigint + hold_ms);
-  PERFORM setval('allocator.server', $server);
-  PERFORM setval('allocator.stop', stop_at);
   INSERT INTO allocator.runner VALUES (true, name_of, sid_of, clock_timestamp())
   ON CONFLICT (one) DO UPDATE SET name = excluded.name, sid = excluded.sid, at = excluded.at;
+  -- No error takes these back. Without the last one the slice is not used.
+  PERFORM setval('allocator.first', first);
+  PERFORM setval('allocator.word', first, false);
+  PERFORM setval('allocator.until', until_at);
+  PERFORM setval('allocator.server', $server);
+  PERFORM setval('allocator.stop', stop_at);
+  RETURN $server;
 END $f$`,
-	// It ends the slice of a runner that stops.
-	`CREATE OR REPLACE FUNCTION allocator.stop_slice(name_of text) RETURNS void LANGUAGE plpgsql AS $f$
+	// It ends the slice of a runner that stops, and returns the server.
+	`CREATE OR REPLACE FUNCTION allocator.stop_slice(name_of text) RETURNS bigint LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $f$
 BEGIN
   LOCK TABLE allocator.runner IN EXCLUSIVE MODE;
   UPDATE allocator.runner SET at = '-infinity' WHERE name = name_of;
   IF FOUND THEN
     PERFORM setval('allocator.until', 0);
   END IF;
+  RETURN $server;
 END $f$`,
-	`REVOKE EXECUTE ON FUNCTION allocator.slice, allocator.stop_slice FROM PUBLIC`,
 	// To read and convert IDs.
 	`CREATE OR REPLACE FUNCTION allocator.id_ms(id bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS 'SELECT (id >> $lowBits) * $unit + $epoch'`,
+RETURN (id >> $lowBits) * $unit + $epoch`,
 	`CREATE OR REPLACE FUNCTION allocator.id_time(id bigint) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS 'SELECT timestamptz ''1970-01-01 00:00:00Z'' + ((id >> $lowBits) * $unit + $epoch) * interval ''1 ms'''`,
+RETURN timestamptz '1970-01-01 00:00:00Z' + ((id >> $lowBits) * $unit + $epoch) * interval '1 ms'`,
 	`CREATE OR REPLACE FUNCTION allocator.id_sid(id bigint) RETURNS int
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS 'SELECT $sidOf'`,
+RETURN $sidOf`,
 	`CREATE OR REPLACE FUNCTION allocator.id_first(at timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS 'SELECT greatest(0, ceil((extract(epoch FROM at) * 1000 - $epoch) / $unit))::bigint << $lowBits'`,
+RETURN least(greatest(0, ceil((extract(epoch FROM at) * 1000 - $epoch) / $unit)) * $perUnit,
+  9223372036854775807)::bigint`,
 	`CREATE OR REPLACE FUNCTION allocator.id_time(id uuid) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS 'SELECT timestamptz ''1970-01-01 00:00:00Z'' + (''x'' || left(replace(id::text, ''-'', ''''), 12))::bit(48)::bigint
-  * interval ''1 ms'''`,
+RETURN timestamptz '1970-01-01 00:00:00Z' + ('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint
+  * interval '1 ms'`,
 	`CREATE OR REPLACE FUNCTION allocator.uuid_first(at timestamptz) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS 'SELECT rpad(lpad(to_hex(ceil(extract(epoch FROM at) * 1000)::bigint), 12, ''0''), 32, ''0'')::uuid'`,
+RETURN rpad(lpad(to_hex(least(greatest(0, ceil(extract(epoch FROM at) * 1000)), $maxMs)::bigint), 12, '0'),
+  32, '0')::uuid`,
 	// The UUIDv7 of an ID; the bits that the ID has no value for are random.
 	`CREATE OR REPLACE FUNCTION allocator.to_uuid(id bigint) RETURNS uuid
 LANGUAGE sql VOLATILE STRICT PARALLEL SAFE
-AS 'SELECT (lpad(to_hex((id >> $lowBits) * $unit + $epoch), 12, ''0'')
+RETURN (lpad(to_hex((id >> $lowBits) * $unit + $epoch), 12, '0')
   || to_hex(28672 | ((id & $lowMask) >> $highShift))
   || to_hex((-9223372036854775807 - 1) | ((id & $besideMask) << $randomBits)
-     | ((''x'' || right(replace(gen_random_uuid()::text, ''-'', ''''), 16))::bit(64)::bigint & $randomMask)))::uuid'`,
+     | (('x' || right(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint & $randomMask)))::uuid`,
 	`CREATE OR REPLACE FUNCTION allocator.from_uuid(id uuid) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS 'SELECT ((h::bit(48)::bigint - $epoch) / $unit << $lowBits) | ((a & 4095) << $highShift)
+RETURN (SELECT ((h::bit(48)::bigint - $epoch) / $unit << $lowBits) | ((a & 4095) << $highShift)
   | ((b >> $randomBits) & $besideMask)
-  FROM (SELECT (''x'' || substr(t, 1, 12)) AS h, (''x'' || substr(t, 13, 4))::bit(16)::bigint AS a,
-    (''x'' || substr(t, 17))::bit(64)::bigint & 4611686018427387903 AS b
-  FROM (SELECT replace(id::text, ''-'', '''') AS t) hex) parts'`,
+  FROM (SELECT ('x' || substr(t, 1, 12)) AS h, ('x' || substr(t, 13, 4))::bit(16)::bigint AS a,
+    ('x' || substr(t, 17))::bit(64)::bigint & 4611686018427387903 AS b
+  FROM (SELECT replace(id::text, '-', '') AS t) hex) parts)`,
 	`CREATE OR REPLACE FUNCTION allocator.to_flake(id bigint) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS 'SELECT string_agg(substr(''0123456789ABCDEFGHJKMNPQRSTVWXYZ'', ((id >> (60 - 5 * i)) & 31)::int + 1, 1), ''''
+RETURN (SELECT string_agg(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', ((id >> (60 - 5 * i)) & 31)::int + 1, 1), ''
   ORDER BY i)
-  FROM generate_series(0, 12) i'`,
+  FROM generate_series(0, 12) i)`,
 	`CREATE OR REPLACE FUNCTION allocator.from_flake(id text)
-RETURNS bigint LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $f$
+RETURNS bigint LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp AS $f$
 DECLARE v bigint := 0;
 BEGIN
   IF id !~ '^[0-7][0-9A-HJKMNP-TV-Z]{12}$' THEN
@@ -225,7 +273,9 @@ BEGIN
   RETURN v;
 END $f$`,
 	`CREATE OR REPLACE FUNCTION allocator.next_uuid() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL UNSAFE
-AS 'SELECT allocator.to_uuid(allocator.next_id())'`,
+RETURN allocator.to_uuid(allocator.next_id())`,
 	`CREATE OR REPLACE FUNCTION allocator.next_flake() RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE
-AS 'SELECT allocator.to_flake(allocator.next_id())'`,
+RETURN allocator.to_flake(allocator.next_id())`,
+	`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA allocator TO $to`,
+	`REVOKE EXECUTE ON FUNCTION allocator.slice, allocator.stop_slice FROM PUBLIC, $to`,
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ func (d *database) slice() Slice {
 	s, err := d.shape.Cut(time.Now().UnixMilli(), d.after, 10*time.Millisecond)
 	if err == nil {
 		d.after = s.ToMs
-		_, err = d.Write(d.Context(), s, d.shape.SID, hold, "test")
+		_, err = d.Write(d.Context(), d.shape, s, hold, "test")
 	}
 	if err != nil {
 		d.Fatal(err)
@@ -111,6 +112,14 @@ func draw(t *testing.T, c querier) (id int64, state string) {
 		t.Fatal(err)
 	}
 	return id, ""
+}
+
+// set sets a sequence by hand.
+func (d *database) set(sequence string, to int64) {
+	d.Helper()
+	if _, err := d.pool.Exec(d.Context(), "SELECT setval('allocator."+sequence+"', $1)", to); err != nil {
+		d.Fatal(err)
+	}
 }
 
 // refuses expects a refusal.
@@ -209,7 +218,7 @@ func TestCopies(t *testing.T) {
 	d.slice()
 	standby := s.Standby(t)
 	copied := at(t, standby.URL(), scalable)
-	if _, err := copied.Write(t.Context(), Slice{}, 3, hold, "test"); !errors.Is(err, ErrSetup) {
+	if _, err := copied.Write(t.Context(), d.shape, Slice{}, hold, "test"); !errors.Is(err, ErrSetup) {
 		t.Errorf("a slice for a standby: %v", err)
 	}
 	standby.Promote(t)
@@ -235,7 +244,7 @@ func TestCopies(t *testing.T) {
 	before, _ := d.next()
 	for _, mode := range []string{"fast", "immediate", "kill"} {
 		if mode == "kill" { // The server recovers without a new process of its own.
-			kill(t, d.conn())
+			kill(t, d.conn(), d.conn())
 		} else {
 			s.Restart(t, mode)
 		}
@@ -249,14 +258,14 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// kill kills the process of a session, and returns when the server has noticed.
-func kill(t *testing.T, c *pgx.Conn) {
+// kill kills the process of a session, and returns when the server has noticed: it ends the other one.
+func kill(t *testing.T, c, other *pgx.Conn) {
 	t.Helper()
 	if err := syscall.Kill(int(c.PgConn().PID()), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	wait.NoError(t, "the crash", func() error {
-		if c.Ping(t.Context()) == nil {
+		if other.Ping(t.Context()) == nil {
 			return errors.New("the session goes on")
 		}
 		return nil
@@ -275,30 +284,50 @@ func TestRefusals(t *testing.T) {
 	}
 	d.refuses(UsedUp, "all of it drawn")
 	cut, _ := d.shape.Cut(time.Now().UnixMilli(), d.after, time.Second)
-	if _, err := d.Write(t.Context(), cut, 3, 0, "test"); err != nil {
-		t.Fatal(err)
+	if w, err := d.Write(t.Context(), d.shape, cut, 0, "test"); err == nil || !w.Unknown {
+		t.Fatalf("a slice that comes when its hold is over: %+v, %v", w, err)
 	}
-	d.after = cut.ToMs
-	d.refuses(Expired, "no hold")
-	if _, err := d.Write(t.Context(), cut, 3, hold, "test"); !errors.Is(err, ErrBelow) {
+	d.refuses(UsedUp, "that slice")
+	d.slice()
+	d.set("until", time.Now().UnixMilli()-1)
+	d.refuses(Expired, "the hold is over")
+	if w, err := d.Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, ErrBelow) || w.Unknown {
 		t.Errorf("a slice below the last: %v", err)
 	}
-	d.slice()
+	here := d.slice()
+	for _, v := range []int64{1, here.First - d.shape.Step(), here.First + 1} {
+		d.set("word", v) // as a dump of the data does
+		d.refuses(UsedUp, fmt.Sprintf("the word was set to %d", v))
+		d.slice()
+		if _, state := d.next(); state != "" {
+			t.Errorf("the next slice: %s", state)
+		}
+	}
 	cut, _ = d.shape.Cut(time.Now().UnixMilli(), d.after, time.Second)
-	if _, err := d.Write(t.Context(), cut, 3, hold, "other"); !errors.Is(err, ErrOccupied) {
+	if _, err := d.Write(t.Context(), d.shape, cut, hold, "other"); !errors.Is(err, ErrOccupied) {
 		t.Errorf("a second runner: %v", err)
 	}
-	if err := d.End(t.Context(), "other"); err != nil {
+	other := d.shape
+	other.Format.Epoch++
+	if w, err := d.Write(t.Context(), other, cut, hold, "test"); !errors.Is(err, ErrSetup) || w.Unknown {
+		t.Errorf("a slice of another space: %v", err)
+	}
+	if _, err := d.End(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	if _, state := d.next(); state != "" {
 		t.Errorf("another runner ended the slice: %s", state)
 	}
-	if err := d.End(t.Context(), "test"); err != nil {
+	if _, err := d.End(t.Context(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	d.refuses(Expired, "ended")
-	if _, err := d.Write(t.Context(), cut, 3, hold, "other"); err != nil {
+	if s, err := d.Status(t.Context()); err != nil || !slices.ContainsFunc(s.Problems, func(p string) bool {
+		return strings.Contains(p, "was stopped")
+	}) {
+		t.Errorf("status after the end: %+v, %v", s, err)
+	}
+	if _, err := d.Write(t.Context(), d.shape, cut, hold, "other"); err != nil {
 		t.Errorf("after the end: %v", err)
 	}
 	if _, err := d.conn().Exec(t.Context(), "BEGIN READ ONLY; SELECT allocator.next_id()"); err == nil || !strings.Contains(err.Error(), "read-only transaction") {
@@ -314,7 +343,7 @@ func TestRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		cut, _ := d.shape.Cut(time.Now().UnixMilli(), d.after, time.Second)
-		if _, err := d.Write(t.Context(), cut, 3, hold, "test"); !errors.Is(err, ErrSetup) {
+		if _, err := d.Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, ErrSetup) {
 			t.Errorf("%s: %v", change, err)
 		}
 	}
@@ -354,11 +383,25 @@ func TestSetup(t *testing.T) {
 	if err := d.Init(t.Context(), other, hold, "", ""); !errors.Is(err, ErrSetup) {
 		t.Errorf("another layout: %v", err)
 	}
+	if _, err := d.conn().Exec(t.Context(), "BEGIN; "+strings.Join(SQL(other, hold, "", ""), ";")); err == nil {
+		t.Error("the SQL of another layout was run")
+	}
 	s.Psql(t, "CREATE ROLE app LOGIN; CREATE ROLE ids LOGIN; CREATE ROLE nobody LOGIN; CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT allocator.next_id())")
 	if err := d.Drop(t.Context()); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "orders") {
 		t.Errorf("drop of a schema in use: %v", err)
 	}
 	s.Psql(t, "INSERT INTO orders DEFAULT VALUES; ALTER TABLE orders ALTER id DROP DEFAULT")
+	tx, err := d.conn().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, state := draw(t, tx); state != "" {
+		t.Fatal(state)
+	}
+	if err := d.Drop(t.Context()); err == nil || !strings.Contains(err.Error(), "lock timeout") {
+		t.Errorf("drop beside a transaction: %v", err)
+	}
+	_ = tx.Rollback(t.Context())
 	if err := d.Drop(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -376,8 +419,16 @@ func TestSetup(t *testing.T) {
 	if _, state := as("app").next(); state != "" {
 		t.Errorf("the writer: %s", state)
 	}
+	if s, err := as("app").Status(t.Context()); err != nil || len(s.Problems) > 0 {
+		t.Errorf("status for the writer: %+v, %v", s, err)
+	}
+	for _, sql := range []string{"nextval('allocator.stop')", "nextval('allocator.first')", "setval('allocator.word', 1)"} {
+		if _, err := as("app").pool.Exec(t.Context(), "SELECT "+sql); err == nil {
+			t.Errorf("the writer may %s", sql)
+		}
+	}
 	cut, _ := d.shape.Cut(time.Now().UnixMilli(), runner.after, time.Second)
-	if _, err := as("app").Write(t.Context(), cut, 3, hold, "test"); !errors.Is(err, ErrSetup) {
+	if _, err := as("app").Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, ErrSetup) {
 		t.Errorf("a slice by the writer: %v", err)
 	}
 	as("nobody").refuses("42501", "a role without rights")
@@ -386,6 +437,19 @@ func TestSetup(t *testing.T) {
 		t.Errorf("another's schema: %v", err)
 	}
 }
+
+// hostile makes a session find other functions and operators than those of PostgreSQL.
+const hostile = `CREATE SCHEMA mine;
+CREATE FUNCTION mine.no(bigint, bigint) RETURNS boolean LANGUAGE sql RETURN NOT false;
+CREATE FUNCTION mine.no(float8, bigint) RETURNS boolean LANGUAGE sql RETURN false;
+CREATE FUNCTION mine.zero(bigint, int) RETURNS bigint LANGUAGE sql RETURN 0;
+CREATE FUNCTION mine.clock_timestamp() RETURNS timestamptz LANGUAGE sql RETURN timestamptz '1970-01-01';
+CREATE FUNCTION mine.nextval(regclass) RETURNS bigint LANGUAGE sql RETURN 7;
+CREATE FUNCTION mine.pg_sequence_last_value(regclass) RETURNS bigint LANGUAGE sql RETURN 7;
+CREATE OPERATOR mine.< (FUNCTION = mine.no, LEFTARG = bigint, RIGHTARG = bigint);
+CREATE OPERATOR mine.< (FUNCTION = mine.no, LEFTARG = float8, RIGHTARG = bigint);
+CREATE OPERATOR mine.>> (FUNCTION = mine.zero, LEFTARG = bigint, RIGHTARG = int);
+SET search_path = mine, pg_catalog`
 
 // TestFunctions: the functions read and convert IDs as the packages of Go do, in every layout.
 func TestFunctions(t *testing.T) {
@@ -422,6 +486,18 @@ func TestFunctions(t *testing.T) {
 				err != nil || same != id || back != int64(id) || byUUID.UnixMilli() != ms || byID.UnixMilli() != ms {
 				t.Fatalf("%s: %d is %d, %d, %d, %s, %s, %s (%v, %v), %d, %v, %v", name, id, ms, sid, first, text, from, wide, same, err, back, byUUID, byID)
 			}
+		}
+		var first, last, before, never int64
+		var old, end string
+		if err := c.QueryRow(t.Context(), `SELECT allocator.id_first('infinity'), allocator.id_first('-infinity'),
+			allocator.id_first('1900-01-01'), allocator.id_first('290000-01-01'), allocator.uuid_first('1900-01-01'),
+			allocator.uuid_first('infinity')`).Scan(&last, &first, &before, &never, &old, &end); err != nil || first != 0 ||
+			before != 0 || last != math.MaxInt64 || never <= 1<<(l.TimeBits()+l.LowBits())-1 && never != math.MaxInt64 ||
+			old != "00000000-0000-0000-0000-000000000000" || end != "ffffffff-ffff-0000-0000-000000000000" {
+			t.Errorf("%s: bounds %d, %d, %d, %d, %s, %s: %v", name, first, before, last, never, old, end, err)
+		}
+		if _, err := c.Exec(t.Context(), hostile); err != nil {
+			t.Fatal(err)
 		}
 		w := d.slice()
 		for range 3 {
