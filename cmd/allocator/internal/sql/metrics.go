@@ -1,6 +1,8 @@
 package sql
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/flakelease/allocator/internal/sqlid"
@@ -46,11 +48,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// healthy returns why the last slice of a database was not written.
-func healthy(runners []*sqlid.Runner) error {
-	for _, r := range runners {
-		if err := r.Stats().Err; err != nil {
-			return err
+// healthy returns why a database has no slices, from what its runners here have done. That another one writes them is
+// no reason.
+func healthy(all ...sqlid.Stats) error {
+	for _, s := range all {
+		if s.Err != nil && !errors.Is(s.Err, sqlid.ErrOccupied) {
+			return s.Err
 		}
 	}
 	return nil

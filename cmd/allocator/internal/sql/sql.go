@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -57,7 +58,12 @@ func databaseFlags(cmd *cobra.Command) func() ([]*sqlid.Database, func(), error)
 				done()
 				return nil, nil, cli.UsageError("--database: %w", err)
 			}
-			list = append(list, d)
+			same := func(other *sqlid.Database) bool { return other.String() == d.String() }
+			twice := slices.ContainsFunc(list, same)
+			if list = append(list, d); twice {
+				done()
+				return nil, nil, cli.UsageError("--database: %s is named twice", d)
+			}
 		}
 		return list, done, nil
 	}
@@ -93,7 +99,7 @@ func initCommand(a *cli.App) *cobra.Command {
 		Use:   "init",
 		Short: "Make the functions in a database, or what is missing of them",
 		Long: `Init makes the schema "allocator" with next_id(), next_uuid() and next_flake(), with functions
-that read and convert IDs, and with four sequences and a table. It prints the SQL. It may be
+that read and convert IDs, and with five sequences and a table. It prints the SQL. It may be
 run again. It needs no extension, no node, and the right to create a schema.`,
 		Example: `  allocator sql init --database postgres://app@db1/shop
   allocator sql init --database postgres://app@db1/shop --layout twitter --runner ids --print-sql`,
@@ -186,7 +192,13 @@ it has written nothing for --hold.`,
 				Log: log,
 			}))
 		}
-		stop, err := cli.ServeMetrics(ctx, *listen, collector(runners), func() error { return healthy(runners) }, log)
+		stop, err := cli.ServeMetrics(ctx, *listen, collector(runners), func() error {
+			var all []sqlid.Stats
+			for _, r := range runners {
+				all = append(all, r.Stats())
+			}
+			return healthy(all...)
+		}, log)
 		if err != nil {
 			return cli.Exit(cli.ExitUsage, fmt.Errorf("--metrics: %w", err))
 		}

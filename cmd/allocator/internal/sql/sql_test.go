@@ -1,0 +1,47 @@
+package sql
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flakelease/allocator/internal/sqlid"
+)
+
+// TestDatabaseFlags: a database is named once, since two runners of one name would take turns in it.
+func TestDatabaseFlags(t *testing.T) {
+	for urls, want := range map[string]string{
+		"postgres://a@db1/shop postgres://a@db2/shop": "",
+		"postgres://a@db1/shop postgres://b@db1/shop": "db1:5432/shop is named twice",
+	} {
+		cmd := &cobra.Command{}
+		open := databaseFlags(cmd)
+		for url := range strings.FieldsSeq(urls) {
+			if err := cmd.Flags().Set("database", url); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, done, err := open()
+		if want == "" && (err != nil || len(list) != 2) || want != "" && !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%s: %d, %v", urls, len(list), err)
+		}
+		if err == nil {
+			done()
+		}
+	}
+}
+
+// TestHealthy: a runner that stands by for another one is healthy.
+func TestHealthy(t *testing.T) {
+	occupied := sqlid.Stats{Err: fmt.Errorf("db: %w", sqlid.ErrOccupied)}
+	if err := healthy(sqlid.Stats{}, occupied); err != nil {
+		t.Error(err)
+	}
+	if err := healthy(occupied, sqlid.Stats{Err: io.EOF}); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}
