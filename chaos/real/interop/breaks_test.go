@@ -89,9 +89,8 @@ func TestOrders(t *testing.T) {
 		got := inPostgres(t, `CREATE TABLE u (id uuid PRIMARY KEY, n int); INSERT INTO u VALUES `+uuids+`;
 			SELECT array_agg(n ORDER BY id) FROM u;
 			CREATE COLLATION digits (provider = icu, locale = 'en-u-kn-true');
-			SELECT '02NY' < '02NK' COLLATE "lt-x-icu", '02MA' < '010A' COLLATE digits, '02MA' < '010A' COLLATE "C";
-			SELECT 95734197552188200 = 95734197552188200::float8::text::numeric; -- what JavaScript makes of 95734197552188193`)
-		if got != "{1,2,3}\nt|t|f\nt\n" {
+			SELECT '02NY' < '02NK' COLLATE "lt-x-icu", '02MA' < '010A' COLLATE digits, '02MA' < '010A' COLLATE "C";`)
+		if got != "{1,2,3}\nt|t|f\n" {
 			t.Errorf("got %s", got)
 		}
 	})
