@@ -397,6 +397,12 @@ func TestShared(t *testing.T) {
 		if older == first || older.Differs(first) || older.Lag != first.Lag+sharedFor.Milliseconds() {
 			t.Errorf("after %v: %+v, and before %+v", sharedFor, older.Answer, first.Answer)
 		}
+		if watch(0) != older {
+			t.Error("the second answer was made again too")
+		}
+		if got := string(older.Bytes(Message, func(Answer) []byte { return []byte("m") })); got != "m" {
+			t.Errorf("in another form the answer is %q", got)
+		}
 		n.Report(status(start + 7))
 		if risen := watch(7); !risen.Differs(older) {
 			t.Error("a higher watermark is nothing new")
