@@ -70,6 +70,30 @@ func TestAgeIsCheckedLast(t *testing.T) {
 	}
 }
 
+// TestHalf: the next block is fetched once, by whoever takes the ID in the middle, however many are taken at a time,
+// and not if it is there.
+func TestHalf(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 7, 8, 200, 300, 400} {
+		synctest.Test(t, func(t *testing.T) {
+			p, fetches := prefetching(), 0
+			s := p.block(1, 400)
+			for _, fetch, ok := p.cut(s, n); ok; _, fetch, ok = p.cut(s, n) {
+				if fetch {
+					fetches++
+				}
+			}
+			if fetches != 1 {
+				t.Errorf("%d at a time: %d fetches", n, fetches)
+			}
+			p.cur.Store(p.block(1, 400))
+			p.spare, p.fetching = p.block(401, 400), false
+			if p.next(400); p.fetches != 0 {
+				t.Errorf("%d fetches beside the next block", p.fetches)
+			}
+		})
+	}
+}
+
 // TestSizes: a block that is used up quickly is followed by a larger one, and one that lasts by a
 // smaller one; of one that became too old, no more are fetched than were taken twice over.
 func TestSizes(t *testing.T) {
