@@ -642,21 +642,31 @@ func TestLapsedByIssuingClock(t *testing.T) {
 }
 
 // TestBlockedStep: while a step beyond the limit is held, a peer that has its time and issues nothing
-// does not disagree.
+// does not disagree, unless it agreed before from its first answer on that showed whether it did.
 func TestBlockedStep(t *testing.T) {
 	for _, tc := range []struct {
 		blocked bool
+		before  []time.Duration
 		off     time.Duration
 		want    clock.Finding
 	}{
-		{true, time.Hour, clock.Unconfirmed},
-		{true, time.Hour + time.Minute, clock.SelfFalse},
-		{true, time.Hour + 2*time.Minute, clock.SelfFalse},
-		{false, time.Hour, clock.SelfFalse},
+		{true, nil, time.Hour, clock.Unconfirmed},
+		{true, nil, time.Hour + time.Minute, clock.SelfFalse},
+		{true, nil, time.Hour + 2*time.Minute, clock.SelfFalse},
+		{false, nil, time.Hour, clock.SelfFalse},
+		{true, []time.Duration{0}, time.Hour, clock.SelfFalse},
+		{true, []time.Duration{250 * time.Millisecond, 0}, time.Hour, clock.SelfFalse},
+		{true, []time.Duration{time.Hour, 0}, time.Hour, clock.Unconfirmed},
+		{true, []time.Duration{time.Minute, 0}, time.Hour, clock.Unconfirmed},
 	} {
 		d := newDesk()
 		d.now = time.Minute
 		d.list(true, "me", alice, bob)
+		for _, off := range tc.before {
+			d.exchange(alice, off)
+			d.exchange(bob, off)
+			d.tick(evaluateEvery)
+		}
 		d.exchange(alice, tc.off)
 		d.exchange(bob, tc.off)
 		r := d.reading()

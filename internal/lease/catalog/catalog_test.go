@@ -316,15 +316,20 @@ func TestDeadHolders(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fails  int64 // s; 0: no call does
 		second int64
+		change func(c *Catalog, s *lease.SIDRecords) // before the last list
 		dead   bool
 	}{
-		"too early":              {0, 29, false},
-		"a window":               {0, 31, true},
-		"an outage":              {3, 40, false},
-		"a window after one":     {3, 71, true},
-		"a short one, long over": {1, 33, false},
+		"too early":              {0, 29, nil, false},
+		"a window":               {0, 31, nil, true},
+		"an outage":              {3, 40, nil, false},
+		"a window after one":     {3, 71, nil, true},
+		"a short one, long over": {1, 33, nil, false},
+		"another key":            {0, 31, func(_ *Catalog, s *lease.SIDRecords) { s.Holder = holder(6, "b") }, false},
+		"read beside lists":      {0, 31, func(c *Catalog, s *lease.SIDRecords) { c.Put(5, *s) }, false},
+		"distrusted":             {0, 31, func(_ *Catalog, s *lease.SIDRecords) { s.Window.Value.Era = 3 }, false},
+		"of this process":        {0, 31, func(c *Catalog, _ *lease.SIDRecords) { c.cfg.Instance = "b" }, false},
 	} {
-		c := newCatalog()
+		c, sids := newCatalog(), sids
 		list := func(second int64) bool {
 			now := clock.Reading{Mono: clock.Mono(second * 1e9), Wall: start}
 			c.Ask(now.Mono, 1)
@@ -337,6 +342,11 @@ func TestDeadHolders(t *testing.T) {
 		if tc.fails > 0 {
 			c.Answered(clock.Mono(tc.fails*1e9), errors.New("timed out"), true)
 			list(min(tc.second, 40))
+		}
+		if tc.change != nil {
+			s := sids[5]
+			tc.change(&c, &s)
+			sids = map[flake.SID]lease.SIDRecords{5: s}
 		}
 		if got := list(tc.second); got != tc.dead {
 			t.Errorf("%s: dead %v", name, got)
