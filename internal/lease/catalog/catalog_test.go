@@ -323,10 +323,10 @@ func TestDeadHolders(t *testing.T) {
 		"a window":               {0, 31, nil, true},
 		"an outage":              {3, 40, nil, false},
 		"a window after one":     {3, 71, nil, true},
+		"half of one after it":   {3, 55, nil, false},
 		"a short one, long over": {1, 33, nil, false},
 		"another key":            {0, 31, func(_ *Catalog, s *lease.SIDRecords) { s.Holder = holder(6, "b") }, false},
 		"read beside lists":      {0, 31, func(c *Catalog, s *lease.SIDRecords) { c.Put(5, *s) }, false},
-		"distrusted":             {0, 31, func(_ *Catalog, s *lease.SIDRecords) { s.Window.Value.Era = 3 }, false},
 		"of this process":        {0, 31, func(c *Catalog, _ *lease.SIDRecords) { c.cfg.Instance = "b" }, false},
 	} {
 		c, sids := newCatalog(), sids
@@ -353,7 +353,16 @@ func TestDeadHolders(t *testing.T) {
 		}
 	}
 
+	w.Era = 3
 	c, need := newCatalog(), Need{}
+	for _, second := range []int64{0, 31} {
+		now := clock.Reading{Mono: clock.Mono(second * 1e9), Wall: start}
+		c.Loaded(now, view(5, map[flake.SID]lease.SIDRecords{5: {Holder: holder(3, "b"), Window: entry(4, w)}}))
+		if _, dead := c.Dead(now); dead {
+			t.Error("the holder of a sid that is distrusted is dead")
+		}
+	}
+	c = newCatalog()
 	c.Watched(0, lease.Watched{Opened: true, Revision: 1}, need)
 	c.Ask(0, 1)
 	c.Answered(0, nil, false)
