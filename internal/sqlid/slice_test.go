@@ -20,9 +20,12 @@ func TestCut(t *testing.T) {
 		s := Shape{Format: f, SID: flake.SID(l.Holders() - 1)}
 		r := rand.New(rand.NewPCG(1, 2))
 		now, after := int64(flake.DefaultEpoch)+1_000_000_007, int64(0)
-		for range 1000 {
+		for i := range 1000 {
 			now += r.Int64N(3000) - 500
 			every := time.Duration(r.Int64N(2000)) * time.Millisecond
+			if i%10 == 0 {
+				every = 0
+			}
 			got, err := s.Cut(now, after, every)
 			begin := max(now, after)
 			if err != nil || got.FromMs < begin || got.FromMs >= begin+l.Unit() || got.ToMs-got.FromMs < max(every.Milliseconds(), 1) ||
@@ -35,6 +38,9 @@ func TestCut(t *testing.T) {
 				t.Fatalf("%s: words %d to %d of %+v", name, first, last, got)
 			}
 			after = got.ToMs
+		}
+		if got, err := s.Cut(f.Epoch-1_000_000, 0, time.Second); err != nil || got.FromMs != f.Epoch {
+			t.Errorf("%s: before the epoch: %+v, %v", name, got, err)
 		}
 		if _, err := s.Cut(f.Epoch+(l.MaxTimestamp()+1)*l.Unit(), 0, time.Second); err == nil {
 			t.Errorf("%s: a slice after the end of the layout", name)

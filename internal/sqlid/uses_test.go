@@ -53,6 +53,9 @@ func TestUses(t *testing.T) {
 		if got := u.onlyOn('a', now); got != c.only {
 			t.Errorf("%s: only on a: %v", c.name, got)
 		}
+		if got := u.onlyOn(-1, now); got != (len(u.list) == 0) {
+			t.Errorf("%s: only on a server that did not answer: %v", c.name, got)
+		}
 		if told := u.told; u.floor(at(0)) < told {
 			t.Errorf("%s: the floor fell", c.name)
 		}
