@@ -152,6 +152,8 @@ func (d *Database) failed(err error) error {
 			d, e.Message))
 	case "25006":
 		return setup(fmt.Sprintf("%s is a standby, and takes no writes", d))
+	case "55P03":
+		return fmt.Errorf("%s: %s: transactions use the schema, so run the command again later", d, e.Message)
 	}
 	return fmt.Errorf("%s: %w", d, err)
 }

@@ -194,7 +194,7 @@ func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after
 	}
 	switch {
 	case !sent:
-		return after, err
+		return after, short(err, w.Err(), r.cfg.Hold)
 	case errors.Is(err, ErrBelow):
 		least := shape.Format.UnixMilli(flake.ID(did.Least))
 		if ahead := least - now.UnixMilli(); ahead > maxAhead.Milliseconds() {
@@ -211,6 +211,16 @@ func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after
 	r.stats.StopMs, r.stats.Err = s.ToMs, nil
 	r.stats.Slices++
 	return s.ToMs, nil
+}
+
+// short returns why a slice was not permitted. While the interval is extended as it should be, it ends too early only
+// if it is too short for the hold; it is extended when a third of it has passed.
+func short(refused, extending error, hold time.Duration) error {
+	if extending == nil && errors.Is(refused, worker.ErrExpired) {
+		return setup(fmt.Sprintf("worker.window of the nodes is too short for a --hold of %v: it has to be %v at "+
+			"least, or --hold shorter", hold, hold*3/2))
+	}
+	return refused
 }
 
 // cut cuts a slice, and notes that it may be in use from now on.

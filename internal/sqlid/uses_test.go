@@ -1,9 +1,13 @@
 package sqlid
 
 import (
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/worker"
 )
 
 // TestUses: the watermark is told no time in which a server may make IDs, whatever became of slices, and moves with
@@ -67,5 +71,19 @@ func TestUses(t *testing.T) {
 	u.refused(n)
 	if !u.onlyOn(-1, at(30_000)) {
 		t.Error("in use after its end")
+	}
+}
+
+// TestShort: a window that is too short for the hold is named; one that is not extended is something else.
+func TestShort(t *testing.T) {
+	expired := errors.Join(nil, worker.ErrExpired)
+	for _, c := range []struct {
+		refused, extending error
+		setup              bool
+	}{{expired, nil, true}, {expired, io.EOF, false}, {worker.ErrLost, nil, false}} {
+		err := short(c.refused, c.extending, 20*time.Second)
+		if errors.Is(err, ErrSetup) != c.setup || c.setup && !strings.Contains(err.Error(), "30s at least") {
+			t.Errorf("%v, %v: %v", c.refused, c.extending, err)
+		}
 	}
 }
