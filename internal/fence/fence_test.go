@@ -627,6 +627,8 @@ func future(t *testing.T, e env) {
 			w.exec(`INSERT INTO events VALUES (` + id(now.Add(71*time.Hour)) + `)`)
 			w.ahead("", `INSERT INTO events VALUES (`+id(now.Add(73*time.Hour))+`)`)
 			w.refused(`INSERT INTO events VALUES (` + id(now.Add(-2*time.Second)) + `)`)
+			raise(time.Hour)
+			w.ahead("", `INSERT INTO events VALUES (`+id(now.Add(2*time.Hour))+`)`)
 			mark.PerDay = 0 // A mover that does not know it forgets nothing.
 			raise(0)
 			w.ahead("", `INSERT INTO events VALUES (`+id(now.Add(25*time.Hour))+`)`)

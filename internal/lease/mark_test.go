@@ -219,3 +219,16 @@ func TestMarkFits(t *testing.T) {
 		t.Errorf("%d bytes: %v", len(lease.Encode(m)), err)
 	}
 }
+
+// TestPasses: time alone ends what some causes wait for.
+func TestPasses(t *testing.T) {
+	for why, want := range map[lease.BlockWhy]bool{
+		lease.BlockedVanished: true, lease.BlockedReplaced: true, lease.BlockedEra: true,
+		lease.BlockedSilent: false, lease.BlockedWorker: false, lease.BlockedUnreadable: false,
+		lease.BlockedUnknown: false, lease.BlockedDowntime: false,
+	} {
+		if got := (lease.Blocker{Why: why}).Passes(); got != want {
+			t.Errorf("%s: %v", why, got)
+		}
+	}
+}

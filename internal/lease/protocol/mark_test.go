@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -241,6 +242,11 @@ func TestMarkOfAWrongEra(t *testing.T) {
 	v, now := s.load(), s.w.clock.Now().Wall
 	era, err := repair.NextEra(v, nil, now+61_000, repair.Slack{Window: time.Minute, MaxSkew: 250 * time.Millisecond}, now)
 	s.check(err)
+	stale := v
+	stale.Mark.Rev--
+	if err := s.mem.BeginEra(t.Context(), stale, era.Era); !errors.Is(err, repair.ErrChanged) {
+		t.Errorf("over a mark that was raised meanwhile: %v", err)
+	}
 	s.check(s.mem.BeginEra(t.Context(), v, era.Era))
 	c := start("n3", "c")
 	s.drive(2*time.Minute, true, b, c)
