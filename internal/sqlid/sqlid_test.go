@@ -194,6 +194,7 @@ func TestNextID(t *testing.T) {
 // TestSnapshots: a transaction with an old snapshot uses the slice of now.
 func TestSnapshots(t *testing.T) {
 	d := made(t, server(t).URL(), scalable)
+	d.shape.SID = 0 // A slice may begin with the word at which the last one ended.
 	d.slice()
 	tx, err := d.conn().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
@@ -294,8 +295,9 @@ func TestRefusals(t *testing.T) {
 	if w, err := d.Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, ErrBelow) || w.Unknown {
 		t.Errorf("a slice below the last: %v", err)
 	}
-	here := d.slice()
-	for _, v := range []int64{1, here.First - d.shape.Step(), here.First + 1} {
+	for i := range 3 {
+		here := d.slice()
+		v := []int64{1, here.First - 20*d.shape.Step(), here.First + 1}[i]
 		d.set("word", v) // as a dump of the data does
 		d.refuses(UsedUp, fmt.Sprintf("the word was set to %d", v))
 		d.slice()
@@ -353,6 +355,13 @@ func TestRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	reset.refuses(NoSlice, "the word began again")
+	if _, err := reset.conn().Exec(t.Context(), "UPDATE allocator.runner SET at = clock_timestamp() + interval '1 h'"); err != nil {
+		t.Fatal(err)
+	}
+	cut, _ = reset.shape.Cut(time.Now().UnixMilli(), reset.after, time.Second)
+	if _, err := reset.Write(t.Context(), reset.shape, cut, hold, "other"); err != nil {
+		t.Errorf("after the clock was set back: %v", err)
+	}
 }
 
 func (d *database) nextOf(c querier) (int64, string) { d.Helper(); return draw(d.T, c) }
