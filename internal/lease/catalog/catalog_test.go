@@ -307,6 +307,18 @@ func TestLoaded(t *testing.T) {
 	}
 }
 
+// TestFloorShowsTime: the floor of the era is evidence of the time, also where there is no record yet.
+func TestFloorShowsTime(t *testing.T) {
+	for _, floor := range []clock.Millis{0, start} {
+		c, v := newCatalog(), view(5, nil)
+		v.Era.Value.Floor = floor
+		c.Loaded(clock.Reading{Wall: start - 9}, v)
+		if got := c.Evidence().LatestWall; got != floor {
+			t.Errorf("floor %d: %d", floor, got)
+		}
+	}
+}
+
 // TestDeadHolders: a holder is dead once its records have been listed unchanged for a window, and the time in which
 // calls were not answered does not count: it could not write either. After another node has ended a hold the records
 // stay until a list, which says who counts.
