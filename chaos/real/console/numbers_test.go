@@ -221,7 +221,7 @@ func (m *moment) differs(page string) (wrong []string) {
 		left("window left", m.Shown.Tiles["window left"], self.Ceil)
 		tile("lead", fmt.Sprintf("%d ms", self.Lead))
 		tile("IDs issued", commas(self.Issued))
-		tile("of these unconfirmed", commas(self.Unverified))
+		tile("of these before peers confirmed the clock", commas(self.Unverified))
 		tile("IDs/s", commas(self.Rate))
 		tile("version", self.Version)
 		var refused []string
