@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"slices"
 	"time"
@@ -94,7 +93,7 @@ func Shown(ctx context.Context, address string) (leaf *x509.Certificate, err err
 	}}
 	conn, err := d.DialContext(ctx, "tcp", address)
 	if err == nil {
-		_ = conn.(net.Conn).Close()
+		_ = conn.Close()
 	}
 	if leaf != nil {
 		return leaf, nil // A server that wants ours may break off.
