@@ -263,6 +263,10 @@ func (k *Keeper) call(ctx context.Context, a lease.Action) {
 		k.stats.observe(op, now.Sub(from), err)
 		if c, ok := answer.(lease.Committed); ok && c.Applied && err == nil {
 			k.stats.wrote(Write{now.Sub(from), now})
+			if txn := a.(lease.Commit).Txn; txn.Op == lease.Expire {
+				k.cfg.Logger.Warn("ended the hold of a node that is dead, and whose lease lives on",
+					"sid", txn.SID, "node", lease.Printable(txn.Seen.Holder.Value.Node))
+			}
 		}
 		k.answers <- answer
 	})

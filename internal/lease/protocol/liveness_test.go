@@ -683,6 +683,26 @@ func TestExpireByASoundClock(t *testing.T) {
 	}
 }
 
+// TestStandbyBesideLiveHolders: a standby lists each half a minute, and says of no holder that extends its window
+// meanwhile that it does not.
+func TestStandbyBesideLiveHolders(t *testing.T) {
+	s, a := oneSID(t)
+	for sid := 1; sid < 32; sid++ {
+		s.do(fmt.Sprintf("ceiling %d 1h", sid))
+	}
+	b := s.w.start("n2")
+	cfg := s.w.config("n2", b.name, func(time.Duration) time.Duration { return 0 })
+	cfg.ReloadEvery = s.w.window + s.w.window/5 // as jitter makes it
+	b.machine = protocol.New(cfg)
+	s.drive(time.Second, true, a, b)
+	for range 120 {
+		s.drive(time.Second, true, a, b)
+		if p := b.machine.Status().Problem; !strings.HasPrefix(p, "no sid ") || strings.Contains(p, "has not extended") {
+			t.Fatalf("after %v: %s", s.w.clock.Now().Wall-s.w.began, p)
+		}
+	}
+}
+
 // TestMarkOfAnOldNode: while a node that has held its sid for long is there, one that was restarted does
 // not keep it from taking the mark along, although the restarted one has the lowest sid and writes the
 // mark again whenever its text changes.
