@@ -20,9 +20,9 @@ import (
 	"github.com/flakelease/allocator/chaos/wait"
 )
 
-// The page about fences, with a server of its own.
-func TestReadWithoutLosingRows(t *testing.T) {
-	tier.Check(t, "follows the page about fences")
+// TestDatabasePages follows pages with a PostgreSQL server of its own for each.
+func TestDatabasePages(t *testing.T) {
+	tier.Check(t, "follows the pages about fences and column defaults")
 	if _, err := exec.LookPath("psql"); err != nil {
 		t.Skip("not run: psql is not installed (Debian: apt-get install postgresql-client)")
 	}
@@ -36,13 +36,17 @@ func TestReadWithoutLosingRows(t *testing.T) {
 	if !ok {
 		return
 	}
-	server := postgres.Start(t)
-	pages.Open(t, "../../docs/how-to/read-without-losing-rows.md").Follow(t, pages.NewShell(t, pages.Config{
-		Dir:    t.TempDir(),
-		Within: 5 * time.Minute,
-		Here:   strings.NewReplacer("bin/allocator", program),
-		Env:    []string{"PGHOST=" + server.Dir, "PGUSER=test", "PGDATABASE=postgres"},
-	}))
+	for _, page := range []string{"../../docs/how-to/read-without-losing-rows.md", "../../docs/how-to/id-as-a-column-default.md"} {
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			server := postgres.Start(t)
+			pages.Open(t, page).Follow(t, pages.NewShell(t, pages.Config{
+				Dir:    t.TempDir(),
+				Within: 5 * time.Minute,
+				Here:   strings.NewReplacer("bin/allocator", program),
+				Env:    []string{"PGHOST=" + server.Dir, "PGUSER=test", "PGDATABASE=postgres"},
+			}))
+		})
+	}
 }
 
 // What the commands say without a server, and of wrong flags.
@@ -215,29 +219,4 @@ func TestFenceRun(t *testing.T) {
 	if code, out, errs := fence(append(both, "status")...); code != 2 || !strings.Contains(errs, "has no fence") || !strings.Contains(out, "public.orders") {
 		t.Errorf("status of two tables, the first without a fence: %d %s%s", code, out, errs)
 	}
-}
-
-// The page about IDs as a column default, with a server of its own.
-func TestColumnDefault(t *testing.T) {
-	tier.Check(t, "follows the page about column defaults")
-	if _, err := exec.LookPath("psql"); err != nil {
-		t.Skip("not run: psql is not installed (Debian: apt-get install postgresql-client)")
-	}
-	program, ok := pages.OwnNetwork(t, func() string {
-		program, err := buildDev()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return program
-	})
-	if !ok {
-		return
-	}
-	server := postgres.Start(t)
-	pages.Open(t, "../../docs/how-to/id-as-a-column-default.md").Follow(t, pages.NewShell(t, pages.Config{
-		Dir:    t.TempDir(),
-		Within: 5 * time.Minute,
-		Here:   strings.NewReplacer("bin/allocator", program),
-		Env:    []string{"PGHOST=" + server.Dir, "PGUSER=test", "PGDATABASE=postgres"},
-	}))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/userdb"
 )
 
 const (
@@ -56,7 +57,7 @@ func (t *Table) times(ctx context.Context) (l line, known bool, err error) {
 	if t.wide {
 		return line{perDay: dayMs}, true, nil
 	}
-	err = t.db.pool.QueryRow(ctx, `SELECT floor_ms, last_value, ids_per_day FROM `+t.ident(fenceSuffix)+`, `+
+	err = t.db.Pool.QueryRow(ctx, `SELECT floor_ms, last_value, ids_per_day FROM `+t.ident(fenceSuffix)+`, `+
 		t.ident(floorSuffix)).Scan(&l.ms, &l.value, &l.perDay)
 	return l, l.perDay > 0, err
 }
@@ -86,7 +87,7 @@ func (a Ahead) of(t *Table) string {
 // not read the column.
 func (t *Table) ahead(ctx context.Context, times line, further time.Duration) (a Ahead, err error) {
 	var now time.Time
-	if err := t.db.pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now); err != nil {
+	if err := t.db.Pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now); err != nil {
 		return a, err
 	}
 	edge := times.at(now.Add(further).UnixMilli())
@@ -102,11 +103,11 @@ func (t *Table) ahead(ctx context.Context, times line, further time.Duration) (a
 	}
 	var first *int64
 	column := pgx.Identifier{t.column}.Sanitize()
-	err = t.db.pool.QueryRow(ctx, fmt.Sprintf(`SELECT count(*), coalesce(%s::text, ''), %s
+	err = t.db.Pool.QueryRow(ctx, fmt.Sprintf(`SELECT count(*), coalesce(%s::text, ''), %s
 		FROM (SELECT %s AS id FROM %s WHERE %[3]s >= '%[5]s' ORDER BY 1 LIMIT %[6]d) rows`,
 		least, value, column, t.ident(""), from, maxAheadRows)).Scan(&a.Rows, &a.First, &first)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) || code(err) == "42501":
+	case errors.Is(err, pgx.ErrNoRows) || userdb.Code(err) == "42501":
 		return Ahead{}, nil
 	case err == nil && first != nil:
 		a.Time = times.time(*first)

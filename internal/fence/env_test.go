@@ -15,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/userdb"
 )
 
 // env is a database, of which each test has a schema.
@@ -68,7 +69,7 @@ func (e env) fenced(t *testing.T, sql string) *fixture {
 func (e env) bare(t *testing.T, sql string) *fixture {
 	t.Helper()
 	schema := strings.ToLower(strings.NewReplacer("/", "_", " ", "_", "#", "_", "(", "", ")", "").Replace(t.Name()))
-	if _, err := e.db.pool.Exec(t.Context(), "CREATE SCHEMA "+schema); err != nil {
+	if _, err := e.db.Pool.Exec(t.Context(), "CREATE SCHEMA "+schema); err != nil {
 		t.Fatal(err)
 	}
 	f := &fixture{T: t, url: in(e.url, schema)}
@@ -112,7 +113,7 @@ func (s *session) exec(sql string, args ...any) {
 // refused expects that the trigger refuses a row.
 func (s *session) refused(sql string, args ...any) {
 	s.Helper()
-	if _, err := s.Exec(s.Context(), sql, args...); code(err) != Refused {
+	if _, err := s.Exec(s.Context(), sql, args...); userdb.Code(err) != Refused {
 		s.Fatalf("%s: %v, and not refused", sql, err)
 	}
 }

@@ -24,8 +24,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/flakelease/allocator/internal/userdb"
 )
 
 // Mark is a time below which no more IDs are expected.
@@ -49,8 +49,6 @@ type Source interface {
 
 // Errors of this package. Others are those of connections.
 var (
-	// ErrSetup is the error of a table, a database or rights that have to be changed first.
-	ErrSetup = errors.New("the database has to be changed first")
 	// ErrBusy is the error of Init when writers held the table all the time.
 	ErrBusy = errors.New("the table is in use")
 	// ErrOtherMover is the error of Raise when another process moves the fence.
@@ -75,42 +73,16 @@ const callTimeout = 30 * time.Second
 const maxAhead = time.Minute
 
 // Database is a PostgreSQL database. Its methods are safe for concurrent use.
-type Database struct {
-	pool *pgxpool.Pool
-	name string
-}
+type Database struct{ *userdb.DB }
 
-// Open returns a database that contacts nobody yet. url is what libpq takes, a URL or
-// "key=value" pairs; what it leaves out comes from the variables PGHOST, PGPASSWORD and so
-// on, and from the password file.
+// Open returns a database that contacts nobody yet; see [userdb.Open].
 func Open(url string) (*Database, error) {
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, err // pgx leaves the password out of it
-	}
-	c := cfg.ConnConfig
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "allocator fence"
-	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	db, err := userdb.Open(url, "allocator fence")
 	if err != nil {
 		return nil, err
 	}
-	return &Database{pool: pool, name: fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)}, nil
+	return &Database{db}, nil
 }
-
-// Unreachable reports whether err is that no server accepted a connection.
-func Unreachable(err error) bool {
-	var refused *pgconn.PgError
-	_, connecting := errors.AsType[*pgconn.ConnectError](err)
-	return connecting && !errors.As(err, &refused) // A server that refuses says why.
-}
-
-// Close closes the connections.
-func (d *Database) Close() { d.pool.Close() }
-
-// String returns host, port and name.
-func (d *Database) String() string { return d.name }
 
 // Table is a table that has a fence or can have one.
 type Table struct {
@@ -127,7 +99,7 @@ type Table struct {
 func (t *Table) String() string { return t.schema + "." + t.name }
 
 // Database returns the name of its database.
-func (t *Table) Database() string { return t.db.name }
+func (t *Table) Database() string { return t.db.String() }
 
 // View returns the name of the view that readers read.
 func (t *Table) View() string { return t.String() + viewSuffix }
@@ -151,15 +123,7 @@ func (t *Table) ident(suffix string) string {
 	return pgx.Identifier{t.schema, t.name + suffix}.Sanitize()
 }
 
-// setup returns an ErrSetup with that message.
-func setup(format string, args ...any) error { return setupError{fmt.Errorf(format, args...)} }
-
-type setupError struct{ error }
-
-func (e setupError) Is(target error) bool { return target == ErrSetup }
-func (e setupError) Unwrap() error        { return e.error }
-
-// Table looks a table up, with the column that has the IDs. It returns an ErrSetup if the
+// Table looks a table up, with the column that has the IDs. It returns a [userdb.ErrSetup] if the
 // table cannot have a fence.
 func (d *Database) Table(ctx context.Context, name, column string) (*Table, error) {
 	t := &Table{db: d, column: column}
@@ -168,27 +132,27 @@ func (d *Database) Table(ctx context.Context, name, column string) (*Table, erro
 	}
 	var kind, persistence string
 	var security bool
-	err := d.pool.QueryRow(ctx, lookupSQL, name).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &security)
+	err := d.Pool.QueryRow(ctx, lookupSQL, name).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &security)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, setup("there is no table %q in %s: give --table SCHEMA.NAME, and --database with the right "+
+		return nil, userdb.Setup("there is no table %q in %s: give --table SCHEMA.NAME, and --database with the right "+
 			"database", name, d)
-	case code(err) == "42501":
-		return nil, setup("%w: grant USAGE on the schema of %q to this role", err, name)
-	case code(err) != "":
-		return nil, setup("%q is no name of a table: %w; write SCHEMA.NAME, with double quotes where SQL needs them",
-			name, err)
+	case userdb.Code(err) == "42501":
+		return nil, userdb.Setup("%w: grant USAGE on the schema of %q to this role", err, name)
+	case userdb.Code(err) != "":
+		return nil, userdb.Setup("%q is no name of a table: %w; write SCHEMA.NAME, with double quotes where SQL "+
+			"needs them", name, err)
 	case err != nil:
 		return nil, err
 	case kind != "r" && kind != "p":
-		return nil, setup("%s is no table: give the table, which the view is made for", t)
+		return nil, userdb.Setup("%s is no table: give the table, which the view is made for", t)
 	case persistence == "t":
-		return nil, setup("%s is temporary, so no other session writes or reads it", t)
+		return nil, userdb.Setup("%s is temporary, so no other session writes or reads it", t)
 	case len(t.name) > maxName:
-		return nil, setup("the name of %s is longer than %d bytes, so PostgreSQL would cut off %s%s: rename it",
+		return nil, userdb.Setup("the name of %s is longer than %d bytes, so PostgreSQL would cut off %s%s: rename it",
 			t, maxName, t.name, insertSuffix)
 	case security:
-		return nil, setup("%s has row security, and a view reads with the rights of its owner: disable row security, "+
+		return nil, userdb.Setup("%s has row security, and a view reads with the rights of its owner: disable it, "+
 			"or fence a table without it", t)
 	}
 	if err := t.readColumns(ctx); err != nil {
@@ -201,23 +165,23 @@ func (d *Database) Table(ctx context.Context, name, column string) (*Table, erro
 func (d *Database) primary(ctx context.Context) error {
 	var version int
 	var recovery bool
-	err := d.pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery()`).
+	err := d.Pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery()`).
 		Scan(&version, &recovery)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", d, err)
 	case recovery:
-		return setup("%s is a standby, and takes no writes: give the address of the primary. "+
+		return userdb.Setup("%s is a standby, and takes no writes: give the address of the primary. "+
 			"Readers may read the view on standbys", d)
 	case version < 140000:
-		return setup("%s is PostgreSQL %d: fences need 14 or later", d, version/10000)
+		return userdb.Setup("%s is PostgreSQL %d: fences need 14 or later", d, version/10000)
 	}
 	return nil
 }
 
 // readColumns reads the columns and checks the one with the IDs.
 func (t *Table) readColumns(ctx context.Context) error {
-	rows, err := t.db.pool.Query(ctx, columnsSQL, t.oid)
+	rows, err := t.db.Pool.Query(ctx, columnsSQL, t.oid)
 	if err != nil {
 		return err
 	}
@@ -231,35 +195,26 @@ func (t *Table) readColumns(ctx context.Context) error {
 		found, t.wide = true, typ == "uuid"
 		switch {
 		case typ != "uuid" && typ != "bigint":
-			return setup("column %s of %s is %s: IDs are bigint or uuid; give another --column, or change its type",
+			return userdb.Setup("column %s of %s is %s: IDs are bigint or uuid; give another --column, or another type",
 				name, t, typ)
 		case !notNull:
-			return setup("column %s of %s may be null, and no reader would get such a row: "+
+			return userdb.Setup("column %s of %s may be null, and no reader would get such a row: "+
 				"ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", name, t, t.ident(""), pgx.Identifier{name}.Sanitize())
 		case makes == "random":
-			return setup("column %s of %s has random UUIDs by default, which no reader of the view would get: let "+
-				"programs draw IDs, and ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT", name, t, t.ident(""),
+			return userdb.Setup("column %s of %s has random UUIDs by default, which no reader of the view would get: "+
+				"let programs draw IDs, and ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT", name, t, t.ident(""),
 				pgx.Identifier{name}.Sanitize())
 		case makes != "":
-			return setup("column %s of %s has numbers of a sequence, and the fence would refuse all of them: "+
+			return userdb.Setup("column %s of %s has numbers of a sequence, and the fence would refuse all of them: "+
 				"let programs draw IDs first, as in docs/how-to/move-from-bigserial.md", name, t)
 		case !indexed:
-			return setup("no index of %s begins with column %s, so each read of the view would read the whole table: "+
-				"CREATE UNIQUE INDEX ON %s (%s)", t, name, t.ident(""), pgx.Identifier{name}.Sanitize())
+			return userdb.Setup("no index of %s begins with column %s, so each read of the view would read the whole "+
+				"table: CREATE UNIQUE INDEX ON %s (%s)", t, name, t.ident(""), pgx.Identifier{name}.Sanitize())
 		}
 		return nil
 	})
 	if err == nil && !found {
-		err = setup("%s has no column %q: give --column, one of %s", t, t.column, strings.Join(t.columns, ", "))
+		err = userdb.Setup("%s has no column %q: give --column, one of %s", t, t.column, strings.Join(t.columns, ", "))
 	}
 	return err
-}
-
-// code returns the SQLSTATE of an error, or "".
-func code(err error) string {
-	var e *pgconn.PgError
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/userdb"
 )
 
 const plain = `CREATE TABLE events (id bigint PRIMARY KEY, note text)`
@@ -261,12 +262,12 @@ func copyIn(t *testing.T, e env) {
 	m := f.begin(10)
 	m.waits(1)
 	_ = in.Close()
-	if err := <-copied; err != nil && code(err) != Refused {
+	if err := <-copied; err != nil && userdb.Code(err) != Refused {
 		t.Fatal(err)
 	}
 	m.end()
 	_, err := w.PgConn().CopyFrom(t.Context(), strings.NewReader("30\n9\n31\n"), `COPY events (id) FROM STDIN`)
-	if code(err) != Refused {
+	if userdb.Code(err) != Refused {
 		t.Errorf("COPY with a late row: %v", err)
 	}
 }
@@ -376,7 +377,7 @@ func recreated(t *testing.T, e env) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Publish(t.Context(), floor); !errors.Is(err, ErrSetup) {
+	if err := f.Publish(t.Context(), floor); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("without its table: %v", err)
 	}
 	again, err := f.db.Table(t.Context(), "events", "id")
@@ -386,7 +387,7 @@ func recreated(t *testing.T, e env) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Publish(t.Context(), floor); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "start it again") {
+	if err := f.Publish(t.Context(), floor); !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), "start it again") {
 		t.Errorf("with another table of that name: %v", err)
 	}
 	w.refused(`INSERT INTO events VALUES (19)`)
@@ -498,7 +499,7 @@ func swappedTables(t *testing.T, e env) {
 	}
 	f.session().exec(`CREATE TABLE events_new (LIKE events INCLUDING ALL);
 		ALTER TABLE events RENAME TO events_old; ALTER TABLE events_new RENAME TO events`)
-	if err := f.Publish(t.Context(), raised); !errors.Is(err, ErrSetup) {
+	if err := f.Publish(t.Context(), raised); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("the view moves beside a table that it does not read: %v", err)
 	}
 	if f.Table, err = f.db.Table(t.Context(), "events", "id"); err != nil {
@@ -675,7 +676,7 @@ func futureRows(t *testing.T, e env) {
 			f.has("1000 or more rows ahead of now, the first of " + first.UTC().Format("2006-01-02T15:04"))
 			// The mover has said which times IDs have.
 			err := f.Init(t.Context(), "", flake.Format{Layout: flake.Twitter, Epoch: flake.Twitter.Epoch()}, nil)
-			if want := now.AddDate(0, 0, 9).UTC().Format(time.DateOnly); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), want) {
+			if want := now.AddDate(0, 0, 9).UTC().Format(time.DateOnly); !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), want) {
 				t.Errorf("init: %v, and not with %s", err, want)
 			}
 			marks := make(counting, 1)
@@ -737,7 +738,7 @@ func drop(t *testing.T, e env) {
 	}
 	f.init()
 	w.exec(`CREATE VIEW recent AS SELECT * FROM events_complete`)
-	if err := f.Drop(t.Context(), nil); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "drop what uses it first") {
+	if err := f.Drop(t.Context(), nil); !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), "drop what uses it first") {
 		t.Errorf("below another view: %v", err)
 	}
 	w.exec(`DROP VIEW recent`)
@@ -745,7 +746,7 @@ func drop(t *testing.T, e env) {
 		t.Fatal(err)
 	}
 	w.exec(`CREATE TABLE events_fence (note text)`)
-	if err := f.Drop(t.Context(), nil); !errors.Is(err, ErrSetup) {
+	if err := f.Drop(t.Context(), nil); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("another table of that name: %v", err)
 	}
 }
@@ -857,7 +858,7 @@ func stoppedMover(t *testing.T, e env) {
 	w.exec(`INSERT INTO events VALUES (10)`)
 	w.refused(`INSERT INTO events VALUES (9)`)
 	f.complete()
-	if _, err := f.Raise(t.Context(), "test", at(20)); code(err) != "55P03" {
+	if _, err := f.Raise(t.Context(), "test", at(20)); userdb.Code(err) != "55P03" {
 		t.Errorf("another mover: %v", err)
 	}
 	stopped.exec(`ROLLBACK`) // The floor stays.
@@ -978,7 +979,7 @@ func rights(t *testing.T, e env) {
 	f.session().exec(`CREATE ROLE mover LOGIN; CREATE ROLE writer LOGIN; CREATE ROLE reader LOGIN`)
 	as := func(role string) string { return strings.Replace(f.url, "//test@", "//"+role+"@", 1) }
 	db := open(t, as("mover"))
-	if _, err := db.Table(t.Context(), "events", "id"); !errors.Is(err, ErrSetup) {
+	if _, err := db.Table(t.Context(), "events", "id"); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("a role without rights: %v", err)
 	}
 	f.session().exec(`GRANT USAGE ON SCHEMA ` + strings.Split(f.String(), ".")[0] + ` TO mover, writer, reader`)
@@ -986,13 +987,13 @@ func rights(t *testing.T, e env) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := table.Raise(t.Context(), "test", at(1)); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "--role") {
+	if _, err := table.Raise(t.Context(), "test", at(1)); !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), "--role") {
 		t.Errorf("a role without rights: %v", err)
 	}
-	if err := table.Init(t.Context(), "", flake.Default, nil); !errors.Is(err, ErrSetup) {
+	if err := table.Init(t.Context(), "", flake.Default, nil); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("init by another one than the owner: %v", err)
 	}
-	if err := f.Init(t.Context(), "nobody", flake.Default, nil); !errors.Is(err, ErrSetup) {
+	if err := f.Init(t.Context(), "nobody", flake.Default, nil); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("init for a role that does not exist: %v", err)
 	}
 	if err := f.Init(t.Context(), "mover", flake.Default, nil); err != nil {
@@ -1027,7 +1028,7 @@ func rights(t *testing.T, e env) {
 		"reader": {`SELECT FROM events`, `SELECT FROM events_fence`},
 	} {
 		for _, sql := range sql {
-			if _, err := connect(t, as(role)).Exec(t.Context(), sql); code(err) != "42501" {
+			if _, err := connect(t, as(role)).Exec(t.Context(), sql); userdb.Code(err) != "42501" {
 				t.Errorf("%s as %s: %v", sql, role, err)
 			}
 		}
@@ -1069,7 +1070,7 @@ CREATE FOREIGN TABLE far PARTITION OF spread FOR VALUES FROM (0) TO (10) SERVER 
 		if name[0] == 'a' && err == nil {
 			continue // the longest name
 		}
-		if !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -1083,7 +1084,7 @@ CREATE FOREIGN TABLE far PARTITION OF spread FOR VALUES FROM (0) TO (10) SERVER 
 	if _, err := Open("postgres://test:secret@127.0.0.1/x?sslmode=perhaps"); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a wrong URL: %v", err)
 	}
-	if _, err := open(t, "postgres://test@/postgres?host=/nowhere").Table(t.Context(), "x", "id"); err == nil || errors.Is(err, ErrSetup) {
+	if _, err := open(t, "postgres://test@/postgres?host=/nowhere").Table(t.Context(), "x", "id"); err == nil || errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("no server: %v", err)
 	}
 }
@@ -1102,7 +1103,7 @@ func TestStandby(t *testing.T) {
 	}
 	behind := s.Standby(t)
 	_, err = open(t, behind.URL()).Table(t.Context(), f.String(), "id")
-	if !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "standby") {
+	if !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), "standby") {
 		t.Errorf("a standby: %v", err)
 	}
 	r := connect(t, behind.URL())
@@ -1254,6 +1255,6 @@ func TestCrash(t *testing.T) {
 		if err == nil {
 			t.Fatal("after the crash a row is accepted that readers have passed")
 		}
-		return code(err) == Refused
+		return userdb.Code(err) == Refused
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/userdb"
 )
 
 // Holder is a transaction with a lock that writers of the table have.
@@ -44,7 +45,7 @@ func (t *Table) Holders(ctx context.Context) ([]Holder, error) {
 func (t *Table) look(ctx context.Context) (server string, holders []Holder, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	rows, err := t.db.pool.Query(ctx, holdersSQL, t.oid)
+	rows, err := t.db.Pool.Query(ctx, holdersSQL, t.oid)
 	if err != nil {
 		return "", nil, err
 	}
@@ -120,7 +121,7 @@ func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err erro
 		value, perDay = m.UnixMs, dayMs
 	}
 	low := false
-	err = pgx.BeginTxFunc(ctx, t.db.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, t.db.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		// A floor that is lost in a crash would let rows in that readers have passed: its commit
 		// waits for the disk, also where others do not.
 		if _, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', '5s', true), set_config('synchronous_commit',
@@ -173,7 +174,7 @@ func (t *Table) Raise(ctx context.Context, by string, m Mark) (f Floor, err erro
 
 // Leave lets another process move the fence at once.
 func (t *Table) Leave(ctx context.Context, by string) error {
-	_, err := t.db.pool.Exec(ctx, `UPDATE `+t.ident(fenceSuffix)+` SET mover = '' WHERE mover = $1`, by)
+	_, err := t.db.Pool.Exec(ctx, `UPDATE `+t.ident(fenceSuffix)+` SET mover = '' WHERE mover = $1`, by)
 	return err
 }
 
@@ -187,7 +188,7 @@ func (t *Table) readableSQL() string {
 
 func (t *Table) otherMover(ctx context.Context) error {
 	var name string
-	_ = t.db.pool.QueryRow(ctx, `SELECT mover FROM `+t.ident(fenceSuffix)).Scan(&name) // It is only for the message.
+	_ = t.db.Pool.QueryRow(ctx, `SELECT mover FROM `+t.ident(fenceSuffix)).Scan(&name) // It is only for the message.
 	return fmt.Errorf("%w: %s; this one takes over when it has done nothing for %v", ErrOtherMover, name, mover)
 }
 
@@ -252,7 +253,7 @@ func (t *Table) Publish(ctx context.Context, f Floor) error {
 	}
 	var ours, there bool
 	// What was waited for was written to the log before this place.
-	err = t.db.pool.QueryRow(ctx, `WITH seen AS (
+	err = t.db.Pool.QueryRow(ctx, `WITH seen AS (
 		SELECT `+viewOfSQL+` AS ours, `+serverSQL+` = $6 AND last_value >= $7 AS there FROM `+t.ident(floorSuffix)+`
 	), moved AS (
 		UPDATE `+t.ident(fenceSuffix)+` SET readable = $4, readable_ms = $5, readable_at = clock_timestamp(),
@@ -263,7 +264,8 @@ func (t *Table) Publish(ctx context.Context, f Floor) error {
 	case err != nil:
 		return t.known(err)
 	case !ours:
-		return setup("%s is not the view of the table that this process found at its start: start it again", t.View())
+		return userdb.Setup("%s is not the view of the table that this process found at its start: start it again",
+			t.View())
 	case !there:
 		return t.otherServer()
 	}
@@ -272,13 +274,14 @@ func (t *Table) Publish(ctx context.Context, f Floor) error {
 
 // known explains errors that operators can do something about.
 func (t *Table) known(err error) error {
-	switch code(err) {
+	switch userdb.Code(err) {
 	case "42P01":
-		return setup(`%s has no fence: run "allocator fence init --table %s"`, t, t)
+		return userdb.Setup(`%s has no fence: run "allocator fence init --table %s"`, t, t)
 	case "42501":
-		return setup(`%w: run "allocator fence init --table %s --role ROLE" with the role of this process`, err, t)
+		return userdb.Setup(`%w: run "allocator fence init --table %s --role ROLE" with the role of this process`,
+			err, t)
 	case "25006":
-		return setup("%s takes no writes: is it a standby? Give the address of the primary", t.db)
+		return userdb.Setup("%s takes no writes: is it a standby? Give the address of the primary", t.db)
 	case "55P03":
 		return fmt.Errorf("%w: another session has a lock on %s, perhaps a mover that is stopped", err,
 			t.ident(fenceSuffix))
@@ -310,7 +313,7 @@ func (t *Table) change(
 		if err != nil {
 			return err
 		}
-		err = pgx.BeginFunc(ctx, t.db.pool, func(tx pgx.Tx) error {
+		err = pgx.BeginFunc(ctx, t.db.Pool, func(tx pgx.Tx) error {
 			for _, s := range append([]string{`SET LOCAL lock_timeout = '1s'`}, statements...) {
 				if _, err := tx.Exec(ctx, s); err != nil {
 					return explain(err, s, role)
@@ -318,7 +321,7 @@ func (t *Table) change(
 			}
 			return nil
 		})
-		if code(err) != "55P03" {
+		if userdb.Code(err) != "55P03" {
 			return err
 		}
 		holders, listed := t.Holders(ctx)
@@ -340,13 +343,13 @@ func (t *Table) change(
 
 func explain(err error, statement, role string) error {
 	first, _, _ := strings.Cut(statement, "\n")
-	switch code(err) {
+	switch userdb.Code(err) {
 	case "42501":
-		return setup("%s: %w: run it as the owner of the table, with CREATE on its schema", first, err)
+		return userdb.Setup("%s: %w: run it as the owner of the table, with CREATE on its schema", first, err)
 	case "2BP01":
-		return setup("%s: %w: drop what uses it first", first, err)
+		return userdb.Setup("%s: %w: drop what uses it first", first, err)
 	case "42704":
-		return setup("%w: CREATE ROLE %s LOGIN first", err, role)
+		return userdb.Setup("%w: CREATE ROLE %s LOGIN first", err, role)
 	}
 	return fmt.Errorf("%s: %w", first, err)
 }

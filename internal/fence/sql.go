@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/userdb"
 )
 
 const lookupSQL = `
@@ -62,7 +63,7 @@ type bare struct {
 }
 
 func (t *Table) unfenced(ctx context.Context) ([]bare, error) {
-	rows, err := t.db.pool.Query(ctx, unfencedSQL, t.oid, t.ident(refuseSuffix)+"()", t.ident(""), t.column)
+	rows, err := t.db.Pool.Query(ctx, unfencedSQL, t.oid, t.ident(refuseSuffix)+"()", t.ident(""), t.column)
 	if err != nil {
 		return nil, err
 	}
@@ -116,14 +117,14 @@ func (t *Table) check(ctx context.Context) (there bool, err error) {
 		{"to_regprocedure", "pg_proc", t.ident(refuseSuffix) + "()"},
 	} {
 		var exists, ours bool
-		err := t.db.pool.QueryRow(ctx, fmt.Sprintf(`SELECT %[1]s($1) IS NOT NULL,
+		err := t.db.Pool.QueryRow(ctx, fmt.Sprintf(`SELECT %[1]s($1) IS NOT NULL,
 			starts_with(coalesce(obj_description(%[1]s($1), '%[2]s'), ''), $2)`, o.find, o.catalog), o.name, owner).
 			Scan(&exists, &ours)
 		if err != nil {
 			return there, err
 		}
 		if exists && !ours {
-			return there, setup("there is another %s already, which is no part of a fence: rename it", o.name)
+			return there, userdb.Setup("there is another %s already, which is no part of a fence: rename it", o.name)
 		}
 		there = there || exists
 	}
@@ -138,7 +139,7 @@ func (t *Table) SQL(ctx context.Context, role string, space flake.Format) ([]str
 		return nil, err
 	}
 	times, known, err := t.times(ctx)
-	if code(err) == "42P01" || code(err) == "42501" {
+	if userdb.Code(err) == "42P01" || userdb.Code(err) == "42501" {
 		err = nil // There is no fence yet, or it is another one's, which its statements say.
 	}
 	if !known {
@@ -153,7 +154,7 @@ func (t *Table) SQL(ctx context.Context, role string, space flake.Format) ([]str
 		if !t.wide && !known {
 			what += "; if they have another layout or epoch than " + space.String() + ", name it with --layout"
 		}
-		err = setup("%s", what)
+		err = userdb.Setup("%s", what)
 	}
 	if err != nil {
 		return nil, err
@@ -174,12 +175,12 @@ func (t *Table) DropSQL(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var by string
-	err = t.db.pool.QueryRow(ctx, `SELECT mover FROM `+t.ident(fenceSuffix)+` WHERE mover <> ''
+	err = t.db.Pool.QueryRow(ctx, `SELECT mover FROM `+t.ident(fenceSuffix)+` WHERE mover <> ''
 		AND floor_at BETWEEN clock_timestamp() - $1::interval AND clock_timestamp()`, mover).Scan(&by)
 	switch {
 	case err == nil:
 		return nil, fmt.Errorf("the fence of %s is in use: %w: stop %s first", t, ErrOtherMover, by)
-	case !errors.Is(err, pgx.ErrNoRows) && code(err) != "42P01":
+	case !errors.Is(err, pgx.ErrNoRows) && userdb.Code(err) != "42P01":
 		return nil, t.known(err)
 	}
 	return []string{
@@ -333,7 +334,7 @@ func (t *Table) triggersSQL(unfenced []bare) (out []string, err error) {
 	for _, b := range unfenced {
 		switch {
 		case b.foreign:
-			return nil, setup("%s", b.why(t))
+			return nil, userdb.Setup("%s", b.why(t))
 		case !slices.Contains(tables, b.made):
 			tables = append(tables, b.made)
 		}

@@ -31,8 +31,8 @@ type Status struct {
 
 // Status reads where the fence of a table is.
 func (t *Table) Status(ctx context.Context) (Status, error) {
-	s := Status{Database: t.db.name, Table: t.String(), View: t.View(), BlockedBy: []Holder{}}
-	err := t.db.pool.QueryRow(ctx, `SELECT readable::text, readable_ms, readable_at, coalesce(readable_lsn::text, ''),
+	s := Status{Database: t.db.String(), Table: t.String(), View: t.View(), BlockedBy: []Holder{}}
+	err := t.db.Pool.QueryRow(ctx, `SELECT readable::text, readable_ms, readable_at, coalesce(readable_lsn::text, ''),
 		floor_ms, floor_at, mover, mark_blocked_by, clock_timestamp() FROM `+t.ident(fenceSuffix)).
 		Scan(&s.Readable, &s.ReadableUnixMs, &s.ReadableAt, &s.ReadableLSN, &s.FloorUnixMs, &s.FloorAt, &s.Mover,
 			&s.MarkBlockedBy, &s.Now)
@@ -48,7 +48,7 @@ func (t *Table) Status(ctx context.Context) (Status, error) {
 		s.Problems = append(s.Problems, b.why(t))
 	}
 	var ours, low bool
-	if err := t.db.pool.QueryRow(ctx, `SELECT `+viewOfSQL+`, s.last_value < `+t.readableSQL()+` FROM `+
+	if err := t.db.Pool.QueryRow(ctx, `SELECT `+viewOfSQL+`, s.last_value < `+t.readableSQL()+` FROM `+
 		t.ident(floorSuffix)+` s, `+t.ident(fenceSuffix)+` f`, t.ident(viewSuffix), t.oid, t.ident("")).
 		Scan(&ours, &low); err != nil {
 		return s, t.known(err)

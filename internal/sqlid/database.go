@@ -4,77 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/userdb"
 )
 
 // Errors of this package. Others are those of connections.
 var (
-	// ErrSetup is the error of a database or rights that have to be changed first.
-	ErrSetup = errors.New("the database has to be changed first")
 	// ErrOccupied is the error of a slice where another runner writes them.
 	ErrOccupied = errors.New("another runner writes slices there")
 	// ErrBelow is the error of a slice that begins below the end of the last one.
 	ErrBelow = errors.New("a slice there ends later")
 )
 
-// setup is an ErrSetup with a message of its own.
-type setup string
-
-func (e setup) Error() string        { return string(e) }
-func (e setup) Is(target error) bool { return target == ErrSetup }
-
 // callTimeout bounds each call of the database: a process of the server can be stopped.
 const callTimeout = 10 * time.Second
 
 // Database is a PostgreSQL database. Its methods are safe for concurrent use.
-type Database struct {
-	pool *pgxpool.Pool
-	name string
-}
+type Database struct{ *userdb.DB }
 
-// Open returns a database that contacts nobody yet. url is what libpq takes; what it leaves out comes from PGHOST,
-// PGPASSWORD and so on, and from the password file. With several hosts the one that takes writes is used.
+// Open returns a database that contacts nobody yet; see [userdb.Open].
 func Open(url string) (*Database, error) {
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, err // pgx leaves the password out of it
-	}
-	c := cfg.ConnConfig
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "allocator sql"
-	}
-	if len(c.Fallbacks) > 0 && c.ValidateConnect == nil {
-		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-	}
-	cfg.MaxConns = 2
-	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	db, err := userdb.Open(url, "allocator sql")
 	if err != nil {
 		return nil, err
 	}
-	return &Database{pool, fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)}, nil
+	return &Database{db}, nil
 }
 
-// Close closes the connections.
-func (d *Database) Close() { d.pool.Close() }
-
-// String returns host, port and name.
-func (d *Database) String() string { return d.name }
-
-// Format returns the format of the IDs that the schema makes, as its comment has it. It returns an ErrSetup if there is
-// no schema, or one that is not ours.
+// Format returns the format of the IDs that the schema makes, as its comment has it. It returns a [userdb.ErrSetup] if
+// there is no schema, or one that is not ours.
 func (d *Database) Format(ctx context.Context) (flake.Format, error) {
 	f, found, err := d.format(ctx)
 	if err == nil && !found {
-		err = setup(fmt.Sprintf(`%s has no schema "allocator": run "allocator sql init" for it`, d))
+		err = userdb.Setup(`%s has no schema "allocator": run "allocator sql init" for it`, d)
 	}
 	return f, err
 }
@@ -85,32 +54,32 @@ func (d *Database) format(ctx context.Context) (f flake.Format, found bool, err 
 	var version int
 	var recovery bool
 	var says *string
-	err = d.pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
+	err = d.Pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
 		(SELECT coalesce(obj_description(oid, 'pg_namespace'), '') FROM pg_namespace WHERE nspname = 'allocator')`).
 		Scan(&version, &recovery, &says)
 	switch {
 	case err != nil:
 		return f, false, fmt.Errorf("%s: %w", d, err)
 	case version < 150000:
-		return f, false, setup(fmt.Sprintf("%s is PostgreSQL %d: 15 or later has sequences that a crash empties", d,
-			version/10000))
+		return f, false, userdb.Setup("%s is PostgreSQL %d: 15 or later has sequences that a crash empties", d,
+			version/10000)
 	case recovery:
-		return f, false, setup(fmt.Sprintf("%s is a standby, and takes no writes: give the address of the primary", d))
+		return f, false, userdb.Setup("%s is a standby, and takes no writes: give the address of the primary", d)
 	case says == nil:
 		return f, false, nil
 	}
 	text, ok := strings.CutPrefix(*says, comment)
 	layout, epoch, cut := strings.Cut(text, ", epoch ")
 	if !ok || !cut {
-		return f, true, setup(fmt.Sprintf(
-			`%s has a schema "allocator" that is not ours (its comment is %.60q): rename it`, d, *says))
+		return f, true, userdb.Setup(
+			`%s has a schema "allocator" that is not ours (its comment is %.60q): rename it`, d, *says)
 	}
 	at, err := time.Parse(time.RFC3339Nano, epoch)
 	if err == nil {
 		f.Layout, err = flake.ParseLayout(layout)
 	}
 	if f.Epoch = at.UnixMilli(); err != nil {
-		return f, true, setup(fmt.Sprintf("the schema of %s was made by another version (%.80q): %v", d, *says, err))
+		return f, true, userdb.Setup("the schema of %s was made by another version (%.80q): %v", d, *says, err)
 	}
 	return f, true, nil
 }
@@ -122,11 +91,11 @@ func (d *Database) Init(ctx context.Context, f flake.Format, hold time.Duration,
 	case err != nil:
 		return err
 	case found && had != f:
-		return setup(fmt.Sprintf("the schema of %s makes IDs of %v, and not of %v: drop it first", d, had, f))
+		return userdb.Setup("the schema of %s makes IDs of %v, and not of %v: drop it first", d, had, f)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.Pool, func(tx pgx.Tx) error {
 		for _, s := range SQL(f, hold, writer, runner) {
 			if _, err := tx.Exec(ctx, s); err != nil {
 				return d.failed(fmt.Errorf("%w, in: %.60s…", err, s))
@@ -146,12 +115,12 @@ func (d *Database) failed(err error) error {
 	case Occupied:
 		return fmt.Errorf("%s: %w: %s", d, ErrOccupied, e.Message)
 	case Changed:
-		return setup(fmt.Sprintf("%s: %s: %s", d, e.Message, e.Hint))
+		return userdb.Setup("%s: %s: %s", d, e.Message, e.Hint)
 	case "42501", "42883", "42P01", "3F000": // rights; a function, a table, a schema that is not there
-		return setup(fmt.Sprintf(`%s: %s: run "allocator sql init" again, as the owner, with --runner and this role`,
-			d, e.Message))
+		return userdb.Setup(`%s: %s: run "allocator sql init" again, as the owner, with --runner and this role`,
+			d, e.Message)
 	case "25006":
-		return setup(fmt.Sprintf("%s is a standby, and takes no writes", d))
+		return userdb.Setup("%s is a standby, and takes no writes", d)
 	case "55P03":
 		return fmt.Errorf("%s: %s: transactions use the schema, so run the command again later", d, e.Message)
 	}
@@ -171,7 +140,7 @@ func (d *Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Du
 	err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := d.pool.Acquire(ctx)
+	conn, err := d.Pool.Acquire(ctx)
 	if err != nil {
 		return w, d.failed(err)
 	}
@@ -191,7 +160,7 @@ func (d *Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Du
 		return w, err
 	}
 	err = d.failed(err)
-	w.Unknown = err != nil && !errors.Is(err, ErrOccupied) && !errors.Is(err, ErrSetup)
+	w.Unknown = err != nil && !errors.Is(err, ErrOccupied) && !errors.Is(err, userdb.ErrSetup)
 	return w, err
 }
 
@@ -199,20 +168,21 @@ func (d *Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Du
 func (d *Database) End(ctx context.Context, name string) (server int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := d.pool.QueryRow(ctx, `SELECT allocator.stop_slice($1)`, name).Scan(&server); err != nil {
+	if err := d.Pool.QueryRow(ctx, `SELECT allocator.stop_slice($1)`, name).Scan(&server); err != nil {
 		return -1, d.failed(err)
 	}
 	return server, nil
 }
 
-// Drop removes the schema. It returns an ErrSetup, and removes nothing, if a column or anything else still uses it.
+// Drop removes the schema. It returns a [userdb.ErrSetup], and removes nothing, if a column or anything else uses it
+// still.
 func (d *Database) Drop(ctx context.Context) error {
 	if _, found, err := d.format(ctx); err != nil || !found {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	rows, err := d.pool.Query(ctx, `
+	rows, err := d.Pool.Query(ctx, `
 SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid)
 FROM pg_depend d JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
 WHERE p.pronamespace = 'allocator'::regnamespace AND d.deptype IN ('n', 'a')
@@ -227,10 +197,10 @@ ORDER BY 1 LIMIT 10`)
 		return err
 	}
 	if len(used) > 0 {
-		return setup(fmt.Sprintf("%s uses it still: %s; give the columns another default first", d,
-			strings.Join(used, ", ")))
+		return userdb.Setup("%s uses it still: %s; give the columns another default first", d,
+			strings.Join(used, ", "))
 	}
-	return d.failed(pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+	return d.failed(pgx.BeginFunc(ctx, d.Pool, func(tx pgx.Tx) error {
 		// While it waits for sessions that have used the schema, all others wait behind it.
 		_, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1s'`)
 		if err == nil {
@@ -260,10 +230,10 @@ func (d *Database) Status(ctx context.Context) (Status, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	s := Status{Database: d.name, Format: f.String(), SID: -1, Problems: []string{}}
+	s := Status{Database: d.String(), Format: f.String(), SID: -1, Problems: []string{}}
 	var word, stop, until, now int64
 	var here bool
-	err = d.pool.QueryRow(ctx, `
+	err = d.Pool.QueryRow(ctx, `
 SELECT (SELECT last_value FROM allocator.word), coalesce(pg_sequence_last_value('allocator.stop'), 0),
        coalesce(pg_sequence_last_value('allocator.until'), 0), (`+nowSQL+`)::bigint,
        coalesce(pg_sequence_last_value('allocator.server') = `+serverSQL+`, false),
@@ -285,6 +255,5 @@ FROM (SELECT) one LEFT JOIN allocator.runner r ON true`).Scan(&word, &stop, &unt
 	default:
 		s.NextMs, s.LeftMs = f.UnixMilli(flake.ID(word)), until-now
 	}
-	s.Problems = slices.Clip(s.Problems)
 	return s, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/text"
+	"github.com/flakelease/allocator/internal/userdb"
 	"github.com/flakelease/allocator/worker"
 )
 
@@ -46,7 +47,7 @@ type Stats struct {
 func NewRunner(cfg Config) *Runner { return &Runner{cfg: cfg, stats: Stats{SID: -1}} }
 
 // Database returns the name of its database.
-func (r *Runner) Database() string { return r.cfg.Database.name }
+func (r *Runner) Database() string { return r.cfg.Database.String() }
 
 // Stats returns what it has done. It is safe for concurrent use.
 func (r *Runner) Stats() Stats {
@@ -79,7 +80,7 @@ func (r *Runner) failed(err error) {
 	r.stats.Failures++
 	r.mu.Unlock()
 	if before == nil || text.Kind(before.Error()) != text.Kind(err.Error()) {
-		r.cfg.Log.Warn("no slice was written", "database", r.cfg.Database.name, "error", err)
+		r.cfg.Log.Warn("no slice was written", "database", r.cfg.Database.String(), "error", err)
 	}
 }
 
@@ -105,7 +106,7 @@ func (r *Runner) hold(ctx context.Context) error {
 	r.mu.Lock()
 	r.stats.SID = int(w.Number())
 	r.mu.Unlock()
-	r.cfg.Log.Info("holds a worker number", "database", r.cfg.Database.name, "worker", w.Number())
+	r.cfg.Log.Info("holds a worker number", "database", r.cfg.Database.String(), "worker", w.Number())
 	defer func() {
 		r.mu.Lock()
 		r.stats.SID = -1
@@ -143,7 +144,7 @@ func (r *Runner) end(ctx context.Context, w *worker.Worker) error {
 		return w.Close()
 	}
 	r.cfg.Log.Warn("a slice may be in use still: the worker number stays reserved until its interval has passed",
-		"database", r.cfg.Database.name, "error", err)
+		"database", r.cfg.Database.String(), "error", err)
 	return nil
 }
 
@@ -159,8 +160,8 @@ func (r *Runner) check(ctx context.Context, f flake.Format) error {
 		return err
 	}
 	if b.Format != f {
-		return setup(fmt.Sprintf("the schema of %s makes IDs of %v, and the space has %v: give --addr of its space, "+
-			"or drop the schema and make it again", r.cfg.Database, f, b.Format))
+		return userdb.Setup("the schema of %s makes IDs of %v, and the space has %v: give --addr of its space, "+
+			"or drop the schema and make it again", r.cfg.Database, f, b.Format)
 	}
 	return nil
 }
@@ -198,15 +199,15 @@ func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after
 	case errors.Is(err, ErrBelow):
 		least := shape.Format.UnixMilli(flake.ID(did.Least))
 		if ahead := least - now.UnixMilli(); ahead > maxAhead.Milliseconds() {
-			return s.ToMs, setup(fmt.Sprintf("the last slice of %s ends at %v, far ahead: a clock was wrong; "+
-				"drop the schema and make it again", r.cfg.Database, time.UnixMilli(least).UTC().Format(time.RFC3339)))
+			return s.ToMs, userdb.Setup("the last slice of %s ends at %v, far ahead: a clock was wrong; "+
+				"drop the schema and make it again", r.cfg.Database, time.UnixMilli(least).UTC().Format(time.RFC3339))
 		}
 		return max(s.ToMs, least), fmt.Errorf("%s: %w: this one begins there", r.cfg.Database, err)
 	case err != nil:
 		return s.ToMs, err
 	}
 	if r.stats.Err != nil || r.stats.Slices == 0 {
-		r.cfg.Log.Info("writes slices", "database", r.cfg.Database.name, "worker", int(shape.SID))
+		r.cfg.Log.Info("writes slices", "database", r.cfg.Database.String(), "worker", int(shape.SID))
 	}
 	r.stats.StopMs, r.stats.Err = s.ToMs, nil
 	r.stats.Slices++
@@ -217,8 +218,8 @@ func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after
 // if it is too short for the hold; it is extended when a third of it has passed.
 func short(refused, extending error, hold time.Duration) error {
 	if extending == nil && errors.Is(refused, worker.ErrExpired) {
-		return setup(fmt.Sprintf("worker.window of the nodes is too short for a --hold of %v: it has to be %v at "+
-			"least, or --hold shorter", hold, hold*3/2))
+		return userdb.Setup("worker.window of the nodes is too short for a --hold of %v: it has to be %v at "+
+			"least, or --hold shorter", hold, hold*3/2)
 	}
 	return refused
 }

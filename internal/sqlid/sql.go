@@ -153,7 +153,7 @@ BEGIN
       USING ERRCODE = '` + UsedUp + `', HINT = 'Run the transaction again: the next slice sets them right.';
   END IF;
   RAISE EXCEPTION 'no ID: the slice of this second is used up'
-    USING ERRCODE = '` + UsedUp + `', HINT = 'Run the transaction again. "allocator sql run --every" makes slices.';
+    USING ERRCODE = '` + UsedUp + `', HINT = 'Run the transaction again: the next slice comes within a second.';
 END $f$`,
 	`CREATE OR REPLACE FUNCTION allocator.next_id() RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $f$
 DECLARE -- The order matters: see the package sqlid.

@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/userdb"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -117,7 +118,7 @@ func draw(t *testing.T, c querier) (id int64, state string) {
 // set sets a sequence by hand.
 func (d *database) set(sequence string, to int64) {
 	d.Helper()
-	if _, err := d.pool.Exec(d.Context(), "SELECT setval('allocator."+sequence+"', $1)", to); err != nil {
+	if _, err := d.Pool.Exec(d.Context(), "SELECT setval('allocator."+sequence+"', $1)", to); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -219,7 +220,7 @@ func TestCopies(t *testing.T) {
 	d.slice()
 	standby := s.Standby(t)
 	copied := at(t, standby.URL(), scalable)
-	if _, err := copied.Write(t.Context(), d.shape, Slice{}, hold, "test"); !errors.Is(err, ErrSetup) {
+	if _, err := copied.Write(t.Context(), d.shape, Slice{}, hold, "test"); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("a slice for a standby: %v", err)
 	}
 	standby.Promote(t)
@@ -234,11 +235,11 @@ func TestCopies(t *testing.T) {
 		t.Errorf("%d, %s beside %d of the old primary", id, state, zombie)
 	}
 
-	d.pool.Reset() // no session may use the database that is copied
+	d.Pool.Reset() // no session may use the database that is copied
 	s.Psql(t, "CREATE DATABASE empty")
 	wait.NoError(t, "the copy", func() error {
 		empty := strings.Replace(s.URL(), "/postgres?", "/empty?", 1)
-		_, err := at(t, empty, scalable).pool.Exec(t.Context(), "CREATE DATABASE other TEMPLATE postgres")
+		_, err := at(t, empty, scalable).Pool.Exec(t.Context(), "CREATE DATABASE other TEMPLATE postgres")
 		return err
 	})
 	at(t, strings.Replace(s.URL(), "/postgres?", "/other?", 1), scalable).refuses(NoSlice, "a copy of the database")
@@ -249,8 +250,8 @@ func TestCopies(t *testing.T) {
 		} else {
 			s.Restart(t, mode)
 		}
-		d.pool.Reset()
-		wait.NoError(t, "recovered", func() error { return d.pool.Ping(t.Context()) })
+		d.Pool.Reset()
+		wait.NoError(t, "recovered", func() error { return d.Pool.Ping(t.Context()) })
 		d.refuses(NoSlice, "restart "+mode)
 		d.slice()
 		if id, state := d.next(); state != "" || id <= before {
@@ -279,7 +280,7 @@ func TestRefusals(t *testing.T) {
 	d := made(t, s.URL(), flake.Format{Layout: flake.JS53, Epoch: flake.DefaultEpoch})
 	written := d.slice()
 	for range (written.ToMs - written.FromMs) * 128 {
-		if _, state := d.nextOf(d.pool); state != "" {
+		if _, state := d.nextOf(d.Pool); state != "" {
 			t.Fatalf("the slice has fewer IDs than its bits: %s", state)
 		}
 	}
@@ -311,7 +312,7 @@ func TestRefusals(t *testing.T) {
 	}
 	other := d.shape
 	other.Format.Epoch++
-	if w, err := d.Write(t.Context(), other, cut, hold, "test"); !errors.Is(err, ErrSetup) || w.Unknown {
+	if w, err := d.Write(t.Context(), other, cut, hold, "test"); !errors.Is(err, userdb.ErrSetup) || w.Unknown {
 		t.Errorf("a slice of another space: %v", err)
 	}
 	if _, err := d.End(t.Context(), "other"); err != nil {
@@ -345,7 +346,7 @@ func TestRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		cut, _ := d.shape.Cut(time.Now().UnixMilli(), d.after, time.Second)
-		if _, err := d.Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, ErrSetup) {
+		if _, err := d.Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, userdb.ErrSetup) {
 			t.Errorf("%s: %v", change, err)
 		}
 	}
@@ -389,14 +390,14 @@ func TestSetup(t *testing.T) {
 		t.Errorf("init took the slice: %s", state)
 	}
 	other := flake.Format{Layout: flake.Twitter, Epoch: flake.Twitter.Epoch()}
-	if err := d.Init(t.Context(), other, hold, "", ""); !errors.Is(err, ErrSetup) {
+	if err := d.Init(t.Context(), other, hold, "", ""); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("another layout: %v", err)
 	}
 	if _, err := d.conn().Exec(t.Context(), "BEGIN; "+strings.Join(SQL(other, hold, "", ""), ";")); err == nil {
 		t.Error("the SQL of another layout was run")
 	}
 	s.Psql(t, "CREATE ROLE app LOGIN; CREATE ROLE ids LOGIN; CREATE ROLE nobody LOGIN; CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT allocator.next_id())")
-	if err := d.Drop(t.Context()); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "orders") {
+	if err := d.Drop(t.Context()); !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), "orders") {
 		t.Errorf("drop of a schema in use: %v", err)
 	}
 	s.Psql(t, "INSERT INTO orders DEFAULT VALUES; ALTER TABLE orders ALTER id DROP DEFAULT")
@@ -414,7 +415,7 @@ func TestSetup(t *testing.T) {
 	if err := d.Drop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := d.Format(t.Context()); !errors.Is(err, ErrSetup) {
+	if _, err := d.Format(t.Context()); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("after the drop: %v", err)
 	}
 	if err := d.Init(t.Context(), scalable, hold, "app", "ids"); err != nil {
@@ -432,17 +433,17 @@ func TestSetup(t *testing.T) {
 		t.Errorf("status for the writer: %+v, %v", s, err)
 	}
 	for _, sql := range []string{"nextval('allocator.stop')", "nextval('allocator.first')", "setval('allocator.word', 1)"} {
-		if _, err := as("app").pool.Exec(t.Context(), "SELECT "+sql); err == nil {
+		if _, err := as("app").Pool.Exec(t.Context(), "SELECT "+sql); err == nil {
 			t.Errorf("the writer may %s", sql)
 		}
 	}
 	cut, _ := d.shape.Cut(time.Now().UnixMilli(), runner.after, time.Second)
-	if _, err := as("app").Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, ErrSetup) {
+	if _, err := as("app").Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("a slice by the writer: %v", err)
 	}
 	as("nobody").refuses("42501", "a role without rights")
 	s.Psql(t, "DROP SCHEMA allocator CASCADE; CREATE SCHEMA allocator")
-	if err := d.Init(t.Context(), scalable, hold, "", ""); !errors.Is(err, ErrSetup) {
+	if err := d.Init(t.Context(), scalable, hold, "", ""); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("another's schema: %v", err)
 	}
 }

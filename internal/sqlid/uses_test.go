@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/internal/userdb"
 	"github.com/flakelease/allocator/worker"
 )
 
@@ -82,7 +83,7 @@ func TestShort(t *testing.T) {
 		setup              bool
 	}{{expired, nil, true}, {expired, io.EOF, false}, {worker.ErrLost, nil, false}} {
 		err := short(c.refused, c.extending, 20*time.Second)
-		if errors.Is(err, ErrSetup) != c.setup || c.setup && !strings.Contains(err.Error(), "30s at least") {
+		if errors.Is(err, userdb.ErrSetup) != c.setup || c.setup && !strings.Contains(err.Error(), "30s at least") {
 			t.Errorf("%v, %v: %v", c.refused, c.extending, err)
 		}
 	}

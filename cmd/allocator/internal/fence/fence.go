@@ -38,9 +38,7 @@ trigger that refuses rows with IDs below that, and this program, which moves it.
 // tableFlags adds the flags that say which tables are meant, and returns what looks each of
 // them up in each database. done ends the connections.
 func tableFlags(cmd *cobra.Command) func(context.Context) (tables []*fence.Table, done func(), err error) {
-	databases := cmd.Flags().StringArray("database", []string{""},
-		"`URL` of a PostgreSQL database, or key=value pairs; may be given several times. What it leaves out comes "+
-			"from PGHOST, PGPASSWORD and so on, and from ~/.pgpass")
+	databases := cli.DatabaseFlag(cmd)
 	names := cmd.Flags().StringArray("table", nil,
 		"`name` of a table in each database, as in public.events; may be given several times")
 	column := cmd.Flags().String("column", "id", "column with the IDs, bigint or uuid")
@@ -76,21 +74,10 @@ func tableFlags(cmd *cobra.Command) func(context.Context) (tables []*fence.Table
 
 // failed returns err with its exit code.
 func failed(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(ctx.Err(), context.Canceled):
-		return cli.ErrInterrupted
-	case errors.Is(err, fence.ErrSetup):
-		return cli.Exit(cli.ExitUsage, err)
-	case errors.Is(err, fence.ErrBusy), errors.Is(err, fence.ErrOtherMover):
+	if errors.Is(err, fence.ErrBusy) || errors.Is(err, fence.ErrOtherMover) {
 		return cli.Exit(cli.ExitInvalid, err)
 	}
-	if fence.Unreachable(err) {
-		err = fmt.Errorf("no PostgreSQL answers there: give --database postgres://USER@HOST/NAME, or set PGHOST\n%w",
-			err)
-	}
-	return cli.Exit(cli.ExitUnavailable, err)
+	return cli.DatabaseError(ctx, err)
 }
 
 // initCommand returns "allocator fence init".

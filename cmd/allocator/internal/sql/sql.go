@@ -3,7 +3,6 @@ package sql
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/sqlid"
 	"github.com/flakelease/allocator/internal/text"
+	"github.com/flakelease/allocator/internal/userdb"
 )
 
 // Command returns "allocator sql".
@@ -43,9 +43,7 @@ whole space, whatever crashes, fails over or is copied. An INSERT waits for nobo
 
 // databaseFlags adds --database, and returns what opens the databases, with what closes them.
 func databaseFlags(cmd *cobra.Command) func() ([]*sqlid.Database, func(), error) {
-	urls := cmd.Flags().StringArray("database", []string{""},
-		"`URL` of a PostgreSQL database, or key=value pairs; may be given several times. What it leaves out comes "+
-			"from PGHOST, PGPASSWORD and so on, and from ~/.pgpass")
+	urls := cli.DatabaseFlag(cmd)
 	return func() (list []*sqlid.Database, done func(), err error) {
 		done = func() {
 			for _, d := range list {
@@ -58,28 +56,15 @@ func databaseFlags(cmd *cobra.Command) func() ([]*sqlid.Database, func(), error)
 				done()
 				return nil, nil, cli.UsageError("--database: %w", err)
 			}
-			same := func(other *sqlid.Database) bool { return other.String() == d.String() }
-			twice := slices.ContainsFunc(list, same)
-			if list = append(list, d); twice {
+			twice := slices.ContainsFunc(list, func(o *sqlid.Database) bool { return o.String() == d.String() })
+			list = append(list, d)
+			if twice {
 				done()
 				return nil, nil, cli.UsageError("--database: %s is named twice", d)
 			}
 		}
 		return list, done, nil
 	}
-}
-
-// failed returns err with its exit code.
-func failed(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(ctx.Err(), context.Canceled):
-		return cli.ErrInterrupted
-	case errors.Is(err, sqlid.ErrSetup):
-		return cli.Exit(cli.ExitUsage, err)
-	}
-	return cli.Exit(cli.ExitUnavailable, err)
 }
 
 // holdFlag adds --hold, and returns what checks it.
@@ -132,7 +117,7 @@ run again. It needs no extension, no node, and the right to create a schema.`,
 		}
 		for _, d := range list {
 			if err := d.Init(cmd.Context(), f, hold, *writer, *runner); err != nil {
-				return failed(cmd.Context(), err)
+				return cli.DatabaseError(cmd.Context(), err)
 			}
 		}
 		return nil
@@ -184,8 +169,8 @@ it has written nothing for --hold.`,
 		defer done()
 		var runners []*sqlid.Runner
 		for _, d := range list {
-			if _, err := d.Format(ctx); errors.Is(err, sqlid.ErrSetup) {
-				return failed(ctx, err)
+			if _, err := d.Format(ctx); errors.Is(err, userdb.ErrSetup) {
+				return cli.DatabaseError(ctx, err)
 			}
 			runners = append(runners, sqlid.NewRunner(sqlid.Config{
 				Database: d, Name: "sql " + cmp.Or(*name, host, "unnamed"), Client: options, Every: *every, Hold: hold,
@@ -249,7 +234,7 @@ func statusCommand(a *cli.App) *cobra.Command {
 		}
 		switch {
 		case broken != nil:
-			return failed(cmd.Context(), broken)
+			return cli.DatabaseError(cmd.Context(), broken)
 		case bad:
 			return cli.ErrInvalid
 		}
@@ -297,7 +282,7 @@ while a column has one of its functions as the default, and names the columns.`,
 		defer done()
 		for _, d := range list {
 			if err := d.Drop(cmd.Context()); err != nil {
-				return failed(cmd.Context(), err)
+				return cli.DatabaseError(cmd.Context(), err)
 			}
 		}
 		return nil
