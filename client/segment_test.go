@@ -70,8 +70,8 @@ func TestAgeIsCheckedLast(t *testing.T) {
 	}
 }
 
-// TestHalf: the next block is fetched once, by whoever takes the ID in the middle, however many are taken at a time,
-// and not if it is there.
+// TestHalf: taking the ID in the middle of a block fetches the next block, once, for any number of IDs taken at a time.
+// A block that is there is not fetched again.
 func TestHalf(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 8, 200, 300, 400} {
 		synctest.Test(t, func(t *testing.T) {

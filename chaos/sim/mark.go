@@ -22,7 +22,7 @@ type marks struct {
 	// answer is below it.
 	restored bool
 	era      int64
-	// unnamed has the highest of those that did not name a sid as not covered.
+	// unnamed has, by sid, the highest mark that did not name the sid as not covered.
 	unnamed map[flake.SID]clock.Millis
 }
 

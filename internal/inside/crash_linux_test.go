@@ -111,7 +111,7 @@ func traced(t *testing.T, what string, dir Dir, n int) (calls []change, killed b
 			}
 			calls = append(calls, c)
 		case status.StopSignal() == syscall.SIGTRAP: // a new thread
-		case status.StopSignal() == syscall.SIGSTOP: // of a new thread
+		case status.StopSignal() == syscall.SIGSTOP: // A new thread begins with it.
 		default:
 			sig = int(status.StopSignal())
 		}

@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	endpoint string // of an etcd for all tests; each has its own space
+	endpoint string // All tests share an etcd; each has its own space.
 	spaces   atomic.Int32
 )
 

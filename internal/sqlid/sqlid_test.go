@@ -229,7 +229,7 @@ func TestCopies(t *testing.T) {
 	if state != "" {
 		t.Errorf("the old primary: %s", state)
 	}
-	copied.after = d.after // the same runner
+	copied.after = d.after // It is the same runner.
 	copied.slice()
 	if id, state := copied.next(); state != "" || id <= zombie {
 		t.Errorf("%d, %s beside %d of the old primary", id, state, zombie)

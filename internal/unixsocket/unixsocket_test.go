@@ -129,8 +129,8 @@ func TestMode(t *testing.T) {
 	}
 }
 
-// TestReplacedSocketStays: whoever may write the directory can put another file in the place of a socket that was just
-// made, before it gets its mode. Neither that file nor what a link leads to gets it.
+// TestReplacedSocketStays: another program may put a file or a link in the place of a new socket, before the socket gets
+// its mode. Neither that file nor the target of the link gets the mode.
 func TestReplacedSocketStays(t *testing.T) {
 	for name, replace := range map[string]func(path, victim string) error{
 		"a link":         func(path, victim string) error { return os.Symlink(victim, path) },

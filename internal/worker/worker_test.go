@@ -161,7 +161,7 @@ func TestBarredMeanwhile(t *testing.T) {
 				if kind > 0 {
 					h := e.acquired("a").Handle
 					e.pass(25 * time.Second)
-					again := acquire("a") // of a caller that got no answer: it extends, once it has found that out
+					again := acquire("a") // The caller got no answer. The call finds its record, and extends it.
 					again.Given = true
 					req = []worker.Request{nil, worker.Extend{Handle: h}, worker.Release{Handle: h}, again}[kind]
 				}

@@ -17,7 +17,7 @@ func (m *Machine) readMark(now clock.Reading, e lease.Entry[lease.Mark]) {
 	}
 	m.markRead = now.Mono
 	if e.Value.Nonce != m.mark.Value.Nonce {
-		// A write of a text alone puts nobody off: whoever writes it may be unable to raise the mark.
+		// A write that leaves At as it is delays no other node: its writer may be unable to raise the mark.
 		if e.Value.At > m.mark.Value.At {
 			m.markAt = now.Mono.Add(m.cfg.MarkEvery)
 		}

@@ -161,7 +161,7 @@ func TestVanishedDelaysOnce(t *testing.T) {
 // those before it does not take the mark along.
 func TestMarkOfShortProcesses(t *testing.T) {
 	for name, tc := range map[string]struct {
-		offset time.Duration // of the clocks of the last processes
+		offset time.Duration // The clocks of the last processes are ahead by this.
 		minute int           // the first at which the mark has gone on
 	}{
 		"one time":         {0, 10},

@@ -35,8 +35,9 @@ func (s Space) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair.
 
 // BeginEra puts era, if config and era are as in seen, by revision and by value:
 // after a restore etcd counts through the same revisions again. An unreadable mark is replaced, since
-// nobody issues below the floor of the era. So is one that is not below that floor, for whoever takes a
-// sid begins above the mark: an operator gave that floor, and was told what it costs readers.
+// nobody issues below the floor of the era. A mark at or above that floor is replaced too: an acquisition begins
+// above the mark, so nobody could issue from the floor on. The operator gave that floor, and was told what it
+// costs readers.
 //
 // It returns repair.ErrChanged with nothing written. After any other error the outcome
 // is unknown.
