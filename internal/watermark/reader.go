@@ -58,6 +58,7 @@ type Shared struct {
 	forms  [numForms]struct {
 		once  sync.Once
 		bytes []byte
+		err   error
 	}
 }
 
@@ -71,11 +72,11 @@ const (
 	numForms
 )
 
-// Bytes returns the answer in a form, which encode made once for all callers. They do not write to it.
-func (s *Shared) Bytes(f Form, encode func(Answer) []byte) []byte {
+// Bytes returns the answer in a form, which encode made once for all callers, or its error. Nobody writes to it.
+func (s *Shared) Bytes(f Form, encode func(Answer) ([]byte, error)) ([]byte, error) {
 	form := &s.forms[f]
-	form.once.Do(func() { form.bytes = encode(s.Answer) })
-	return form.bytes
+	form.once.Do(func() { form.bytes, form.err = encode(s.Answer) })
+	return form.bytes, form.err
 }
 
 // Differs reports whether s says something other than last, which may be nil, besides the lag.

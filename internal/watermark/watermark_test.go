@@ -374,7 +374,8 @@ func TestShared(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := string(a.Bytes(JSON, func(a Answer) []byte { encoded++; return fmt.Append(nil, a.At-int64(start)) }))
+			b, _ := a.Bytes(JSON, func(a Answer) ([]byte, error) { encoded++; return fmt.Append(nil, a.At-int64(start)), nil })
+			got := string(b)
 			if got != fmt.Sprint(says) {
 				t.Errorf("the watermark is %s, want %d", got, says)
 			}
@@ -400,7 +401,7 @@ func TestShared(t *testing.T) {
 		if watch(0) != older {
 			t.Error("the second answer was made again too")
 		}
-		if got := string(older.Bytes(Message, func(Answer) []byte { return []byte("m") })); got != "m" {
+		if got, _ := older.Bytes(Message, func(Answer) ([]byte, error) { return []byte("m"), nil }); string(got) != "m" {
 			t.Errorf("in another form the answer is %q", got)
 		}
 		n.Report(status(start + 7))

@@ -63,7 +63,11 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 			}
 			late.Reset(slowAfter)
 			defer late.Stop()
-			return stream.SendMsg(encoded(mark.Bytes(watermark.Message, encodeWatermark)))
+			message, err := mark.Bytes(watermark.Message, encodeWatermark)
+			if err != nil {
+				return err
+			}
+			return stream.SendMsg(encoded(message))
 		})
 	}()
 	var err error
@@ -81,10 +85,6 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 	return statusOf(err)
 }
 
-func encodeWatermark(a watermark.Answer) []byte {
-	b, err := proto.Marshal(clusterstatus.WatermarkProto(a))
-	if err != nil {
-		panic("grpcserver: the watermark has no message: " + err.Error())
-	}
-	return b
+func encodeWatermark(a watermark.Answer) ([]byte, error) {
+	return proto.Marshal(clusterstatus.WatermarkProto(a))
 }

@@ -96,7 +96,11 @@ func (h *handler) streamWatermark(w http.ResponseWriter, r *http.Request) {
 		} else if err := guard.May(caller, access.Read); due && err != nil {
 			return err
 		}
-		out.event("watermark", "", a.Bytes(watermark.JSON, func(a watermark.Answer) []byte { return feed.JSON(a) }))
+		message, err := a.Bytes(watermark.JSON, func(a watermark.Answer) ([]byte, error) { return feed.JSON(a), nil })
+		if err != nil {
+			return err
+		}
+		out.event("watermark", "", message)
 		return out.flush()
 	})
 	if out != nil {
