@@ -204,16 +204,21 @@ func (e *env) noteMark(raw string) {
 	}
 }
 
-// client requests IDs over gRPC, one request after the other, and records the
-// answers.
-func (m *member) client(ctx context.Context) {
+// dial returns a connection to the gRPC API.
+func (m *member) dial() *grpc.ClientConn {
 	conn, err := grpc.NewClient("passthrough:///"+m.host+":9000",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(m.env.net.Dialer(clientHost)))
 	if err != nil {
-		m.env.t.Errorf("%s: %v", m.name, err)
-		return
+		panic(err) // The target or an option is none.
 	}
+	return conn
+}
+
+// client requests IDs over gRPC, one request after the other, and records the
+// answers.
+func (m *member) client(ctx context.Context) {
+	conn := m.dial()
 	defer conn.Close()
 	api := pb.NewAllocatorServiceClient(conn)
 	for ctx.Err() == nil {

@@ -1,11 +1,17 @@
 package virtual
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // TestCrash: nodes crash suddenly and are started again at once. Each serves
@@ -224,4 +230,30 @@ func TestMoreNodesThanSIDs(t *testing.T) {
 		}
 		standby[0].untilReady(5 * time.Second)
 	})
+}
+
+// TestSinceWhen: a node says since when it and others are in a state, whether it serves its pages or not.
+func TestSinceWhen(t *testing.T) {
+	for _, serve := range []string{"always", "never"} {
+		run(t, func(e *env) {
+			var asked []*grpc.ClientConn
+			for range 2 {
+				m := e.start(options{set: func(c *config.Config) { c.Console.Serve, c.Auth.OpenAdmin = serve, "any" }})
+				m.untilReady(5 * time.Second)
+				asked = append(asked, m.dial())
+				defer asked[len(asked)-1].Close()
+			}
+			time.Sleep(10 * time.Second)
+			if _, err := pb.NewAdminServiceClient(asked[1]).Drain(e.t.Context(), &pb.DrainRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+			for i, conn := range asked {
+				c, err := status.Ask(e.t.Context(), conn)
+				if want := "node-2: drained or stopping, so it refuses (since "; err != nil || !strings.HasPrefix(c.Problems[0].Text, want) {
+					t.Errorf("console.serve is %s, and node %d says %+v, %v; want %s…", serve, i+1, c.Problems, err, want)
+				}
+			}
+		})
+	}
 }

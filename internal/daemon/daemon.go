@@ -230,9 +230,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
 	l.start("events", stepTimeout, d.runFeed)
-	if d.cfg.ServesConsole() || d.host.Break != nil {
+	if d.showsPages() {
 		l.start("console", stepTimeout, d.console.Run)
 	}
+	l.start("samples", stepTimeout, d.runSamples)
 	l.start("gossip", gossipTimeout, d.runGossip)
 	l.start("lease", d.cfg.Stop.Timeout+d.cfg.Lease.CallTimeout+stepTimeout, d.runLease) // seal, release, revoke
 	l.onStop("requests in flight", d.cfg.Drain.Timeout,
@@ -370,7 +371,6 @@ func (d *Daemon) build() error {
 		Settings:  d.settings(),
 		Window:    l.Window,
 		Expected:  d.cfg.Cluster.Expect,
-		Began:     func(c status.Cluster) map[string]int64 { return d.console.Began(c) },
 	})
 	if err != nil {
 		return err

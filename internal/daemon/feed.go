@@ -182,7 +182,27 @@ const samplePeers = 32
 // sampleWait is how long a sample waits for their answers.
 const sampleWait = 500 * time.Millisecond
 
-// sample returns the nodes for the history of the pages. A report counts until the turn comes
+// showsPages reports whether somebody can see the pages.
+func (d *Daemon) showsPages() bool { return d.cfg.ServesConsole() || d.host.Break != nil }
+
+// runSamples samples the cluster until ctx ends: the reader takes from it since when nodes are in their
+// states, and the pages their history.
+func (d *Daemon) runSamples(ctx context.Context) error {
+	ticker := time.NewTicker(trend.Every)
+	defer ticker.Stop()
+	for {
+		if c := d.sample(ctx); d.showsPages() {
+			d.console.Add(c)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// sample returns the nodes for the history. A report counts until the turn comes
 // to its node again.
 func (d *Daemon) sample(ctx context.Context) status.Cluster {
 	maxAge := trend.Every

@@ -54,7 +54,7 @@ func (d *Daemon) Console() http.Handler { return d.console }
 func (d *Daemon) newConsole() *console.Console {
 	cfg := console.Config{
 		Snapshot:   d.reader.Snapshot,
-		Sample:     d.sample,
+		Since:      d.reader.Since,
 		Describe:   d.reader.Describe,
 		Node:       d.node,
 		Feed:       d.feed,

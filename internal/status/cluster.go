@@ -100,7 +100,8 @@ func (r *Reader) Snapshot(ctx context.Context) Cluster {
 // Glance returns the nodes as the node knows them without asking anybody: those that it last
 // listed, with the sids that they held then or report, and their reports that are not older
 // than maxAge. Of sids it has those that this node holds and others report to hold, with holder
-// and term alone. It does not say what is wrong.
+// and term alone. It does not say what is wrong. Call it at regular times: from its calls the
+// Reader knows since when nodes are in their states.
 func (r *Reader) Glance(maxAge time.Duration) Cluster {
 	st, clocks := r.node.Stats(), r.clocks()
 	c := r.base(st)
@@ -112,6 +113,7 @@ func (r *Reader) Glance(maxAge time.Duration) Cluster {
 	c.fillNodes(st.Lease.Nodes, held)
 	r.fillLive(&c, clocks, r.reports(false), maxAge)
 	c.judgeNodes()
+	r.note(c)
 	hold := func(sid int, term int64, node, instance string) {
 		if sid >= 0 {
 			c.SIDs = append(c.SIDs, SID{SID: sid, State: Held, Term: term, Node: node, Instance: instance})
@@ -122,6 +124,43 @@ func (r *Reader) Glance(maxAge time.Duration) Cluster {
 		hold(p.SID, p.Term, p.Name, p.Instance)
 	}
 	return c
+}
+
+// note remembers since when the nodes of c do what they do.
+func (r *Reader) note(c Cluster) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := make(map[string]doing, len(c.Nodes))
+	for _, n := range c.Nodes {
+		d, known := r.doing[n.Instance]
+		if d.what != n.What() {
+			d = doing{n.What(), c.Self.Now, known}
+		}
+		now[n.Instance] = d
+	}
+	r.doing = now
+}
+
+// Since returns since when nodes are in the states that they have in c, by instance, in Unix ms. What began
+// after the latest Glance began now.
+func (r *Reader) Since(c Cluster) map[string]int64 { return r.since(c, false) }
+
+// began is Since without what was not seen to begin.
+func (r *Reader) began(c Cluster) map[string]int64 { return r.since(c, true) }
+
+func (r *Reader) since(c Cluster, seen bool) map[string]int64 {
+	out := make(map[string]int64, len(c.Nodes))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range c.Nodes {
+		switch d := r.doing[n.Instance]; {
+		case d.what == n.What() && (d.began || !seen):
+			out[n.Instance] = d.since
+		case !seen:
+			out[n.Instance] = c.Self.Now
+		}
+	}
+	return out
 }
 
 // picture returns what the node knows: of etcd what was read, and of its peers what they
@@ -140,7 +179,7 @@ func (r *Reader) picture(from reading, problem string) Cluster {
 		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
 	}
 	r.fillLive(&c, clocks, r.reports(true), reportFresh)
-	c.judge(r.cfg.Began)
+	c.judge(r.began)
 	return c
 }
 

@@ -47,10 +47,7 @@ type Config struct {
 	Members func(context.Context) Etcd
 	// Work, if set, returns how requests of this node went lately. It must be safe for concurrent
 	// use.
-	Work func() Work
-	// Began, if set, returns since when nodes are in the states that they have in a cluster, by
-	// instance, of those that were seen to begin. It must be safe for concurrent use.
-	Began func(Cluster) map[string]int64
+	Work  func() Work
 	Feed  *feed.Feed        // has the rate and the latest event; nil: none
 	Marks *watermark.Reader // It reads the watermark; nil: nobody does.
 	// Window is the length of the node's windows, and Expected how many nodes there should be.
@@ -90,15 +87,23 @@ type Reader struct {
 
 	mu       sync.Mutex // guards the rest; never held during a read
 	read     reading
-	readErr  error         // result of the latest read of the space
-	failedAt clock.Mono    // when that was returned
-	logged   bool          // a failed read was logged
-	loggedAt clock.Mono    // when
-	failed   bool          // the latest read of etcd failed, which was logged
-	members  *Etcd         // what members of etcd answered lately; nil: nothing
-	knownAt  clock.Mono    // when they did
-	askedAt  clock.Mono    // when they were asked last
-	asking   chan struct{} // closed when those that are asked now have answered; nil: none are
+	readErr  error            // result of the latest read of the space
+	failedAt clock.Mono       // when that was returned
+	logged   bool             // a failed read was logged
+	loggedAt clock.Mono       // when
+	failed   bool             // the latest read of etcd failed, which was logged
+	members  *Etcd            // what members of etcd answered lately; nil: nothing
+	knownAt  clock.Mono       // when they did
+	askedAt  clock.Mono       // when they were asked last
+	asking   chan struct{}    // closed when those that are asked now have answered; nil: none are
+	doing    map[string]doing // what nodes did at the latest Glance, by instance
+}
+
+// doing is what a node does, as Node.What has it, and since when.
+type doing struct {
+	what  string
+	since int64 // Unix ms
+	began bool  // A Glance before it saw the node do something else.
 }
 
 // New returns a Reader. The error names the field of cfg that is missing.

@@ -107,7 +107,7 @@ func (s SID) End(holder *Node) int64 {
 // sentence about all. Lists that are nil become empty ones.
 func (c *Cluster) Judge() { c.judge(nil) }
 
-// judge is Judge with Config.Began.
+// judge is Judge with what returns since when nodes are in their states, as Reader.began does; nil: nothing does.
 func (c *Cluster) judge(began func(Cluster) map[string]int64) {
 	c.SIDs = append([]SID{}, c.SIDs...)
 	c.judgeNodes()

@@ -58,10 +58,7 @@ type sample struct {
 // line is a node over time.
 type line struct {
 	name  string
-	now   *Stretch // the latest one
-	state string
-	since clock.Millis
-	began bool                // the state was seen to begin, at since
+	now   *Stretch            // the latest one
 	last  clock.Millis        // when it was last in a sample
 	rates [lineSamples]uint32 // each by one more than it is; 0: not known
 }
@@ -112,7 +109,7 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 // unreported reports whether a node answers, and what it issues is not known: its report was lost, or has not come yet.
 func unreported(n status.Node) bool { return n.Report == nil && n.Clock != nil && n.Clock.Fresh }
 
-// line returns the line of a node, with the state that it has now; nil if there is no room.
+// line returns the line of a node; nil if there is no room.
 func (h *History) line(at clock.Millis, n status.Node) *line {
 	l := h.nodes[n.Instance]
 	if l == nil {
@@ -125,41 +122,11 @@ func (h *History) line(at clock.Millis, n status.Node) *line {
 		h.nodes[n.Instance] = l
 	}
 	l.last = at
-	if what := n.What(); what != l.state {
-		l.began = l.state != ""
-		l.state, l.since = what, at
-	}
 	return l
 }
 
 // clamp returns n as a number of 32 bits without a sign, or the nearest one.
 func clamp(n int64) uint32 { return uint32(min(max(n, 0), 1<<32-2)) }
-
-// Since returns since when nodes are in the states that they have in c, by instance. What
-// began after the last sample began at now.
-func (h *History) Since(now clock.Millis, c status.Cluster) map[string]int64 {
-	out := map[string]int64{}
-	for _, n := range c.Nodes {
-		if l := h.nodes[n.Instance]; l != nil && l.state == n.What() {
-			out[n.Instance] = int64(l.since)
-		} else {
-			out[n.Instance] = int64(now)
-		}
-	}
-	return out
-}
-
-// Began returns since when nodes are in the states that they have in c, by instance, of those
-// that samples saw to begin.
-func (h *History) Began(c status.Cluster) map[string]int64 {
-	out := map[string]int64{}
-	for _, n := range c.Nodes {
-		if l := h.nodes[n.Instance]; l != nil && l.began && l.state == n.What() {
-			out[n.Instance] = int64(l.since)
-		}
-	}
-	return out
-}
 
 // Course is how the cluster was. Lists have a value for each of Times, the oldest first.
 type Course struct {

@@ -2,7 +2,6 @@ package trend
 
 import (
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -116,45 +115,6 @@ func TestHourIsKept(t *testing.T) {
 	}
 	if c := h.Course(time.Hour); len(c.Nodes) != 0 {
 		t.Errorf("a node that left 15 minutes ago is kept: %v", values(c.Nodes[0].Rate))
-	}
-}
-
-// TestSince: a state lasts since the first sample that had it, and another one since now.
-func TestSince(t *testing.T) {
-	var h History
-	a, b := serving("a", 1, status.Work{}), serving("b", 1, status.Work{})
-	h.Add(at(0), status.Cluster{Nodes: []status.Node{a, b}})
-	b.State, b.Refusing = status.Refusing, node.ClockSkew
-	h.Add(at(1), status.Cluster{Nodes: []status.Node{a, b}})
-	h.Add(at(2), status.Cluster{Nodes: []status.Node{a, b}})
-	joined := serving("c", 1, status.Work{})
-	got := h.Since(at(3), status.Cluster{Nodes: []status.Node{a, b, joined}})
-	if want := map[string]int64{"i-a": int64(at(0)), "i-b": int64(at(1)), "i-c": int64(at(3))}; !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	b.Refusing = node.WindowExhausted
-	if got := h.Since(at(3), status.Cluster{Nodes: []status.Node{b}}); got["i-b"] != int64(at(3)) {
-		t.Errorf("it refuses for another reason since %v", got)
-	}
-}
-
-// TestBegan: since when a node is in its state is known if a sample saw it in another one before.
-func TestBegan(t *testing.T) {
-	var h History
-	a, b := serving("a", 1, status.Work{}), serving("b", 1, status.Work{})
-	h.Add(at(0), status.Cluster{Nodes: []status.Node{a, b}})
-	b.State, b.Refusing = status.Refusing, node.Draining
-	for i := 1; i < 4; i++ {
-		h.Add(at(i), status.Cluster{Nodes: []status.Node{a, b}})
-	}
-	joined := serving("c", 1, status.Work{})
-	h.Add(at(4), status.Cluster{Nodes: []status.Node{a, b, joined}})
-	if got, want := h.Began(status.Cluster{Nodes: []status.Node{a, b, joined}}), map[string]int64{"i-b": int64(at(1))}; !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	b.Refusing = node.ClockSkew // since the last sample
-	if got := h.Began(status.Cluster{Nodes: []status.Node{b, serving("d", 1, status.Work{})}}); len(got) != 0 {
-		t.Errorf("%v", got)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/trend"
 )
 
 // event is one of a stream.
@@ -92,7 +93,13 @@ func serve(t *testing.T, s status.Cluster, change ...func(*console.Config)) *ser
 	}
 	cfg := console.Config{
 		Snapshot: snapshot,
-		Sample:   snapshot,
+		Since: func(c status.Cluster) map[string]int64 {
+			since := map[string]int64{}
+			for _, n := range c.Nodes {
+				since[n.Instance] = c.Self.Now
+			}
+			return since
+		},
 		Describe: func(_ context.Context, text, _ string) (status.Decoded, error) {
 			return status.Decoded{Problem: text}, nil
 		},
@@ -114,6 +121,15 @@ func serve(t *testing.T, s status.Cluster, change ...func(*console.Config)) *ser
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = out.console.Run(ctx) })
+	running.Go(func() {
+		for ctx.Err() == nil {
+			out.console.Add(snapshot(ctx))
+			select {
+			case <-time.After(trend.Every):
+			case <-ctx.Done():
+			}
+		}
+	})
 	out.Server = httptest.NewServer(out.console)
 	t.Cleanup(func() {
 		cancel()

@@ -35,8 +35,8 @@ const Path = "/console/"
 type Config struct {
 	Snapshot func(context.Context) status.Cluster // nil: there is no node, and nothing below but Format and Break
 	Describe func(ctx context.Context, text, kind string) (status.Decoded, error)
-	// Sample, if set, returns the nodes with their reports, for the history. It may take a second.
-	Sample func(context.Context) status.Cluster
+	// Since returns since when nodes are in the states that they have in a cluster, by instance, in Unix ms.
+	Since  func(status.Cluster) map[string]int64
 	Node   *node.Node
 	Feed   *feed.Feed
 	Clocks func() clock.Report
@@ -120,7 +120,7 @@ func New(cfg Config) *Console {
 	c.route("GET /console/history", c.serveHistory)
 	c.route("GET /console/past", c.servePast)
 	c.route("GET /console/timeline", c.showTimeline)
-	if cfg.Sample != nil {
+	if cfg.Snapshot != nil {
 		c.route("GET /console/stretches", c.serveStretches)
 	}
 	if cfg.Break != nil {

@@ -62,6 +62,13 @@ func fixture(c *status.Cluster, change ...func(*Config)) *Console {
 			judged.Judge()
 			return judged
 		},
+		Since: func(c status.Cluster) map[string]int64 {
+			since := map[string]int64{}
+			for _, n := range c.Nodes {
+				since[n.Instance] = c.Self.Now
+			}
+			return since
+		},
 		Describe: func(context.Context, string, string) (status.Decoded, error) {
 			return status.Decoded{Problem: hostile}, nil
 		},
@@ -192,10 +199,7 @@ func guarded(t *testing.T, cluster *status.Cluster) (*Console, map[string]string
 		t.Fatal(err)
 	}
 	guard := access.New(access.Config{Tokens: parsed})
-	return fixture(cluster, func(c *Config) {
-		c.Guard, c.Break = guard, new(breaker)
-		c.Sample = func(context.Context) status.Cluster { return two() }
-	}), tokens, guard
+	return fixture(cluster, func(c *Config) { c.Guard, c.Break = guard, new(breaker) }), tokens, guard
 }
 
 func TestLogin(t *testing.T) {

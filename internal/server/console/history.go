@@ -39,11 +39,6 @@ func newHistory() *history { return &history{lines: map[string]*line{}, wrong: m
 func (c *Console) Run(ctx context.Context) error {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
-	var sampling sync.WaitGroup
-	defer sampling.Wait()
-	if c.cfg.Sample != nil {
-		sampling.Go(func() { c.past.run(ctx, c.cfg.Sample) })
-	}
 	for {
 		c.history.add(c.cfg.Clocks(), c.cfg.Node.Config().Name, string(c.cfg.Node.Config().Instance))
 		select {

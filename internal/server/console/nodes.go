@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"net/http"
@@ -25,36 +24,11 @@ type past struct {
 	history trend.History
 }
 
-// run samples the cluster until ctx ends.
-func (p *past) run(ctx context.Context, sample func(context.Context) status.Cluster) {
-	ticker := time.NewTicker(trend.Every)
-	defer ticker.Stop()
-	for {
-		c := sample(ctx)
-		p.mu.Lock()
-		p.history.Add(clock.Millis(c.Self.Now), c)
-		p.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// since returns since when nodes are in the states that they have in c, by instance.
-func (p *past) since(c status.Cluster) map[string]int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.history.Since(clock.Millis(c.Self.Now), c)
-}
-
-// Began returns since when nodes are in the states that they have in a cluster, by instance, of
-// those that were seen to begin. It is safe for concurrent use.
-func (c *Console) Began(of status.Cluster) map[string]int64 {
+// Add adds a sample of the cluster to the history. They come each trend.Every.
+func (c *Console) Add(s status.Cluster) {
 	c.past.mu.Lock()
 	defer c.past.mu.Unlock()
-	return c.past.history.Began(of)
+	c.past.history.Add(clock.Millis(s.Self.Now), s)
 }
 
 // pastView is what the charts of the page show.
@@ -151,7 +125,7 @@ func (c *Console) etcdAway(from int64) []away {
 }
 
 func (c *Console) showTimeline(w http.ResponseWriter, r *http.Request) {
-	if c.cfg.Sample == nil {
+	if c.cfg.Snapshot == nil {
 		c.show(w, r, http.StatusOK, "timeline", nil)
 		return
 	}

@@ -1,14 +1,12 @@
 package console
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -17,59 +15,46 @@ import (
 	"github.com/flakelease/allocator/internal/status"
 )
 
-// TestPast: samples come each five seconds whether a page is open or not, and a page gets them
-// with the events of the same time.
+// TestPast: a page gets the samples, and the events of the same time.
 func TestPast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cluster := two()
-		began := time.Now()
-		rate := int64(0)
-		c := fixture(&cluster, func(c *Config) {
-			c.Sample = func(context.Context) status.Cluster {
-				s := two()
-				rate++
-				s.Self.Now, s.Self.Rate = start+time.Since(began).Milliseconds(), rate
-				s.Nodes[1].Report = &status.Report{}
-				s.Judge()
-				return s
-			}
-		})
-		state := feed.State{Node: node.Stats{Name: "node-1", Instance: "a", Now: start - 1}}
-		c.cfg.Feed.Observe(0, state) // before the first sample
-		state.Node.Now, state.Node.Draining = start+7000, true
-		c.cfg.Feed.Observe(clock.Mono(time.Second), state)
-		const more = 600
-		for i := range more {
-			state.EtcdFails = !state.EtcdFails
-			c.cfg.Feed.Observe(clock.Mono(time.Second)+clock.Mono(i), state)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { _ = c.Run(ctx); close(ended) }()
-		time.Sleep(11 * time.Second)
-		cancel()
-		<-ended
-		var got pastView
-		if err := json.Unmarshal(do(c, "GET", Path+"past?span=1h", "").Body.Bytes(), &got); err != nil {
-			t.Fatal(err)
-		}
-		if len(got.Times) != 3 || got.Times[2]-got.Times[0] != 10_000 || got.Rate[2] == nil || *got.Rate[2] != 3 || len(got.Nodes) != 2 {
-			t.Errorf("%+v", got)
-		}
-		if len(got.Events) != 1+more || got.Events[0].Kind != feed.Drained {
-			t.Errorf("%d events, first %+v", len(got.Events), got.Events[0])
-		}
-		var drawn timelineView
-		if err := json.Unmarshal(do(c, "GET", Path+"stretches", "").Body.Bytes(), &drawn); err != nil {
-			t.Fatal(err)
-		}
-		if drawn.First != start || len(drawn.Events) != 0 || len(drawn.Away) != more/2 || drawn.Away[0] != (away{start + 7000, start + 7000}) {
-			t.Errorf("the timeline begins at %d with %d events, and etcd is away %d times", drawn.First-start, len(drawn.Events), len(drawn.Away))
-		}
-		if w := do(c, "GET", Path+"past?span=2h", "", "Accept", "application/json"); w.Code != http.StatusBadRequest {
-			t.Errorf("a span of two hours: HTTP %d", w.Code)
-		}
-	})
+	cluster := two()
+	c := fixture(&cluster)
+	state := feed.State{Node: node.Stats{Name: "node-1", Instance: "a", Now: start - 1}}
+	c.cfg.Feed.Observe(0, state) // before the first sample
+	state.Node.Now, state.Node.Draining = start+7000, true
+	c.cfg.Feed.Observe(clock.Mono(time.Second), state)
+	const more = 600
+	for i := range more {
+		state.EtcdFails = !state.EtcdFails
+		c.cfg.Feed.Observe(clock.Mono(time.Second)+clock.Mono(i), state)
+	}
+	for i := range int64(3) {
+		s := two()
+		s.Self.Now, s.Self.Rate = start+i*5000, i+1
+		s.Nodes[1].Report = &status.Report{}
+		s.Judge()
+		c.Add(s)
+	}
+	var got pastView
+	if err := json.Unmarshal(do(c, "GET", Path+"past?span=1h", "").Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Times) != 3 || got.Times[2]-got.Times[0] != 10_000 || got.Rate[2] == nil || *got.Rate[2] != 3 || len(got.Nodes) != 2 {
+		t.Errorf("%+v", got)
+	}
+	if len(got.Events) != 1+more || got.Events[0].Kind != feed.Drained {
+		t.Errorf("%d events, first %+v", len(got.Events), got.Events[0])
+	}
+	var drawn timelineView
+	if err := json.Unmarshal(do(c, "GET", Path+"stretches", "").Body.Bytes(), &drawn); err != nil {
+		t.Fatal(err)
+	}
+	if drawn.First != start || len(drawn.Events) != 0 || len(drawn.Away) != more/2 || drawn.Away[0] != (away{start + 7000, start + 7000}) {
+		t.Errorf("the timeline begins at %d with %d events, and etcd is away %d times", drawn.First-start, len(drawn.Events), len(drawn.Away))
+	}
+	if w := do(c, "GET", Path+"past?span=2h", "", "Accept", "application/json"); w.Code != http.StatusBadRequest {
+		t.Errorf("a span of two hours: HTTP %d", w.Code)
+	}
 }
 
 // TestTimelineEtcdAway: the timeline shows each time in which etcd did not answer, also where the event that began it is not kept.

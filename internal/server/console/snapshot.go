@@ -40,7 +40,7 @@ func (c *Console) Complete(from status.Cluster) Snapshot {
 		Cluster:    from,
 		FalseSince: c.history.since(),
 		Mark:       from.WatermarkLine(),
-		Since:      c.past.since(from),
+		Since:      c.cfg.Since(from),
 		Gone:       append([]status.Node{}, from.Vanished()...),
 		Total:      from.Total(),
 		Parts:      parts(from.Use()),

@@ -1,0 +1,40 @@
+package status
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/flakelease/allocator/internal/node"
+)
+
+// TestSince: a state lasts since the first Glance that saw it, and what began after the latest since now. It was seen to
+// begin if a Glance before saw the node in another one.
+func TestSince(t *testing.T) {
+	is := func(name string, state State, refusing node.Reason) Node {
+		return Node{Instance: name, State: state, Refusing: refusing}
+	}
+	at := func(now int64, nodes ...Node) Cluster { return Cluster{Self: Self{Now: now}, Nodes: nodes} }
+	a, b := is("a", Serving, 0), is("b", Refusing, node.Draining)
+	var r Reader
+	for now, c := range []Cluster{at(0, a, is("b", Serving, 0)), at(0, a, b), at(0, a, b, is("c", Serving, 0))} {
+		c.Self.Now = int64(now)
+		r.note(c)
+	}
+	for name, tc := range map[string]struct {
+		of           Cluster
+		since, began map[string]int64
+	}{
+		"as noted":                 {at(9, a, b, is("c", Serving, 0)), map[string]int64{"a": 0, "b": 1, "c": 2}, map[string]int64{"b": 1}},
+		"it refuses for another":   {at(9, is("b", Refusing, node.ClockSkew)), map[string]int64{"b": 9}, map[string]int64{}},
+		"a node that nobody noted": {at(9, is("d", Serving, 0)), map[string]int64{"d": 9}, map[string]int64{}},
+		"a cluster without a node": {at(9), map[string]int64{}, map[string]int64{}},
+	} {
+		if since, began := r.Since(tc.of), r.began(tc.of); !maps.Equal(since, tc.since) || !maps.Equal(began, tc.began) {
+			t.Errorf("%s: since %v, seen to begin %v; want %v and %v", name, since, began, tc.since, tc.began)
+		}
+	}
+	r.note(at(10, a))
+	if _, kept := r.doing["b"]; kept {
+		t.Error("a node that is not registered any more is kept")
+	}
+}
