@@ -228,9 +228,10 @@ func TestCrashes(t *testing.T) {
 			every := max(len(calls)/kills, 1)
 			for n := len(calls) - 1; n >= 0; n -= every {
 				d := begin()
-				_, killed := traced(t, what, d, n)
-				if !killed {
-					t.Errorf("call %d of %d: not killed", n, len(calls))
+				made, killed := traced(t, what, d, n)
+				// The database is written each 100 ms, too, so that a slow process makes more calls.
+				if !killed && (len(made) > n || n < len(calls)/2) {
+					t.Errorf("not killed before call %d of %d, %d were made", n, len(calls), len(made))
 				}
 				for second := 1; second <= 2; second++ {
 					if second == 2 {
@@ -238,7 +239,7 @@ func TestCrashes(t *testing.T) {
 					}
 					must(t, takeOver(second)(d))
 					if err := sound(d); err != nil {
-						t.Errorf("killed before call %d, %+v, taken over %d times: %v", n, calls[n], second, err)
+						t.Errorf("killed %v after %+v, taken over %d times: %v", killed, made, second, err)
 					}
 				}
 			}
