@@ -56,8 +56,9 @@ func (b Bounds) Early(now clock.Millis, e Era) time.Duration {
 
 // Begins says for people when the era begins, which is later than now, and what to do about that.
 func (e Era) Begins(now clock.Millis) string {
-	return fmt.Sprintf("era %d begins at %s, in %s, and no ID has an earlier time: wait, or, if a wrong clock set "+
-		"that floor, \"allocator admin recover --dry-run\" names one to give with --floor",
+	return fmt.Sprintf("era %d begins at %s, in %s, and no ID has an earlier time: wait, or set this node's clock "+
+		"if it is behind, or, if a wrong clock set that floor, \"allocator admin recover --dry-run\" names one "+
+		"to give with --floor",
 		e.Number, e.Floor.Time().UTC().Format(time.RFC3339), text.Span((e.Floor - now).Duration()))
 }
 

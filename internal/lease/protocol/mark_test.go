@@ -3,6 +3,8 @@ package protocol_test
 import (
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -190,6 +192,102 @@ func TestMarkOfShortProcesses(t *testing.T) {
 		}
 		s.checkClaims()
 	}
+}
+
+// TestMarkBesideAcquisitions: sids are acquired all the time, and a raise fails if one is between its list and its
+// write: e to the power of minus so many come in a round trip succeed. The mark is 6 s behind without any.
+func TestMarkBesideAcquisitions(t *testing.T) {
+	for inRoundTrip, limit := range map[float64]time.Duration{
+		0.5: 8 * time.Second,  // 50 a second and 10 ms
+		2.5: 20 * time.Second, // 50 a second and 50 ms
+	} {
+		s := newReaders(t, 0, 1)
+		r := rand.New(rand.NewPCG(1, 2))
+		s.w.fault = func(_ *process, a lease.Action) outcome {
+			if _, raise := a.(lease.PutMark); raise && r.Float64() > math.Exp(-inRoundTrip) {
+				sid := flake.SID(20 + r.IntN(12))
+				s.worker(lease.Acquire, sid, true)
+				s.worker(lease.Release, sid, true)
+			}
+			return answered
+		}
+		s.pass(20 * time.Second)
+		for range 400 {
+			s.pass(time.Second)
+			if m := s.mark(); s.w.clock.Now().Wall-m.At > clock.MillisOf(limit) {
+				t.Fatalf("%v acquisitions in a round trip: at %d the mark is %+v", inRoundTrip, s.w.clock.Now().Wall, m)
+			}
+		}
+	}
+}
+
+// TestDowntimeEndsNoWindow: a node that starts under a time source which is a month ahead leaves the mark where it
+// is. By that time it also counts no window as ended: the mark goes on naming a worker that may issue, and rests on
+// no holder's clock.
+func TestDowntimeEndsNoWindow(t *testing.T) {
+	s := newReaders(t, 0, 1)
+	s.worker(lease.Acquire, 30, false)
+	s.pass(10 * time.Second)
+	s.nodes[0].ended = true
+	s.mem.Expire(s.nodes[0].machine.Status().Lease)
+	s.mem.Expire(s.leases[30])
+	p := s.w.start("n9")
+	p.offset = 30 * 24 * time.Hour
+	s.nodes, s.reached[p] = append(s.nodes, p), s.load().Revision
+	p.step(lease.Gate{Open: true, Confirmed: true, Agreed: true})
+	s.pass(20 * time.Second)
+	m := s.mark()
+	if b := m.Blocked; len(b) == 0 || b[0].Why != lease.BlockedDowntime || m.Uncovered != "30" || m.Rests.Ceil != 0 {
+		t.Errorf("30 s after a worker acquired sid 30 for a minute: %+v", m)
+	}
+}
+
+// TestMarkBesideASlowClock: the clock of a node without gossip is five minutes behind, which nobody notices. The mark
+// stays below the node while it has its key, and passes it once the key is gone, since its window has ended by every
+// other clock. What it issues below the mark then is below the window's end, which the mark names, and ends when
+// it takes up its key again.
+func TestMarkBesideASlowClock(t *testing.T) {
+	s := newReaders(t, 0, 0)
+	s.w.without = map[string]bool{"slow": true}
+	start := func(node string, offset time.Duration, gate lease.Gate) *process {
+		p := s.w.start(node)
+		p.offset = offset
+		s.nodes, s.reached[p] = append(s.nodes, p), s.load().Revision
+		p.step(gate)
+		p.step(lease.Watched{Opened: true, Revision: s.reached[p]})
+		return p
+	}
+	s.w.clock.Advance(6 * time.Minute) // The floor of the era has passed by its clock too.
+	s.mem.Advance(6 * time.Minute)
+	at := func() clock.Millis { return s.mark().At - s.w.began }
+	slow := start("slow", -5*time.Minute, lease.Gate{Open: true})
+	s.pass(5 * time.Second)
+	start("n1", 0, lease.Gate{Open: true, Confirmed: true, Agreed: true})
+	s.pass(20 * time.Second)
+	if first, _ := s.issued(slow, 1); at() > first {
+		t.Fatalf("the mark %+v has passed a holder, which issues at %d", s.mark(), first)
+	}
+	s.w.fault = func(p *process, _ lease.Action) outcome {
+		if p == slow {
+			return notApplied
+		}
+		return answered
+	}
+	s.mem.Expire(slow.machine.Status().Lease)
+	s.pass(10 * time.Second)
+	_, last := s.issued(slow, 1)
+	if m := s.mark(); at() <= last || m.Rests.Node != "slow" || m.Rests.Ceil <= last+s.w.began {
+		t.Errorf("a holder that lost its key issues at %d, and the mark is %+v", last, m)
+	}
+	s.w.fault = nil
+	s.pass(5 * time.Second)
+	for range 330 {
+		s.pass(time.Second)
+		if b, err := slow.node.Try(slow.Now(), 1, 0); err == nil && clock.Millis(flake.Default.UnixMilli(b.First)) < s.mark().At {
+			t.Fatalf("with its key again it issues %v, below the mark %+v", b.First, s.mark())
+		}
+	}
+	s.issued(slow, 1)
 }
 
 // TestMarkIsPutBack: a watermark whose record was deleted goes on where nodes had read it, and not at 0, from
