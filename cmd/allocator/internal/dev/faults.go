@@ -210,7 +210,10 @@ func (m *member) inject(action string) error {
 		case <-m.start: // it was repaired twice
 		default:
 		}
-		m.link.set(true) // a process that is killed gives nothing back
+		m.link.set(true) // A process that is killed gives nothing back,
+		if err := m.gossip.Shutdown(); err != nil { // and tells nobody that it ends.
+			return err
+		}
 		m.kill()
 	default:
 		return fmt.Errorf("there is no action %.20q", action)

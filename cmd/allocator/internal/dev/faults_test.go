@@ -18,6 +18,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/watermark"
 )
@@ -181,6 +182,28 @@ func TestBreak(t *testing.T) {
 	p.until("a node without etcd ends with its window", answers("OK", "OK", "WINDOW_EXHAUSTED"))
 	p.press("repair", "node-3")
 	p.until("it goes on", answers("OK", "OK", "OK"))
+}
+
+// silenced is a transport that notes its end.
+type silenced struct {
+	cluster.Transport
+	ended bool
+}
+
+func (s *silenced) Shutdown() error { s.ended = true; return nil }
+
+// TestKilledSaysNothing: before a killed node stops, it has lost its connections: no peer hears that it is draining.
+func TestKilledSaysNothing(t *testing.T) {
+	m, gossip := newMember(0, "node-1", 0), new(silenced)
+	m.state, m.gossip = running, gossip
+	m.kill = func() {
+		if !gossip.ended || !m.link.cut {
+			t.Errorf("it can still reach peers (%v) or etcd (%v)", !gossip.ended, !m.link.cut)
+		}
+	}
+	if err := m.inject("kill"); err != nil || m.state != stopping {
+		t.Errorf("%v, it is %s", err, m.state)
+	}
 }
 
 var confirmKey = regexp.MustCompile(`name="confirm" value="([A-Z0-9]+)"`)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/load"
 	"github.com/flakelease/allocator/internal/server/console"
@@ -41,6 +42,7 @@ type member struct {
 	cut    bool
 	skew   time.Duration // Its clocks are ahead by this; negative: its wall clock is behind.
 	kill   func()
+	gossip cluster.Transport // It carries the packets of the node; nil: there is none yet.
 	daemon *daemon.Daemon
 	addrs  daemon.Addresses // The first start chose them; later ones take the same.
 
@@ -70,6 +72,13 @@ func (m *member) host(d *dev) daemon.Host {
 		Clock: clock.NewSystem(clock.SystemConfig{Clocks: m.clocks}),
 		Etcd:  []grpc.DialOption{grpc.WithContextDialer(m.link.dial)},
 		Break: d,
+		Gossip: func(cfg cluster.Config) (cluster.Transport, string, error) {
+			t, address, err := cluster.Listen(cfg)
+			m.mu.Lock()
+			m.gossip = t
+			m.mu.Unlock()
+			return t, address, err
+		},
 	}
 }
 
