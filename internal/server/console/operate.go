@@ -4,19 +4,14 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/httpserver"
-	"github.com/flakelease/allocator/internal/status"
 )
 
 // plan is a plan that was shown, and the key of the form that confirms it; "": none does.
@@ -40,85 +35,6 @@ func (p plan) Do() string {
 		return "No other node runs: begin the era"
 	}
 	return strings.ToUpper(p.Title[:1]) + p.Title[1:]
-}
-
-// Serving says how many nodes serve, and how many will after the act, by what is known now: a
-// sid that a node gives back goes to a standby, and a node that loses its sid takes a free one.
-func (p plan) Serving(c status.Cluster) string {
-	now, after := p.serving(c)
-	return fmt.Sprintf("Nodes that serve: %d of %d now, %d after it.", now, len(c.Nodes), after)
-}
-
-func (p plan) serving(c status.Cluster) (now, after int) {
-	var self, holder status.Node // holder has the sid of the plan
-	rewound := 0
-	for _, n := range c.Nodes {
-		if n.State == status.Serving {
-			now++
-		}
-		if n.Refusing == node.HistoryRewound {
-			rewound++
-		}
-		if n.Instance == c.Self.Instance {
-			self = n
-		}
-		if len(p.Repairs) > 0 && n.SID == int(p.Repairs[0].SID) {
-			holder = n
-		}
-	}
-	after = now
-	switch p.Action {
-	case operate.Drain:
-		if self.State == status.Serving && !standbyFor(c, self.SID) {
-			after--
-		}
-	case operate.Undrain:
-		if self.State != status.Serving && free(c, self.SIDRange) {
-			after++
-		}
-	case operate.Quarantine:
-		if holder.State == status.Serving && !free(c, holder.SIDRange) {
-			after--
-		}
-	case operate.ReleaseSID:
-		if w := p.Repairs[0]; w.Window.State != lease.Reserved && standbyFor(c, int(w.SID)) {
-			after++
-		}
-	case operate.Recover:
-		after += rewound
-	}
-	return now, after
-}
-
-// allows reports whether nodes with a range may take a sid.
-func allows(text string, sid int) bool {
-	r, err := lease.ParseSIDRange(text)
-	return err == nil && (r.All() || r.Has(flake.SID(sid)))
-}
-
-// standbyFor reports whether a standby may take a sid.
-func standbyFor(c status.Cluster, sid int) bool {
-	return (c.WorkerSIDs == "" || !allows(c.WorkerSIDs, sid)) && slices.ContainsFunc(c.Nodes, func(n status.Node) bool {
-		return n.State == status.Standby && allows(n.SIDRange, sid)
-	})
-}
-
-// free reports whether a node with a range of sids can take one now.
-func free(c status.Cluster, within string) bool {
-	all, err := lease.ParseSIDRange(c.PoolSIDs)
-	if err != nil || c.PoolSIDs == "" {
-		return false
-	}
-	taken := map[int]bool{}
-	for _, s := range c.SIDs {
-		taken[s.SID] = s.State != status.Free
-	}
-	for sid := int(all.From); sid < int(all.To); sid++ {
-		if !taken[sid] && allows(within, sid) && (c.WorkerSIDs == "" || !allows(c.WorkerSIDs, sid)) {
-			return true
-		}
-	}
-	return false
 }
 
 const (

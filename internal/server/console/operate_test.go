@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/url"
 	"regexp"
@@ -20,7 +19,6 @@ import (
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
-	"github.com/flakelease/allocator/internal/status"
 )
 
 // operator is a store, nodes and a lease that note what they are asked for.
@@ -286,60 +284,6 @@ func TestForms(t *testing.T) {
 	o.view.SIDs = map[flake.SID]lease.SIDRecords{}
 	if key := planOf(t, c, url.Values{"action": {"recover"}}, ">No other node runs: begin the era</button>"); key == "" {
 		t.Error("an era cannot be confirmed")
-	}
-}
-
-// TestServingAfter: a plan says how many nodes will serve, with the standbys that take a sid and
-// the free sids that are taken.
-func TestServingAfter(t *testing.T) {
-	at := func(state status.State, sid int) status.Node {
-		return status.Node{Instance: "i" + fmt.Sprint(sid), SID: sid, State: state}
-	}
-	standby := status.Node{Instance: "s", SID: -1, State: status.Standby}
-	held := func(sids ...int) (out []status.SID) {
-		for _, sid := range sids {
-			out = append(out, status.SID{SID: sid, State: status.Held})
-		}
-		return out
-	}
-	full := held(0, 1, 2, 3)
-	for name, tc := range map[string]struct {
-		action operate.Action
-		sid    flake.SID
-		nodes  []status.Node
-		sids   []status.SID
-		want   string
-	}{
-		"drain":                        {operate.Drain, 0, []status.Node{at(status.Serving, 0), at(status.Serving, 1), at(status.Silent, 2)}, held(0, 1), "2 of 3 now, 1 after"},
-		"drain with a standby":         {operate.Drain, 0, []status.Node{at(status.Serving, 0), standby}, full, "1 of 2 now, 1 after"},
-		"drain with one of other sids": {operate.Drain, 0, []status.Node{at(status.Serving, 0), {SID: -1, State: status.Standby, SIDRange: "2-3"}}, full, "1 of 2 now, 0 after"},
-		"drain one that refuses":       {operate.Drain, 0, []status.Node{at(status.Refusing, 0), at(status.Serving, 1)}, held(0, 1), "1 of 2 now, 1 after"},
-		"undrain":                      {operate.Undrain, 0, []status.Node{{Instance: "i0", SID: -1, State: status.Refusing}, at(status.Serving, 1)}, held(1), "1 of 2 now, 2 after"},
-		"undrain without a free sid":   {operate.Undrain, 0, []status.Node{{Instance: "i0", SID: -1, State: status.Refusing}, at(status.Serving, 1)}, full, "1 of 2 now, 1 after"},
-		"quarantine a free sid":        {operate.Quarantine, 2, []status.Node{at(status.Serving, 0)}, held(0), "1 of 1 now, 1 after"},
-		"quarantine a held sid":        {operate.Quarantine, 0, []status.Node{at(status.Serving, 0)}, held(0), "1 of 1 now, 1 after"},
-		"quarantine the last sid":      {operate.Quarantine, 0, []status.Node{at(status.Serving, 0)}, full, "1 of 1 now, 0 after"},
-		"release a sid":                {operate.ReleaseSID, 2, []status.Node{at(status.Serving, 0)}, held(0), "1 of 1 now, 1 after"},
-		"release for a standby":        {operate.ReleaseSID, 2, []status.Node{at(status.Serving, 0), standby}, full, "1 of 2 now, 2 after"},
-		"release what is for workers":  {operate.ReleaseSID, 3, []status.Node{at(status.Serving, 0), standby}, full, "1 of 2 now, 1 after"},
-		"begin an era": {operate.Recover, 0, []status.Node{{State: status.Refusing, Refusing: node.HistoryRewound},
-			{State: status.Refusing, Refusing: node.ClockSkew}}, nil, "0 of 2 now, 1 after"},
-	} {
-		p := plan{Plan: operate.Plan{Action: tc.action, Repairs: []repair.Write{{SID: tc.sid}}}}
-		c := status.Cluster{PoolSIDs: "0-3", WorkerSIDs: "3", Nodes: tc.nodes, SIDs: tc.sids, Self: status.Self{Instance: "i0"}}
-		if got, want := p.Serving(c), "Nodes that serve: "+tc.want+" it."; got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
-	}
-}
-
-// TestServingAfterReservedAgain: no standby takes a sid whose lost record is reserved again.
-func TestServingAfterReservedAgain(t *testing.T) {
-	w := repair.Write{SID: 2, Window: lease.Window{State: lease.Reserved}}
-	p := plan{Plan: operate.Plan{Action: operate.ReleaseSID, Repairs: []repair.Write{w}}}
-	c := status.Cluster{PoolSIDs: "0-3", Nodes: []status.Node{{SID: -1, State: status.Standby}}}
-	if got := p.Serving(c); got != "Nodes that serve: 0 of 1 now, 0 after it." {
-		t.Error(got)
 	}
 }
 
