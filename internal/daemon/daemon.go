@@ -230,9 +230,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
 	l.start("events", stepTimeout, d.runFeed)
-	if d.showsPages() {
-		l.start("console", stepTimeout, d.console.Run)
-	}
 	l.start("samples", stepTimeout, d.runSamples)
 	l.start("gossip", gossipTimeout, d.runGossip)
 	l.start("lease", d.cfg.Stop.Timeout+d.cfg.Lease.CallTimeout+stepTimeout, d.runLease) // seal, release, revoke

@@ -55,10 +55,10 @@ func (d *Daemon) newConsole() *console.Console {
 	cfg := console.Config{
 		Snapshot:   d.reader.Snapshot,
 		Since:      d.reader.Since,
+		FalseSince: d.reader.FalseSince,
 		Describe:   d.reader.Describe,
 		Node:       d.node,
 		Feed:       d.feed,
-		Clocks:     d.watch.Report,
 		Conditions: d.adminConfig().Conditions,
 		Format:     d.cfg.Format(),
 		Settings:   d.reader.Settings(),

@@ -134,7 +134,12 @@ func (r *Reader) note(c Cluster) {
 	for _, n := range c.Nodes {
 		d, known := r.doing[n.Instance]
 		if d.what != n.What() {
-			d = doing{n.What(), c.Self.Now, known}
+			d.what, d.since, d.began = n.What(), c.Self.Now, known
+		}
+		if n.Clock == nil || !n.Clock.Falseticker {
+			d.wrong = 0
+		} else if d.wrong == 0 {
+			d.wrong = c.Self.Now
 		}
 		now[n.Instance] = d
 	}
@@ -144,6 +149,19 @@ func (r *Reader) note(c Cluster) {
 // Since returns since when nodes are in the states that they have in c, by instance, in Unix ms. What began
 // after the latest Glance began now.
 func (r *Reader) Since(c Cluster) map[string]int64 { return r.since(c, false) }
+
+// FalseSince returns since when a majority finds the clocks of nodes wrong, by instance, in Unix ms.
+func (r *Reader) FalseSince() map[string]int64 {
+	out := map[string]int64{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for instance, d := range r.doing {
+		if d.wrong != 0 {
+			out[instance] = d.wrong
+		}
+	}
+	return out
+}
 
 // began is Since without what was not seen to begin.
 func (r *Reader) began(c Cluster) map[string]int64 { return r.since(c, true) }

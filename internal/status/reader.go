@@ -104,6 +104,7 @@ type doing struct {
 	what  string
 	since int64 // Unix ms
 	began bool  // A Glance before it saw the node do something else.
+	wrong int64 // since when a majority finds its clock wrong, Unix ms; 0: none does
 }
 
 // New returns a Reader. The error names the field of cfg that is missing.

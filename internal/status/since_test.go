@@ -33,6 +33,16 @@ func TestSince(t *testing.T) {
 			t.Errorf("%s: since %v, seen to begin %v; want %v and %v", name, since, began, tc.since, tc.began)
 		}
 	}
+	wrong := Node{Instance: "b", Clock: &PeerClock{Falseticker: true}}
+	r.note(at(7, a, wrong))
+	r.note(at(8, a, wrong))
+	if got := r.FalseSince(); !maps.Equal(got, map[string]int64{"b": 7}) {
+		t.Errorf("clocks are wrong since %v", got)
+	}
+	wrong.Clock.Falseticker = false
+	if r.note(at(9, a, wrong)); len(r.FalseSince()) != 0 {
+		t.Errorf("a clock that was set right is still wrong: %v", r.FalseSince())
+	}
 	r.note(at(10, a))
 	if _, kept := r.doing["b"]; kept {
 		t.Error("a node that is not registered any more is kept")

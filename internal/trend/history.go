@@ -2,6 +2,7 @@ package trend
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -19,17 +20,19 @@ const (
 	lineSamples = int(15 * time.Minute / Every)
 	// MaxNodes is how many nodes have a line of their own. All count for the cluster.
 	MaxNodes = 1024
+	// maxClocks is how many nodes have a line of their clock: twice as many as a node compares its clock with.
+	maxClocks = 64
 	// maxName bounds the bytes of a name or an instance that is kept.
 	maxName = 256
 )
 
-// MaxBytes is what a History takes at most: 3.2 MB, most of it for lines of 1,024 nodes and for
+// MaxBytes is what a History takes at most: 3.3 MB, most of it for lines of 1,024 nodes and for
 // what they held.
-const MaxBytes = samples*sampleBytes + MaxNodes*(lineSamples*4+2*maxName+lineBytes) +
+const MaxBytes = samples*sampleBytes + MaxNodes*(lineSamples*4+2*maxName+lineBytes) + maxClocks*lineSamples*4 +
 	maxStretches*(2*maxName+stretchBytes)
 
 const (
-	sampleBytes = 8 + 8 + 4*node.NumReasons + 3*4 + 8 // Fields of sample, with padding.
+	sampleBytes = 8 + 8 + 4*node.NumReasons + 4*4 + 8 // Fields of sample, with padding.
 	lineBytes   = 512                                 // The fields of line, and its place in a map.
 )
 
@@ -40,6 +43,7 @@ type History struct {
 	ring    [samples]sample
 	turn    int // Lines have their next value at this index.
 	nodes   map[string]*line
+	clocks  int // nodes that have a line of their clock
 	dropped int // nodes without a line, of the latest sample
 
 	stretches []*Stretch // as they began
@@ -53,14 +57,16 @@ type sample struct {
 	p50     uint32
 	p99     uint32
 	write   uint32
+	left    uint32 // ms of the window of the node that answers, and 1; 0: it holds no sid
 }
 
 // line is a node over time.
 type line struct {
 	name  string
-	now   *Stretch            // the latest one
-	last  clock.Millis        // when it was last in a sample
-	rates [lineSamples]uint32 // each by one more than it is; 0: not known
+	now   *Stretch              // the latest one
+	last  clock.Millis          // when it was last in a sample
+	rates [lineSamples]uint32   // each by one more than it is; 0: not known
+	clock *[lineSamples]float32 // ms from the cluster's time; NaN: not known, nil: it never was
 }
 
 // Add takes the cluster at a time. Samples come every Every; what is between two of them is
@@ -72,6 +78,9 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 	}
 	for _, l := range h.nodes {
 		l.rates[h.turn] = 0
+		if l.clock != nil {
+			l.clock[h.turn] = unknown
+		}
 	}
 	h.dropped = 0
 	terms := terms(c)
@@ -84,6 +93,7 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 		if n.Report != nil {
 			l.rates[h.turn] = clamp(n.Report.Rate) + 1
 		}
+		h.offset(l, c.Self, n)
 	}
 	h.forget(at)
 	total := c.Total()
@@ -95,6 +105,9 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 		s.rate = -1 // The sum of the others would look as if less had been issued.
 	}
 	s.p50, s.p99 = clamp(total.Work.P50), clamp(total.Work.P99)
+	if c.Self.SID >= 0 {
+		s.left = clamp(c.Self.Left()) + 1
+	}
 	h.ring[h.next] = s
 	h.next = (h.next + 1) % samples
 	h.full = h.full || h.next == 0
@@ -102,6 +115,9 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 	for instance, l := range h.nodes {
 		if at-l.last > clock.MillisOf(15*time.Minute) {
 			delete(h.nodes, instance)
+			if l.clock != nil {
+				h.clocks--
+			}
 		}
 	}
 }
@@ -109,7 +125,7 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 // unreported reports whether a node answers, and what it issues is not known: its report was lost, or has not come yet.
 func unreported(n status.Node) bool { return n.Report == nil && n.Clock != nil && n.Clock.Fresh }
 
-// line returns the line of a node; nil if there is no room.
+// line returns the line of a node, with the state that it has now; nil if there is no room.
 func (h *History) line(at clock.Millis, n status.Node) *line {
 	l := h.nodes[n.Instance]
 	if l == nil {
@@ -123,6 +139,28 @@ func (h *History) line(at clock.Millis, n status.Node) *line {
 	}
 	l.last = at
 	return l
+}
+
+// unknown is an offset that is not known.
+var unknown = float32(math.NaN())
+
+// offset takes how far the clock of a node is from the cluster's time, or from that of the node that answers while
+// that is not known.
+func (h *History) offset(l *line, self status.Self, n status.Node) {
+	if n.Clock == nil || !n.Clock.Fresh || self.Clock == nil || n.Clock.Self && !self.Clock.Known {
+		return
+	}
+	if l.clock == nil {
+		if h.clocks >= maxClocks {
+			return
+		}
+		h.clocks++
+		l.clock = new([lineSamples]float32)
+		for i := range l.clock {
+			l.clock[i] = unknown
+		}
+	}
+	l.clock[h.turn] = float32(n.Clock.Offset-self.Clock.Offset) / 1000
 }
 
 // clamp returns n as a number of 32 bits without a sign, or the nearest one.
@@ -139,6 +177,8 @@ type Course struct {
 	P50   []*uint32 `json:"p50_us"`
 	P99   []*uint32 `json:"p99_us"`
 	Write []*uint32 `json:"etcd_write_us"`
+	// Left is what was left of the window of the node that answers, in ms; nil: it held no sid.
+	Left  []*uint32 `json:"window_left_ms"`
 	Nodes []Line    `json:"nodes"`
 	// Dropped is how many nodes have no line: there are more than MaxNodes.
 	Dropped int `json:"nodes_without_line"`
@@ -151,6 +191,39 @@ type Line struct {
 	Rate     []*int64 `json:"ids_per_second"`
 }
 
+// Clock is how far a node's clock was from the cluster's time in the last 15 minutes, in ms, the oldest value first;
+// nil: not known.
+type Clock struct {
+	Instance, Name string
+	Offsets        []*float64
+}
+
+// Clocks returns those that are known by name, and the times of their values.
+func (h *History) Clocks() (times []int64, out []Clock) {
+	known := h.known()
+	known = known[max(0, len(known)-lineSamples):]
+	for _, at := range known {
+		times = append(times, int64(h.ring[at].at))
+	}
+	for instance, l := range h.nodes {
+		if l.clock == nil {
+			continue
+		}
+		c := Clock{instance, l.name, make([]*float64, len(known))}
+		for i := range known {
+			v := float64(l.clock[(h.turn-len(known)+i+lineSamples)%lineSamples])
+			if !math.IsNaN(v) {
+				c.Offsets[i] = &v
+			}
+		}
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b Clock) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance))
+	})
+	return times, out
+}
+
 // each is how many samples of a node one value of its Line has, the mean of those known.
 const each = 3
 
@@ -158,7 +231,7 @@ const each = 3
 func (h *History) Course(span time.Duration) Course {
 	c := Course{
 		Times: []int64{}, Rate: []*int64{}, Refused: map[string][]float64{},
-		P50: []*uint32{}, P99: []*uint32{}, Write: []*uint32{}, Nodes: []Line{}, Dropped: h.dropped,
+		P50: []*uint32{}, P99: []*uint32{}, Write: []*uint32{}, Left: []*uint32{}, Nodes: []Line{}, Dropped: h.dropped,
 	}
 	known := h.known()
 	known = known[max(0, len(known)-int(span/Every)):]
@@ -170,6 +243,9 @@ func (h *History) Course(span time.Duration) Course {
 		}
 		c.P50, c.P99 = append(c.P50, some(s.p50)), append(c.P99, some(s.p99))
 		c.Write = append(c.Write, some(s.write))
+		if c.Left = append(c.Left, some(s.left)); s.left > 0 {
+			*c.Left[i]--
+		}
 		for _, reason := range node.Reasons {
 			if s.refused[reason] == 0 {
 				continue

@@ -118,6 +118,39 @@ func TestHourIsKept(t *testing.T) {
 	}
 }
 
+// TestClocks: the clock of a node is from the cluster's time, of 15 minutes, with a gap while it does not answer or is away.
+func TestClocks(t *testing.T) {
+	var h History
+	cluster := func(fresh, known bool, names ...string) status.Cluster {
+		c := status.Cluster{Self: status.Self{Now: 1000, Ceil: 8000, Clock: &status.Clock{Known: known, Offset: 2000}}}
+		for i, name := range names {
+			n := serving(name, 1, status.Work{})
+			n.Clock = &status.PeerClock{Self: i == 0, Fresh: i == 0 || fresh, Offset: int64(i) * 2500}
+			c.Nodes = append(c.Nodes, n)
+		}
+		return c
+	}
+	for i := range 200 {
+		h.Add(at(i), cluster(true, true, "a", "b"))
+	}
+	h.Add(at(200), cluster(false, true, "a", "b"))
+	h.Add(at(201), cluster(true, false, "a", "c"))
+	times, clocks := h.Clocks()
+	if len(times) != lineSamples || times[0] != int64(at(22)) || len(clocks) != 3 {
+		t.Fatalf("%d times, %d clocks", len(times), len(clocks))
+	}
+	for i, want := range [][]float64{{-2, -2, -2, 0}, {0.5, 0.5, 0, 0}, {0, 0, 0, 0.5}} {
+		for j, v := range clocks[i].Offsets[lineSamples-4:] {
+			if v == nil && want[j] != 0 || v != nil && *v != want[j] {
+				t.Errorf("%s, value %d: %v, want %v", clocks[i].Name, j, v, want[j])
+			}
+		}
+	}
+	if c := h.Course(time.Hour); *c.Left[0] != 7000 {
+		t.Errorf("%d ms of the window were left", *c.Left[0])
+	}
+}
+
 // TestBounded: whatever nodes report and however they are called, a history takes no more than
 // MaxBytes, which is less than 4 MB.
 func TestBounded(t *testing.T) {
@@ -137,6 +170,7 @@ func TestBounded(t *testing.T) {
 	for i := range 2 * MaxNodes {
 		n := serving(strings.Repeat("x", 4*maxName), 1<<50, status.Work{Refused: many, P50: 1 << 50, P99: -1})
 		n.Instance = fmt.Sprintf("%0*d", maxName, i)
+		n.Clock = &status.PeerClock{Fresh: true, Offset: int64(i)}
 		if i%512 > 0 {
 			n.Report.Work.Refused = nil
 		}
@@ -148,11 +182,11 @@ func TestBounded(t *testing.T) {
 		for n := range nodes {
 			nodes[n].SID = i % 2 // Each begins another stretch.
 		}
-		h.Add(at(i), status.Cluster{Nodes: nodes[i%3 : MaxNodes+i%3+1]})
+		h.Add(at(i), status.Cluster{Self: status.Self{Clock: new(status.Clock)}, Nodes: nodes[i%3 : MaxNodes+i%3+1]})
 	}
 	took := heap() - before
 	t.Logf("%d bytes of at most %d", took, MaxBytes)
-	if took > int64(MaxBytes) || len(h.nodes) != MaxNodes || len(h.stretches) != maxStretches {
+	if took > int64(MaxBytes) || len(h.nodes) != MaxNodes || h.clocks != maxClocks || len(h.stretches) != maxStretches {
 		t.Errorf("it takes %d bytes, want at most %d; %d lines, %d stretches", took, MaxBytes, len(h.nodes), len(h.stretches))
 	}
 	if c := h.Course(time.Hour); c.Dropped == 0 || *c.Rate[0] != (MaxNodes+1)<<50 {

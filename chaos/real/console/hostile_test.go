@@ -100,42 +100,26 @@ func serve(t *testing.T, s status.Cluster, change ...func(*console.Config)) *ser
 			}
 			return since
 		},
+		FalseSince: func() map[string]int64 { return nil },
 		Describe: func(_ context.Context, text, _ string) (status.Decoded, error) {
 			return status.Decoded{Problem: text}, nil
 		},
 		Node: node.New(node.Config{Name: s.Self.Name, Instance: "a"}, src, rand.NewPCG(1, 2)),
 		Feed: out.feed, Format: flake.Default,
-		Clocks: func() (r clock.Report) {
-			r.Now = src.Now().Wall
-			r.Gate.Judgement.Known = true
-			for _, n := range s.Nodes[1:] {
-				r.Peers = append(r.Peers, clock.PeerReport{Name: n.Name, Instance: n.Instance, Fresh: true, Offset: time.Millisecond})
-			}
-			return r
-		},
 	}
 	for _, f := range change {
 		f(&cfg)
 	}
 	out.console = console.New(cfg)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = out.console.Run(ctx) })
-	running.Go(func() {
-		for ctx.Err() == nil {
-			out.console.Add(snapshot(ctx))
-			select {
-			case <-time.After(trend.Every):
-			case <-ctx.Done():
-			}
-		}
-	})
+	for i := range 3 {
+		c := snapshot(t.Context())
+		c.Self.Now += int64(i-2) * trend.Every.Milliseconds()
+		out.console.Add(c)
+	}
 	out.Server = httptest.NewServer(out.console)
 	t.Cleanup(func() {
-		cancel()
 		out.feed.End()
 		out.Close()
-		running.Wait()
 	})
 	return out
 }

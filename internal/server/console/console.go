@@ -17,7 +17,6 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
@@ -36,10 +35,11 @@ type Config struct {
 	Snapshot func(context.Context) status.Cluster // nil: there is no node, and nothing below but Format and Break
 	Describe func(ctx context.Context, text, kind string) (status.Decoded, error)
 	// Since returns since when nodes are in the states that they have in a cluster, by instance, in Unix ms.
-	Since  func(status.Cluster) map[string]int64
-	Node   *node.Node
-	Feed   *feed.Feed
-	Clocks func() clock.Report
+	Since func(status.Cluster) map[string]int64
+	// FalseSince returns since when a majority finds the clocks of nodes wrong, by instance, in Unix ms.
+	FalseSince func() map[string]int64
+	Node       *node.Node
+	Feed       *feed.Feed
 
 	Conditions func() []Condition // Conditions are those of readiness.
 	Format     flake.Format
@@ -63,14 +63,13 @@ type Condition struct {
 //go:embed static templates
 var files embed.FS
 
-// Console serves the pages. Make one with New, and run it.
+// Console serves the pages. Make one with New, and Add samples to it.
 type Console struct {
-	cfg     Config
-	pages   map[string]*template.Template
-	assets  map[string]asset
-	history *history
-	past    past
-	plans   plans
+	cfg    Config
+	pages  map[string]*template.Template
+	assets map[string]asset
+	past   past
+	plans  plans
 
 	sessions sessions
 	mux      *http.ServeMux
@@ -88,11 +87,10 @@ func (p page) Here() bool { return p.here }
 // New returns a console.
 func New(cfg Config) *Console {
 	c := &Console{
-		cfg:     cfg,
-		pages:   map[string]*template.Template{},
-		assets:  map[string]asset{},
-		history: newHistory(),
-		mux:     http.NewServeMux(),
+		cfg:    cfg,
+		pages:  map[string]*template.Template{},
+		assets: map[string]asset{},
+		mux:    http.NewServeMux(),
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
 	list, err := fs.Glob(files, "templates/*.html")

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +25,6 @@ import (
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
-	"github.com/flakelease/allocator/internal/trend"
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
@@ -69,12 +67,12 @@ func fixture(c *status.Cluster, change ...func(*Config)) *Console {
 			}
 			return since
 		},
+		FalseSince: func() map[string]int64 { return nil },
 		Describe: func(context.Context, string, string) (status.Decoded, error) {
 			return status.Decoded{Problem: hostile}, nil
 		},
 		Node:   node.New(node.Config{Name: "node-1", Instance: "a"}, clocktest.NewManual(start), rand.NewPCG(1, 2)),
 		Feed:   feed.New(feed.Config{Boot: "boot"}),
-		Clocks: func() clock.Report { return clock.Report{} },
 		Format: flake.Default,
 	}
 	for _, f := range change {
@@ -337,33 +335,6 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// TestHistoryBytes: the history of clocks, with that of nodes, takes at most 4 MB.
-func TestHistoryBytes(t *testing.T) {
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := heap()
-	h := newHistory()
-	for now := range 2 * samples {
-		r := clock.Report{Now: clock.Millis(now)}
-		r.Gate.Judgement.Known = true
-		for i := range 2 * maxLines {
-			name := fmt.Sprintf("node-%d", i)
-			r.Peers = append(r.Peers, clock.PeerReport{Name: name, Instance: name, Fresh: true, Offset: time.Duration(now) * time.Millisecond})
-		}
-		h.add(r, "node-0", "self")
-	}
-	took := heap() - before
-	t.Logf("%d bytes of clocks, and at most %d of nodes", took, trend.MaxBytes)
-	if took+int64(trend.MaxBytes) > 4<<20 || len(h.lines) != maxLines {
-		t.Errorf("it takes %d bytes, and that of nodes %d; %d clocks", took, trend.MaxBytes, len(h.lines))
-	}
-}
-
 // TestTarget: a login leads to a page of the console, and nowhere else.
 func TestTarget(t *testing.T) {
 	for to, want := range map[string]string{
@@ -493,33 +464,6 @@ func TestOffsetsAreFromTheClustersTime(t *testing.T) {
 	s := snapshotOf(fixture(&cluster))
 	if a, b := s.Offset(s.Nodes[0]), s.Offset(s.Nodes[1]); a != "-0.5ms ±0.2ms" || b != "+1.0ms ±0.3ms" {
 		t.Errorf("%s, %s", a, b)
-	}
-}
-
-func TestHistory(t *testing.T) {
-	h := newHistory()
-	report := func(now int, offset int, wrong ...string) clock.Report {
-		r := clock.Report{Now: clock.Millis(now), Peers: []clock.PeerReport{{Name: "node-2", Instance: "b", Fresh: offset != 0, Offset: micros(int64(offset))}}}
-		r.Gate.Judgement = clock.Judgement{Known: true, Falsetickers: wrong}
-		return r
-	}
-	for i := range samples + 10 {
-		h.add(report(i+1, 7), "node-1", "a")
-	}
-	if len(h.times) != samples || h.times[0] != 11 || len(h.lines["b"].offsets) != samples || *h.lines["b"].offsets[0] != 7 {
-		t.Errorf("%d times, %d offsets", len(h.times), len(h.lines["b"].offsets))
-	}
-	h.add(report(5000, 0, "node-2"), "node-1", "a")
-	h.add(report(7000, 0, "node-2"), "node-1", "a")
-	if since := h.since(); len(since) != 1 || since["b"] != 5000 {
-		t.Errorf("false since %v", since)
-	}
-	if last := h.lines["b"].offsets[samples-1]; last != nil {
-		t.Error("a clock that does not answer has an offset")
-	}
-	h.add(report(9000, 0), "node-1", "a")
-	if len(h.since()) != 0 {
-		t.Error("a clock that was set right is still false")
 	}
 }
 

@@ -31,6 +31,28 @@ func (c *Console) Add(s status.Cluster) {
 	c.past.history.Add(clock.Millis(s.Self.Now), s)
 }
 
+// serveHistory serves the clocks of the last 15 minutes.
+func (c *Console) serveHistory(w http.ResponseWriter, r *http.Request) {
+	httpserver.Pay(r, quota.CostScrape/10)
+	type line struct {
+		Name     string     `json:"name"`
+		Instance string     `json:"instance"`
+		Offsets  []*float64 `json:"offsets_ms"`
+	}
+	view := struct {
+		Times []int64 `json:"times_unix_ms"`
+		Lines []line  `json:"lines"`
+	}{[]int64{}, []line{}}
+	c.past.mu.Lock()
+	times, clocks := c.past.history.Clocks()
+	c.past.mu.Unlock()
+	view.Times = append(view.Times, times...)
+	for _, k := range clocks {
+		view.Lines = append(view.Lines, line{k.Name, k.Instance, k.Offsets})
+	}
+	sendJSON(w, http.StatusOK, view)
+}
+
 // pastView is what the charts of the page show.
 type pastView struct {
 	trend.Course

@@ -38,7 +38,7 @@ func (c *Console) snapshot(ctx context.Context) Snapshot { return c.Complete(c.c
 func (c *Console) Complete(from status.Cluster) Snapshot {
 	s := Snapshot{
 		Cluster:    from,
-		FalseSince: c.history.since(),
+		FalseSince: c.cfg.FalseSince(),
 		Mark:       from.WatermarkLine(),
 		Since:      c.cfg.Since(from),
 		Gone:       append([]status.Node{}, from.Vanished()...),

@@ -358,7 +358,7 @@ async function drawLines() {
   const h = await json("history");
   if (!h || !h.times_unix_ms || h.times_unix_ms.length < 2) return;
   figure.hidden = false;
-  lines = chart(figure, lines, h.lines.map((l) => l.name.slice(0, 30)), [h.times_unix_ms.map((t) => t / 1000), ...h.lines.map((l) => l.offsets_us.map((v) => (v === null ? null : v / 1000)))], " ms");
+  lines = chart(figure, lines, h.lines.map((l) => l.name.slice(0, 30)), [h.times_unix_ms.map((t) => t / 1000), ...h.lines.map((l) => l.offsets_ms)], " ms");
 }
 
 // ---- the page of the node
