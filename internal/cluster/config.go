@@ -58,7 +58,7 @@ type Config struct {
 
 	// Report returns what peers are told that ask for it, under the conditions of Local.
 	// Nil: they are not answered.
-	Report func() Report
+	Report func() []byte
 
 	// Random gives nonces, which nobody must be able to guess. Nil: from the
 	// system's cryptographic source. Used under a lock.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ import (
 //	      kernel:1 verdict:1 sid:4 term:8 era:8 cluster:8 revision:8
 //	      ceiling:8 length:1 node:length
 //	ask     version kind from:16 nonce:8 t1:8
-//	report  version kind instance:16 nonce:8 rate:8 lead:8 ceiling:8 era:8 highest:8 reason:1
+//	report  version kind instance:16 nonce:8 said
 //
 // Binaries that know no reports drop what asks for them as malformed, and count it.
 const (
@@ -152,7 +153,7 @@ func decode(b []byte) (any, error) {
 		}
 		return p, nil
 	case kindReport:
-		return decodeReport(r)
+		return report{Instance: r.uuid(), Nonce: r.u64(), Said: bytes.Clone(r)}, nil
 	case kindPong:
 		if len(b) < pongMinimum || len(b) != pongMinimum+int(b[pongMinimum-1]) {
 			return nil, fmt.Errorf("%w: pong of %d bytes", errMalformed, len(b))

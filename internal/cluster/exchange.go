@@ -255,7 +255,8 @@ func (c *Cluster) pong(r reply) error {
 		return nil
 	}
 	if r.kind == kindAsk {
-		return c.sendReport(node, r.ping.Nonce)
+		c.send(node, appendReport(nil, report{Instance: c.instance, Nonce: r.ping.Nonce, Said: c.cfg.Report()}))
+		return nil
 	}
 	p := pong{
 		Instance: c.instance, Node: c.cfg.Node, Nonce: r.ping.Nonce, T1: r.ping.T1,

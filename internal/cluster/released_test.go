@@ -15,6 +15,8 @@ import (
 
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 var released = flag.String("released", "", "write what a release of this version says into testdata/released: docs/RELEASING.md")
@@ -36,16 +38,13 @@ func messagesOf010(t *testing.T) []aMessage {
 		Clocks: clock.Snapshot{Raw: 7_000_000_001, Issuing: 1_789_999_993_123_456_788, Wall: 1_789_999_995_999_999_999, Kernel: clock.Synchronized},
 		Status: agreement.Status{Verdict: clock.Skewed, SID: 31, Term: 12, Era: 2, Cluster: 0xcafe, Revision: 88_000, Ceiling: 1_790_000_030_000},
 	}
-	r := report{Instance: id, Nonce: 9, Report: Report{
-		PerSecond: 1000, Lead: -3, Ceil: 1_790_000_030_000, Era: 2, Highest: 1_790_000_030_000, Reason: 4,
-		Refused: [MaxReasons]uint32{4: 17}, P50: 210, P99: 900, Write: 2100, Written: 4000,
-	}}
+	const now = 1_790_000_000_000
+	r := report{Instance: id, Nonce: 9, Said: status.Self{
+		Rate: 1000, Lead: -3, Ceil: 1_790_000_030_000, Era: 2, Highest: 1_790_000_030_000, Refusing: node.WindowExhausted, Now: now,
+		Work: status.Work{Refused: map[string]int64{"WINDOW_EXHAUSTED": 17}, P50: 210, P99: 900, Write: 2100, Written: now - 4000},
+	}.Say()}
 	a := announcement{Pool: poolHash("5f7c6c9c-3f0f-4c53-8a11-27e4f7d1a001"), Instance: id}
 	encodedPong, err := appendPong(nil, answer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	encodedReport, err := appendReport(nil, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +52,7 @@ func messagesOf010(t *testing.T) []aMessage {
 		{"ping", appendPing(nil, p), p},
 		{"pong", encodedPong, answer},
 		{"ask", appendAsk(nil, ask(p)), ask(p)},
-		{"report", encodedReport, r},
+		{"report", appendReport(nil, r), r},
 		{"announcement", a.encode(), a},
 	}
 }

@@ -22,10 +22,10 @@ type peer struct {
 	asked int                 // pings sent since it was listed or joined
 	last  *agreement.Exchange // the newest; nil: it has not answered yet
 
-	asks       query   // requests for reports
-	reportOwed int64   // raw ns when the first request was sent that is not answered; 0: none is
-	report     *Report // the newest; nil: none
-	reportAt   int64   // when it came
+	asks       query  // requests for reports
+	reportOwed int64  // raw ns when the first request was sent that is not answered; 0: none is
+	said       []byte // by the newest report; nil: there is none
+	saidAt     int64  // when it came
 }
 
 // query is the latest request for something besides clocks.

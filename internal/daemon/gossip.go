@@ -2,12 +2,10 @@ package daemon
 
 import (
 	"context"
-	"math"
 
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
-	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -33,31 +31,6 @@ func (l local) Clocks() clock.Snapshot {
 // Status returns the status of the node. It may be called when the cluster runs.
 func (l local) Status() agreement.Status { return l.d.watch.Status() }
 
-// report returns what this node says of its work.
-func (d *Daemon) report() cluster.Report {
-	st, work, now := d.node.Stats(), d.lately(), d.clock.Now().Wall
-	r := cluster.Report{
-		P50:       cluster.Micros(min(work.P50, math.MaxUint32)),
-		P99:       cluster.Micros(min(work.P99, math.MaxUint32)),
-		Write:     cluster.Micros(min(work.Write, math.MaxUint32)),
-		PerSecond: d.feed.Rate(),
-		Lead:      st.Lead,
-		Ceil:      st.Ceil,
-		Era:       st.Lease.Era.Number,
-		Highest:   st.Reserved,
-	}
-	if work.Written != 0 {
-		r.Written = uint32(min(max(int64(now)-work.Written, 0), math.MaxUint32))
-	}
-	for _, reason := range node.Reasons {
-		r.Refused[reason] = uint32(min(work.Refused[reason.String()], math.MaxUint32))
-	}
-	if refusal := d.node.Ready(); refusal != nil {
-		r.Reason = uint8(refusal.Reason)
-	}
-	return r
-}
-
 // reports returns what other nodes say of theirs, and if look is set, has them asked for
 // lookedFor.
 func (d *Daemon) reports(look bool) map[string]status.Heard {
@@ -71,40 +44,13 @@ func (d *Daemon) reports(look bool) map[string]status.Heard {
 	}
 	out := map[string]status.Heard{}
 	for instance, r := range c.Reports() {
-		out[instance] = status.Heard{
-			Sent: r.Sent,
-			Owed: r.Owed,
-			Report: status.Report{
-				Rate:     r.PerSecond,
-				Lead:     int64(r.Lead),
-				Ceil:     int64(r.Ceil),
-				Refusing: node.Reason(r.Reason),
-				Age:      r.Age.Milliseconds(),
-				Work:     workOf(r, now.Wall),
-			},
+		h := status.Heard{Owed: r.Owed}
+		if said, err := status.ParseSaid(r.Said, r.Age, now.Wall); err == nil {
+			h.Report = &said.Report
 		}
+		out[instance] = h
 	}
 	return out
-}
-
-// Every reason has a place in a report.
-var _ [cluster.MaxReasons - node.NumReasons]struct{}
-
-// workOf returns what a report says of the last seconds.
-func workOf(r cluster.PeerReport, now clock.Millis) status.Work {
-	w := status.Work{P50: int64(r.P50), P99: int64(r.P99), Write: int64(r.Write)}
-	if r.Write != 0 {
-		w.Written = int64(now) - r.Age.Milliseconds() - int64(r.Written)
-	}
-	for _, reason := range node.Reasons {
-		if n := r.Refused[reason]; n > 0 {
-			if w.Refused == nil {
-				w.Refused = map[string]int64{}
-			}
-			w.Refused[reason.String()] = int64(n)
-		}
-	}
-	return w
 }
 
 // lookedLately reports whether somebody looked at other nodes, so that they are being asked.
@@ -141,7 +87,7 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	cfg := d.gossipConfig()
 	cfg.Pool = st.Space.Pool
 	cfg.Transport, cfg.Advertise = d.gossip, d.addrs.Gossip
-	cfg.OnExchange, cfg.Report = d.watch.OnExchange, d.report
+	cfg.OnExchange, cfg.Report = d.watch.OnExchange, func() []byte { return d.reader.Self().Say() }
 	c, err := cluster.New(cfg)
 	if err != nil {
 		_ = d.gossip.Shutdown()

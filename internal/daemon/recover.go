@@ -9,6 +9,7 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 const (
@@ -79,8 +80,9 @@ func askPeers(ctx context.Context, c peers, src clock.Source) map[lease.Instance
 		answers, missing := map[lease.Instance]operate.Node{}, false
 		for instance, r := range c.Reports() {
 			n := operate.Node{Name: r.Peer.Node, GRPC: r.Peer.GRPC}
-			if n.Answered = r.Sent && r.Age < took; n.Answered {
-				n.Era, n.Highest, n.Refusing = r.Era, r.Highest, node.Reason(r.Reason)
+			said, err := status.ParseSaid(r.Said, r.Age, 0)
+			if n.Answered = err == nil && r.Age < took; n.Answered {
+				n.Era, n.Highest, n.Refusing = said.Era, said.Highest, said.Refusing
 			}
 			missing = missing || !n.Answered
 			answers[lease.Instance(instance)] = n

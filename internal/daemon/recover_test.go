@@ -9,18 +9,19 @@ import (
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 // gossip is a cluster of one peer, whose latest report came at a time.
 type gossip struct {
-	began  time.Time
-	delay  time.Duration // from a question to the answer
-	lose   int           // questions that are lost
-	asked  int
-	mu     sync.Mutex
-	report cluster.Report
-	at     time.Time
-	sent   bool
+	began time.Time
+	delay time.Duration // from a question to the answer
+	lose  int           // questions that are lost
+	asked int
+	mu    sync.Mutex
+	said  status.Self
+	at    time.Time
+	sent  bool
 }
 
 func (g *gossip) Now() clock.Reading { return clock.Reading{Mono: clock.Mono(time.Since(g.began))} }
@@ -31,7 +32,7 @@ func (g *gossip) AskReports(int) {
 		time.AfterFunc(g.delay, func() {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.report.Highest, g.at, g.sent = 2, time.Now(), true
+			g.said.Highest, g.at, g.sent = 2, time.Now(), true
 		})
 	}
 }
@@ -39,7 +40,10 @@ func (g *gossip) AskReports(int) {
 func (g *gossip) Reports() map[string]cluster.PeerReport {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := cluster.PeerReport{Peer: agreement.Peer{Node: "b"}, Sent: g.sent, Report: g.report, Age: time.Since(g.at)}
+	r := cluster.PeerReport{Peer: agreement.Peer{Node: "b"}, Age: time.Since(g.at)}
+	if g.sent {
+		r.Said = g.said.Say()
+	}
 	return map[string]cluster.PeerReport{"b-1": r}
 }
 
@@ -60,7 +64,7 @@ func TestAnswersFollowTheQuestion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := &gossip{began: time.Now(), report: cluster.Report{Highest: 1}, sent: true, delay: tc.delay, lose: tc.lose}
+				g := &gossip{began: time.Now(), said: status.Self{Highest: 1}, sent: true, delay: tc.delay, lose: tc.lose}
 				time.Sleep(time.Minute)
 				g.at = time.Now()
 				got := askPeers(t.Context(), g, g)

@@ -269,8 +269,8 @@ func (r *Reader) fillLive(c *Cluster, clocks clock.Report, reports map[string]He
 		case n.Instance == c.Self.Instance || reports == nil:
 		case (!member || heard.Owed > owedFor) && n.Clock != nil:
 			n.Clock.Fresh = false
-		case heard.Sent && heard.Report.Age <= maxAge.Milliseconds():
-			n.Report = &heard.Report
+		case heard.Report != nil && heard.Report.Age <= maxAge.Milliseconds():
+			n.Report = heard.Report
 		}
 	}
 }

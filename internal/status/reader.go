@@ -60,8 +60,7 @@ type Config struct {
 
 // Heard is what was heard of another node.
 type Heard struct {
-	Report Report
-	Sent   bool          // It sent the report; else that is zero.
+	Report *Report       // nil: it sent none
 	Owed   time.Duration // since it was first asked for one that it has not sent; 0: it has
 }
 

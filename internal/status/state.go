@@ -146,12 +146,12 @@ func (c *Cluster) judgeNodes() {
 // judgeSelf fills in what the node that answers knows of itself.
 func (n *Node) judgeSelf(self Self) {
 	n.SID, n.Ceil = self.SID, self.Ceil
-	n.Report = &Report{
-		Rate:     self.Rate,
-		Lead:     self.Lead,
-		Ceil:     self.Ceil,
-		Refusing: self.Refusing,
-		Work:     self.Work,
-	}
+	report := self.report()
+	n.Report = &report
 	n.State, n.Refusing = StateOf(*n, self.Now)
+}
+
+// report returns what the node says of its work.
+func (s Self) report() Report {
+	return Report{Rate: s.Rate, Lead: s.Lead, Ceil: s.Ceil, Refusing: s.Refusing, Work: s.Work}
 }

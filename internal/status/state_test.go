@@ -390,12 +390,12 @@ func TestSilentAtOnce(t *testing.T) {
 		heard map[string]Heard
 		want  string
 	}{
-		"well": {map[string]Heard{"i2": {Sent: true, Report: Report{Ceil: now + 26_000}}, "i3": {Sent: true, Report: Report{Ceil: now + 26_000}}},
+		"well": {map[string]Heard{"i2": {Report: &Report{Ceil: now + 26_000}}, "i3": {Report: &Report{Ceil: now + 26_000}}},
 			"ok All is well: 3 nodes serve, every window lasts 26.0s or longer."},
-		"a lost answer": {map[string]Heard{"i2": {Sent: true, Owed: owedFor}, "i3": {Owed: owedFor}}, "ok All is well: 3 nodes serve, every window lasts 24.0s or longer."},
-		"no answer":     {map[string]Heard{"i2": {Sent: true, Owed: owedFor + 1}, "i3": {Sent: true}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
-		"never one":     {map[string]Heard{"i2": {Owed: owedFor + 1}, "i3": {Sent: true}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
-		"no member":     {map[string]Heard{"i3": {Sent: true}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
+		"a lost answer": {map[string]Heard{"i2": {Report: &Report{}, Owed: owedFor}, "i3": {Owed: owedFor}}, "ok All is well: 3 nodes serve, every window lasts 24.0s or longer."},
+		"no answer":     {map[string]Heard{"i2": {Report: &Report{}, Owed: owedFor + 1}, "i3": {Report: &Report{}}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
+		"never one":     {map[string]Heard{"i2": {Owed: owedFor + 1}, "i3": {Report: &Report{}}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
+		"no member":     {map[string]Heard{"i3": {Report: &Report{}}}, "warn No reply from n2 (since 11:06:39 UTC). 2 of 3 nodes serve."},
 		"no gossip yet": {nil, "ok All is well: 3 nodes serve, every window lasts 24.0s or longer."},
 	} {
 		c := three()

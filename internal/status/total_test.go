@@ -92,8 +92,8 @@ func TestGlance(t *testing.T) {
 				t.Error("nodes are asked from now on")
 			}
 			return map[string]Heard{
-				"b-1": {Sent: true, Report: Report{Rate: 5, Ceil: 1_795_000_009_000, Age: 20_000}},
-				"c-1": {Sent: true, Report: Report{Rate: 6, Age: 20_001}},
+				"b-1": {Report: &Report{Rate: 5, Ceil: 1_795_000_009_000, Age: 20_000}},
+				"c-1": {Report: &Report{Rate: 6, Age: 20_001}},
 			}
 		}})
 	if err != nil {
