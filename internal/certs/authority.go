@@ -31,7 +31,8 @@ var hostName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 // lasts; with again all. It makes the authority if there is none. It returns the hosts whose
 // certificates it made.
 //
-// A certificate is for its host, for 127.0.0.1 and for localhost, to serve and to call with.
+// A certificate is for its host, for 127.0.0.1 and for localhost, to serve and to call with. It is marked as
+// a member's.
 func (a Authority) Sign(hosts []string, lasts time.Duration, again bool) (made []string, err error) {
 	for _, h := range hosts {
 		if net.ParseIP(h) == nil && !hostName.MatchString(h) || h == "ca" {
@@ -53,7 +54,7 @@ func (a Authority) Sign(hosts []string, lasts time.Duration, again bool) (made [
 		if !again && err == nil && old[0].NotAfter.After(a.Now.Add(lasts/10)) {
 			continue
 		}
-		p, err := Issue(ca, h, []string{h}, a.Now, lasts-spread(h, lasts))
+		p, err := Issue(ca, h, []string{h, memberURI}, a.Now, lasts-spread(h, lasts))
 		if err == nil {
 			err = a.write(h, p)
 		}

@@ -70,15 +70,6 @@ func Read(path string) (out []*x509.Certificate, err error) {
 	return out, nil
 }
 
-// Share reports whether two PEM files have a certificate in common.
-func Share(a, b string) bool {
-	one, errA := Read(a)
-	other, errB := Read(b)
-	return errA == nil && errB == nil && slices.ContainsFunc(one, func(c *x509.Certificate) bool {
-		return slices.ContainsFunc(other, c.Equal)
-	})
-}
-
 // Shown returns the certificate that a server at host:port shows. Nothing is verified, and nothing is sent.
 func Shown(ctx context.Context, address string) (leaf *x509.Certificate, err error) {
 	d := tls.Dialer{Config: &tls.Config{

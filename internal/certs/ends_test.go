@@ -84,8 +84,9 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// Files share an authority also where each has others beside it.
-func TestShare(t *testing.T) {
+// Files share an authority also where each has others beside it, and a certificate without the mark may be of
+// an authority that signs others than members.
+func TestOpenEtcd(t *testing.T) {
 	dir, one, other := t.TempDir(), certstest.NewAuthority(t, "one"), certstest.NewAuthority(t, "other")
 	a, b := certstest.File(t, dir, "a", one.PEM), certstest.File(t, dir, "b", other.PEM)
 	both := certstest.File(t, dir, "both", append(append([]byte{}, other.PEM...), one.PEM...))
@@ -93,9 +94,22 @@ func TestShare(t *testing.T) {
 		a, b string
 		want bool
 	}{{a, a, true}, {a, b, false}, {a, both, true}, {both, a, true}, {a, "", false}, {"", "", false}} {
-		if got := Share(tc.a, tc.b); got != tc.want {
-			t.Errorf("%s and %s: %v", filepath.Base(tc.a), filepath.Base(tc.b), got)
+		if got, do := OpenEtcd(tc.a, tc.b, nil); strings.HasPrefix(got, "each client") != tc.want || tc.want == (do == "") {
+			t.Errorf("%s and %s: %s, %s", filepath.Base(tc.a), filepath.Base(tc.b), got, do)
 		}
+	}
+	if _, err := (Authority{Dir: dir, Now: time.Now()}).Sign([]string{"10.0.0.1"}, time.Hour, false); err != nil {
+		t.Fatal(err)
+	}
+	ours, err := Read(filepath.Join(dir, "10.0.0.1.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := OpenEtcd(a, b, ours[0]); got != "" || ours[0].VerifyHostname("10.0.0.1") != nil {
+		t.Errorf("a member's certificate: %q, for %v and %v", got, ours[0].IPAddresses, ours[0].DNSNames)
+	}
+	if got, do := OpenEtcd(a, b, one.Issue(t, "checkout", -time.Hour, time.Hour).TLS(t).Leaf); got == "" || do == "" {
+		t.Errorf("another service's certificate: %q, %q", got, do)
 	}
 }
 

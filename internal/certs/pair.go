@@ -11,6 +11,8 @@ import (
 	"errors"
 	"math/big"
 	"net"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -26,7 +28,7 @@ const before = time.Hour
 
 // Issue makes a certificate that by signs, from now on and for at most as long as by lasts; nil: one
 // of an authority, which signs itself. One with hosts is to serve with, at these and on the machine
-// itself, and to call with; one without is to call with alone.
+// itself, and to call with; one without is to call with alone. A host that begins with urn: is a URI.
 func Issue(by *Pair, name string, hosts []string, now time.Time, lasts time.Duration) (*Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -58,6 +60,8 @@ func Issue(by *Pair, name string, hosts []string, now time.Time, lasts time.Dura
 	for _, h := range hosts {
 		if ip := net.ParseIP(h); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)
+		} else if name, ok := strings.CutPrefix(h, "urn:"); ok {
+			t.URIs = append(t.URIs, &url.URL{Scheme: "urn", Opaque: name})
 		} else {
 			t.DNSNames = append(t.DNSNames, h)
 		}

@@ -252,8 +252,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if problem := d.cfg.Etcd.Exposed(); problem != "" {
 		d.log.Warn("insecure: " + problem)
 	}
-	if ca := d.cfg.Etcd.TLS.CA; d.inside != nil && certs.Share(ca, d.cfg.TLS.ClientCA) {
-		d.log.Warn("insecure: " + SharedAuthority)
+	if problem, do := d.openEtcd(); problem != "" {
+		d.log.Warn("insecure: "+problem, "do", do)
 	}
 	close(d.listening)
 	d.log.Info("listening", "node", d.cfg.Node.Name, "instance", d.instance, "space", d.cfg.Space,

@@ -212,9 +212,13 @@ func (d *Daemon) Reload() {
 	}
 }
 
-// SharedAuthority is what to know of clients whose certificates are of the authority of etcd's members.
-const SharedAuthority = "each client with a certificate of tls.client-ca may read and write everything in etcd, " +
-	"whose etcd.tls.ca has the same authority: give etcd one of its own with \"allocator etcd certs\""
+// openEtcd returns why others than members may write what the member of this node has, and what to do.
+func (d *Daemon) openEtcd() (problem, do string) {
+	if d.inside == nil || d.etcd.tls == nil {
+		return "", ""
+	}
+	return certs.OpenEtcd(d.cfg.Etcd.TLS.CA, d.cfg.TLS.ClientCA, d.etcd.tls.Leaf())
+}
 
 // leaves returns the certificates in use, by setting.
 func (d *Daemon) leaves() map[string]*x509.Certificate {

@@ -165,10 +165,8 @@ func (r *findings) etcd(f facts) {
 	switch {
 	case f.own && f.socket:
 		r.Add("etcd-role", report.OK, "", "the member listens on a socket that no other user of this machine can open")
-	case f.own && f.mutual && f.shared:
-		r.Add("etcd-role", report.Warn, "Give etcd an authority of its own with \"allocator etcd certs\"",
-			"each client with a certificate of tls.client-ca may read and write everything in etcd, whose etcd.tls.ca "+
-				"has the same authority")
+	case f.own && f.mutual && f.open != "":
+		r.Add("etcd-role", report.Warn, f.openDo, "%s", f.open)
 	case f.own && f.mutual:
 		r.Add("etcd-role", report.OK, "", "members inside nodes accept certificates of their authority alone")
 	case f.roleErr != nil:

@@ -150,7 +150,7 @@ type facts struct {
 	// certificates are those of this machine, and those that members and nodes show.
 	certificates []certificate
 	socket       bool              // The member is alone, and listens on a socket of its user.
-	shared       bool              // Clients of the API have certificates of the authority of etcd's members.
+	open, openDo string            // why others than members may write etcd, and what to do
 	free         int64             // bytes on the disk of the member of this machine; -1: not known, or it has none
 	access       map[string]access // by address, of the nodes beyond this machine
 }
@@ -178,7 +178,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 			f.due = e.Inside.SnapshotEvery
 			f.snapshots, _ = inside.Dir(e.Inside.Dir).Snapshots().List(sys.Now().Wall.Time()) // none are a finding
 			f.socket = e.Socket() != ""
-			f.shared = certs.Share(e.TLS.CA, s.Cfg.TLS.ClientCA)
+			f.open, f.openDo = certs.OpenEtcd(e.TLS.CA, s.Cfg.TLS.ClientCA, nil)
 			f.free = inside.Dir(e.Inside.Dir).Free()
 		}
 	}
@@ -206,6 +206,11 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		}
 	}
 	f.certificates = shown(ctx, s.Cfg.Etcd, d, f.members, f.nodes)
+	for _, c := range f.certificates {
+		if f.open == "" && strings.HasPrefix(c.where, "member ") {
+			f.open, f.openDo = certs.OpenEtcd("", "", c.Certificate)
+		}
+	}
 	progress.Set("connecting to the gossip addresses of %d nodes", len(f.registered))
 	f.gossip = dialAll(ctx, f.registered)
 	return f
