@@ -128,8 +128,8 @@ func (sim *simulation) acceptTime() {
 		panic(err)
 	}
 	sim.numbers++
-	by := repair.Author{Now: sim.trueMillis(), Nonce: fmt.Sprintf("x%d", sim.numbers)}
-	a, err := repair.AcceptTime(v, 0, clock.DefaultStepLimit, sim.repairSlack(), "operator", by)
+	by := repair.Author{Who: "operator", Now: sim.trueMillis(), Nonce: fmt.Sprintf("x%d", sim.numbers)}
+	a, err := repair.AcceptTime(v, 0, clock.DefaultStepLimit, sim.repairSlack(), by)
 	if err != nil || a.Latest+millis(downtimeLimit) > sim.trueMillis() {
 		return
 	}

@@ -73,7 +73,8 @@ func (d *Daemon) newConsole() *console.Console {
 			Store: d.etcd.store,
 			Ask:   d.askNodes,
 			Author: func() repair.Author {
-				return repair.Author{
+				return repair.Author{ // Its log has who was logged in.
+					Who:      "the console of " + d.cfg.Node.Name,
 					Instance: lease.Instance(uuid.NewString()),
 					Nonce:    rand.Text(),
 					Now:      d.clock.Now().Wall,

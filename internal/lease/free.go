@@ -105,9 +105,9 @@ func (s SIDRecords) ShowsTime(sound clock.Millis) bool {
 // ByOperator says that an operator quarantined or reserved the sid, with the reason that was
 // given.
 func (w Window) ByOperator() string {
-	did := "an operator quarantined it"
+	did := cmp.Or(Printable(w.By), "an operator") + " quarantined it"
 	if w.State == Reserved {
-		did = "an operator reserved it for a generator outside of the cluster"
+		did = cmp.Or(Printable(w.By), "an operator") + " reserved it for a generator outside of the cluster"
 	}
 	if w.Reason == "" {
 		return did

@@ -99,7 +99,7 @@ func TestDistrust(t *testing.T) {
 		{held, ""},
 		{window(lease.Window{Era: 3}), "its record is of era 3, and this is era 2"},
 		{window(lease.Window{Era: 2, State: lease.Quarantined}), "an operator quarantined it"},
-		{window(lease.Window{Era: 2, State: lease.Quarantined, Reason: "x\x1b"}), "an operator quarantined it: x\ufffd"},
+		{window(lease.Window{Era: 2, State: lease.Quarantined, By: "a@b\x1b", Reason: "x\x1b"}), "a@b\ufffd quarantined it: x\ufffd"},
 		{lease.SIDRecords{Holder: key}, "it has a holder but no window record"},
 		{unread, lease.ErrChecksum.Error()},
 		{badKey, "unreadable holder"},

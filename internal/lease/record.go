@@ -68,11 +68,20 @@ var ErrOtherPool = errors.New("the space was deleted and created again while thi
 
 // Era is the generation of the space's history, counted from 1. An operator bumps it
 // after etcd was restored from a backup; no window of the new era starts below its floor.
-// Cluster is etcd's cluster ID when the era began.
+// Cluster is etcd's cluster ID when the era began, and By who began it; "": init, or it is not known.
 type Era struct {
 	Number  int64        `json:"number"`
 	Floor   clock.Millis `json:"floor"`
 	Cluster uint64       `json:"cluster,string"`
+	By      string       `json:"by,omitempty"`
+}
+
+// Begun says that the era began.
+func (e Era) Begun() string {
+	if e.By == "" {
+		return fmt.Sprintf("era %d began", e.Number)
+	}
+	return fmt.Sprintf("%s began era %d", Printable(e.By), e.Number)
 }
 
 // AcceptedTime is an operator's statement that clocks which read up to Until are
@@ -140,6 +149,8 @@ type Window struct {
 	Started clock.Millis `json:"started,omitempty"`
 	// Reason is an operator's, for a quarantined or reserved window; at most MaxReason bytes.
 	Reason string `json:"reason,omitempty"`
+	// By is the operator who wrote the record, as user@host; "" in those of nodes.
+	By string `json:"by,omitempty"`
 
 	// Floor and Prior are for the watermark. Whoever has Instance and Term issues nothing below
 	// Floor from the write on; 0: it does not say. Prior are owners before it. A worker's is not 0

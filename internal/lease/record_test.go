@@ -39,7 +39,9 @@ func TestRecordForms(t *testing.T) {
 		{Encode(aWindow), seal(`{"era":2,"term":41,"instance":"i","node":"n","nonce":"x","base":1800000000000,` +
 			`"ceil":1800000030000,"state":"active","wall":1800000000001}`)},
 		{Encode(quarantined()), seal(`{"era":2,"term":41,"instance":"i","node":"n","nonce":"x","base":1800000000000,` +
-			`"ceil":1800000030000,"state":"quarantined","wall":1800000000001,"reason":"disk of node 7"}`)},
+			`"ceil":1800000030000,"state":"quarantined","wall":1800000000001,"reason":"disk of node 7","by":"ann@ops-1"}`)},
+		{anEra.Begun(), "era 2 began"},
+		{Era{Number: 3, By: "ann@ops-1\n"}.Begun(), "ann@ops-1\ufffd began era 3"},
 		{Encode(aLedgerLine), seal(`{"term":41,"instance":"i","node":"n","era":2,"since":1800000000000}`)},
 		{Encode(aRegistration), seal(`{"instance":"i","node":"n","version":"v1","grpc":"a:1","http":"a:2","gossip":"a:3","console":"http://a:4"}`)},
 	} {
@@ -51,7 +53,7 @@ func TestRecordForms(t *testing.T) {
 
 func quarantined() Window {
 	w := aWindow
-	w.State, w.Reason = Quarantined, "disk of node 7"
+	w.State, w.Reason, w.By = Quarantined, "disk of node 7", "ann@ops-1"
 	return w
 }
 

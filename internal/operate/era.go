@@ -100,8 +100,10 @@ func (o *Operator) era(v lease.View, a Answers, floor clock.Millis) (Plan, error
 			unregistered = append(unregistered, n.GRPC)
 		}
 	}
-	now := o.cfg.Author().Now
+	by := o.cfg.Author()
+	now := by.Now
 	e, err := repair.NextEra(v, reports, floor, o.cfg.Slack, now)
+	e.Era.By = by.By()
 	if errors.Is(err, repair.ErrNotInitialized) {
 		return Plan{}, err
 	}

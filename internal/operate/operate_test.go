@@ -144,9 +144,9 @@ func newEnv(t *testing.T) *env {
 		},
 		Author: func() repair.Author {
 			e.nonce++
-			return repair.Author{Instance: "op", Nonce: fmt.Sprint("op-", e.nonce), Now: e.now}
+			return repair.Author{Who: "ann", Instance: "op", Nonce: fmt.Sprint("op-", e.nonce), Now: e.now}
 		},
-		Who: "ann", Slack: slack, StepLimit: 10 * time.Minute, Etcd: "http://10.0.0.1:2379", GRPC: "10.0.0.5:9000",
+		Slack: slack, StepLimit: 10 * time.Minute, Etcd: "http://10.0.0.1:2379", GRPC: "10.0.0.5:9000",
 	})
 	return e
 }

@@ -42,7 +42,6 @@ type Config struct {
 	// Recover requires it.
 	Ask       func(ctx context.Context, v lease.View) Answers
 	Author    func() repair.Author // It signs a write, and reads the clock.
-	Who       string               // It is recorded with an accepted time.
 	Slack     repair.Slack
 	StepLimit time.Duration // Nodes follow a clock by themselves that is ahead by as much.
 	Drainer   *Drainer      // Drain and Undrain require it.
@@ -296,7 +295,7 @@ func (o *Operator) AcceptTime(ctx context.Context, until clock.Millis) (Plan, er
 	if err != nil {
 		return Plan{}, err
 	}
-	a, err := repair.AcceptTime(v, until, o.cfg.StepLimit, o.cfg.Slack, o.cfg.Who, o.cfg.Author())
+	a, err := repair.AcceptTime(v, until, o.cfg.StepLimit, o.cfg.Slack, o.cfg.Author())
 	if err != nil {
 		return Plan{}, err
 	}

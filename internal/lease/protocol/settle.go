@@ -128,7 +128,7 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 		if err := m.history.Resume(v); err != nil {
 			return m.fail(err)
 		}
-		m.alarm(lease.AlarmEra, -1, "era %d began; etcd's history is trusted again", v.Era.Value.Number)
+		m.alarm(lease.AlarmEra, -1, "%s; etcd's history is trusted again", v.Era.Value.Begun())
 		m.state = seeking{}
 		m.catalog.TrustAll()
 		m.mark = lease.Entry[lease.Mark]{} // Revisions may come a second time.
@@ -159,7 +159,7 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 		return m.fail(found.Err)
 	case history.Sound:
 		if found.NewEra {
-			m.alarm(lease.AlarmEra, -1, "era %d began", m.era().Number)
+			m.alarm(lease.AlarmEra, -1, "%s", m.era().Begun())
 			if h := m.hold(); h != nil {
 				h.leave()
 			}

@@ -14,8 +14,8 @@ const (
 	// is given: as long as nodes may take to follow.
 	AcceptFor = time.Hour
 
-	// MaxBy bounds who accepted a time, in bytes.
-	MaxBy = 120
+	// maxBy bounds who wrote a record, in bytes.
+	maxBy = 120
 )
 
 // Acceptance is a time to accept, and what it was derived from.
@@ -34,23 +34,20 @@ type Acceptance struct {
 }
 
 // AcceptTime returns the acceptance of times up to until, or up to AcceptFor from now
-// if that is 0, by the named person. stepLimit is how far nodes follow by themselves, and
+// if that is 0. stepLimit is how far nodes follow by themselves, and
 // slack how far a sound ceiling may be ahead of the clock.
 // A view of the whole space is needed. In an era only a later time replaces an earlier
 // one, so that what a node has read once stays true.
 //
 // It returns ErrNotInitialized or ErrRefused.
 func AcceptTime(
-	v lease.View, until clock.Millis, stepLimit time.Duration, slack Slack, who string, by Author,
+	v lease.View, until clock.Millis, stepLimit time.Duration, slack Slack, by Author,
 ) (Acceptance, error) {
 	if err := usable(v, v.Config.Value.SIDs().From); err != nil {
 		return Acceptance{}, err
 	}
-	if len(who) > MaxBy {
-		who = who[:MaxBy]
-	}
 	era := v.Era.Value.Number
-	out := Acceptance{Accepted: lease.AcceptedTime{Era: era, Until: until, Nonce: by.Nonce, By: who, At: by.Now}}
+	out := Acceptance{Accepted: lease.AcceptedTime{Era: era, Until: until, Nonce: by.Nonce, By: by.By(), At: by.Now}}
 	recorded := false
 	sound := soundBy(v, slack, by.Now)
 	for _, sid := range ordered(v.SIDs) {

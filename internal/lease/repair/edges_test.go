@@ -135,7 +135,7 @@ func TestProblems(t *testing.T) {
 		above  clock.Millis
 	}{
 		"an operator quarantined it: why not":       {view: space(sid(1, entry(window(quarantined)), false))},
-		"an operator quarantined it: no reason was": {view: space(sid(1, entry(window(quarantined, func(w *lease.Window) { w.Reason = "" })), false))},
+		"bob@ops-2 quarantined it":                  {view: space(sid(1, entry(window(quarantined, func(w *lease.Window) { w.Reason, w.By = "", "bob@ops-2" })), false))},
 		"its record is of era 3, and this is era 2": {view: space(sid(1, entry(window(released, func(w *lease.Window) { w.Era = 3 })), false))},
 		"its ceiling is far in the future: ":        {view: space(sid(1, entry(window(released, ceil(now+year))), false)), above: now + year},
 		"it has ledger lines but no window record":  {view: space(), ledger: []Line{line(3, now)}},

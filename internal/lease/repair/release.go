@@ -89,6 +89,7 @@ func ReleaseSID(
 			Era: v.Era.Value.Number, Term: lastTerm(s, ledger) + 1,
 			Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce,
 			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now, Prior: prior,
+			By: by.By(),
 		},
 	}
 	if again {
@@ -120,7 +121,7 @@ func mayBeReserved(window lease.Entry[lease.Window], ledger []Line) bool {
 func problemOf(s lease.SIDRecords, era lease.Era, far clock.Millis) string {
 	switch w := s.Window.Value; {
 	case w.State == lease.Quarantined:
-		return "an operator quarantined it: " + orNone(w.Reason)
+		return w.ByOperator()
 	case w.Era > era.Number:
 		return fmt.Sprintf("its record is of era %d, and this is era %d", w.Era, era.Number)
 	case w.Ceil > far:

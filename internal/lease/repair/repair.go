@@ -17,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Errors of the package. Each is wrapped with what was found and what to do.
@@ -79,12 +80,16 @@ type Line struct {
 }
 
 // Author signs what an operator writes at Now by the operator's clock. Instance is unique
-// to the run of the command, and Nonce to the write.
+// to the run of the command, and Nonce to the write. Who is the operator, for people: at most maxBy bytes of it.
 type Author struct {
+	Who      string
 	Instance lease.Instance
 	Nonce    string
 	Now      clock.Millis
 }
+
+// By returns what records have of Who.
+func (a Author) By() string { return text.Cut(a.Who, maxBy) }
 
 // Write is a guarded write of one sid's records. It is applied whole, and only
 // if config, era, window and holder are as read, by revision and by value, and
@@ -144,10 +149,10 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 		return Write{}, refuse("sid %d is quarantined already: it has ledger lines but no window record; "+
 			"to repair it run \"allocator admin release-sid %d\"", sid, sid)
 	case w.State == lease.Quarantined:
-		return Write{}, refuse("sid %d is quarantined already: %s", sid, orNone(w.Reason))
+		return Write{}, refuse("sid %d is quarantined already: %s", sid, w.ByOperator())
 	case w.State == lease.Reserved && !s.Holder.Exists():
-		return Write{}, refuse("sid %d is reserved for a generator outside of the cluster: %s; no node takes it",
-			sid, orNone(w.Reason))
+		return Write{}, refuse("sid %d is reserved already: %s; no node takes it",
+			sid, w.ByOperator())
 	case s.Holder.Exists() && !force:
 		return Write{}, refuse("sid %d is held by %s: drain that node first, or use --force: "+
 			"the node then loses the sid at its next extension, "+
@@ -157,15 +162,8 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 		w = lease.Window{Term: 1, Instance: by.Instance, Node: lease.Operator, Base: floor, Ceil: floor}
 	}
 	w.Era, w.State, w.Reason = v.Era.Value.Number, lease.Quarantined, reason
-	w.Nonce, w.Wall = by.Nonce, by.Now
+	w.Nonce, w.Wall, w.By = by.Nonce, by.Now, by.By()
 	return Write{SID: sid, Seen: s, Config: v.Config, Era: v.Era, Window: w, Ledger: !s.Window.Exists()}, nil
-}
-
-func orNone(reason string) string {
-	if reason == "" {
-		return "no reason was given"
-	}
-	return reason
 }
 
 func holderName(s lease.SIDRecords) string {

@@ -23,7 +23,7 @@ var slack = Slack{Window: 30 * time.Second, MaxSkew: 250 * time.Millisecond, Max
 
 const total clock.Millis = 30_750
 
-var by = Author{Instance: "op-1", Nonce: "fresh", Now: now}
+var by = Author{Who: "ann@ops-1", Instance: "op-1", Nonce: "fresh", Now: now}
 
 // revs are the revisions of keys, each of its own.
 var revs int64
@@ -208,7 +208,7 @@ func TestQuarantine(t *testing.T) {
 		}
 		// Term, owner and ceiling stay: nothing is forgotten.
 		want := v.SIDs[tc.sid].Window.Value
-		want.State, want.Reason, want.Nonce, want.Wall = lease.Quarantined, "disk", "fresh", now
+		want.State, want.Reason, want.Nonce, want.Wall, want.By = lease.Quarantined, "disk", "fresh", now, by.Who
 		if w.Window != want || w.Ledger || w.Gone != "" || !w.Seen.Window.Same(v.SIDs[tc.sid].Window) || !w.Seen.Holder.Same(v.SIDs[tc.sid].Holder) {
 			t.Errorf("sid %d: got %+v", tc.sid, w)
 		}
@@ -235,7 +235,7 @@ func TestQuarantineRefuses(t *testing.T) {
 		{"held", space(sid(1, entry(window()), true)), true, 1, "", false, `held by "n1" (i1)`},
 		{"unreadable", space(sid(1, corrupt(window()), false)), true, 1, "", true, "unreadable"},
 		{"missing", space(), true, 1, "", true, "has ledger lines but no window record"},
-		{"quarantined", space(sid(1, entry(window(quarantined)), false)), true, 1, "", true, "already: why not"},
+		{"quarantined", space(sid(1, entry(window(quarantined)), false)), true, 1, "", true, "already: an operator quarantined it: why not"},
 		{"a long reason", space(), false, 1, strings.Repeat("x", lease.MaxReason+1), false, "201 bytes"},
 		{"a line break", space(), false, 1, "a\nb", false, "control character"},
 		{"not of the layout", space(), false, 32, "", false, "sids 0-31 of 32"},
@@ -291,7 +291,7 @@ func TestReleaseSID(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: lease.Operator, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now,
+			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: lease.Operator, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now, By: by.Who,
 				Prior: r.Write.Window.Prior} // See TestPriorsOfRepairs.
 			if r.Write.Window != want {
 				t.Errorf("got  %+v\nwant %+v", r.Write.Window, want)

@@ -23,6 +23,7 @@ func Reserved(era lease.Era, reason string, by Author) lease.Window {
 		State:    lease.Reserved,
 		Wall:     by.Now,
 		Reason:   reason,
+		By:       by.By(),
 	}
 }
 
@@ -47,10 +48,10 @@ func Reserve(v lease.View, sid flake.SID, reason string, by Author) (w Write, wa
 	case s.Window.Err != nil:
 		return Write{}, "", refuseUnreadable(sid, s.Window.Err)
 	case old.State == lease.Reserved:
-		return Write{}, "", refuse("sid %d is reserved already: %s", sid, orNone(old.Reason))
+		return Write{}, "", refuse("sid %d is reserved already: %s", sid, old.ByOperator())
 	case old.State == lease.Quarantined:
 		return Write{}, "", refuse("sid %d is quarantined: %s; run \"allocator admin release-sid %d\" first",
-			sid, orNone(old.Reason), sid)
+			sid, old.ByOperator(), sid)
 	case s.Holder.Exists():
 		return Write{}, "", refuse("sid %d is held by %s: drain that node, or stop that worker, first", sid,
 			holderName(s))
@@ -100,6 +101,7 @@ func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by 
 		Window: lease.Window{
 			Era: v.Era.Value.Number, Term: w.Term + 1, Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce,
 			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now, Prior: w.Prior,
+			By: by.By(),
 		},
 	}, nil
 }

@@ -34,8 +34,8 @@ func TestReserve(t *testing.T) {
 		1:  {term: term, ceil: max(now-5, floor)},
 		2:  {term: term, ceil: now + 5000, warns: true},
 		3:  {refusing: "sid 3 is held by"},
-		4:  {refusing: "is quarantined: why not"},
-		5:  {refusing: "is reserved already: java"},
+		4:  {refusing: "quarantined it: why not"},
+		5:  {refusing: "is reserved already: an operator reserved it for a generator outside of the cluster: java"},
 		6:  {refusing: "unreadable"},
 		7:  {refusing: "is reserved already"},
 		99: {refusing: "there is no such sid"},
@@ -49,7 +49,7 @@ func TestReserve(t *testing.T) {
 		}
 		record := lease.Window{
 			Era: v.Era.Value.Number, Term: want.term, Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce, State: lease.Reserved,
-			Base: w.Window.Ceil, Ceil: w.Window.Ceil, Wall: by.Now, Reason: "mine", Prior: w.Window.Prior,
+			Base: w.Window.Ceil, Ceil: w.Window.Ceil, Wall: by.Now, Reason: "mine", By: by.Who, Prior: w.Window.Prior,
 		}
 		if err != nil || w.Window != record || w.Window.Ceil != want.ceil || !w.Ledger ||
 			w.Unused != (want.term == 1) || (warning != "") != want.warns || !w.Seen.Window.Same(v.SIDs[sid].Window) {

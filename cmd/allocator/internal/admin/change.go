@@ -74,7 +74,6 @@ func (c *change) operator(s *deployment.Space,
 		Store:     s.Store,
 		Ask:       ask,
 		Author:    author,
-		Who:       operatorName(),
 		Slack:     s.Cfg.Slack(),
 		StepLimit: s.Cfg.Clock.StepLimit,
 		Etcd:      strings.Join(s.Cfg.Etcd.Addresses(), ","),
@@ -84,6 +83,7 @@ func (c *change) operator(s *deployment.Space,
 // author signs one write of this run.
 func author() repair.Author {
 	return repair.Author{
+		Who:      operatorName(),
 		Instance: lease.Instance(uuid.NewString()),
 		Nonce:    rand.Text(),
 		Now:      deployment.WallNow(),

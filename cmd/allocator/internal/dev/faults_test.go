@@ -238,7 +238,7 @@ func TestOperate(t *testing.T) {
 		free = "30"
 	}
 	confirm(url.Values{"action": {"quarantine"}, "sid": {free}, "reason": {"for a test"}}, "quarantine sid "+free+": done.")
-	if again := post(url.Values{"action": {"quarantine"}, "sid": {free}}); !strings.Contains(again, "is quarantined already: for a test") {
+	if again := post(url.Values{"action": {"quarantine"}, "sid": {free}}); !strings.Contains(again, "quarantined already: the console of node-1 quarantined it: for a test") {
 		t.Errorf("quarantined twice: %s", again)
 	}
 	confirm(url.Values{"action": {"release-sid"}, "sid": {free}}, "release sid "+free+": done.")

@@ -359,7 +359,7 @@ func (r *findings) records(f facts) {
 			quarantined++
 			r.Add("quarantine", report.Warn,
 				fmt.Sprintf("\"allocator admin release-sid %d\" returns it to the pool", sid),
-				"sid %d was quarantined by an operator: %s", sid, cmp.Or(w.Reason, "no reason was given"))
+				"sid %d: %s", sid, w.ByOperator())
 		case w.State == lease.Reserved:
 			reserved.Add(sid)
 		case w.Ceil > far && s.Holder.Exists() && f.isRegistered(w.Node):
