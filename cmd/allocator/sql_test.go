@@ -28,6 +28,10 @@ func TestSQLFlags(t *testing.T) {
 		{"sql run --every 6s", 2, "half of --hold"},
 		{"sql run --database host=/a --database host=/a", 2, "is named twice"},
 		{"sql status --database host=/nowhere", 3, "no PostgreSQL answers there"},
+		{"sql init --layout 41/10/12,unit=1s --print-sql", 2, "after the year 9999"},
+		{"sql functions", 2, "one of postgresql, mysql"},
+		{"sql functions --for mysql --epoch 1969-01-01", 2, "before 1970"},
+		{"sql functions --for mariadb --layout leaf", 0, ""},
 		{"sql stat", 2, "Did you mean status?"},
 	} {
 		if code, _, errs := allocator(strings.Fields(tc.args)...); code != tc.code || !strings.Contains(errs, tc.says) {

@@ -4,7 +4,6 @@
 CREATE TABLE orders (id INTEGER PRIMARY KEY, note TEXT);
 INSERT INTO orders VALUES (95552449887521538, 'Friday'), (95552449898644130, 'Friday too'), (95600000000000002, 'Saturday');
 SELECT note FROM orders WHERE id >= 95489202585600000 AND id < 95579799552000000 ORDER BY id;
-SELECT strftime('%Y-%m-%d %H:%M:%f', ((id >> 20) + 1704067200000) / 1000.0, 'unixepoch') FROM orders WHERE note = 'Friday too';
 
 CREATE TABLE events (id BLOB PRIMARY KEY, note TEXT) WITHOUT ROWID;
 INSERT INTO events VALUES (x'01a1f9d91a9a7082a8a2962be40838f5', 'Friday');
@@ -13,5 +12,4 @@ SELECT note FROM events WHERE id >= x'01a1f640bc0070008000000000000000' AND id <
 -- prints:
 -- Friday
 -- Friday too
--- 2026-11-20 16:45:17.338
 -- Friday

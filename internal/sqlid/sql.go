@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/ulid"
+	"github.com/flakelease/allocator/internal/sqlread"
 )
 
 // SQLSTATEs of the functions, for programs.
@@ -53,28 +53,21 @@ func SQL(f flake.Format, hold time.Duration, writer, runner string) []string {
 		id = fmt.Sprintf("((v >> %d) << %d) | ((v & %d) << %d) | ((v >> %d) & %d)", low, low, int64(1)<<sid-1, seq, sid,
 			int64(1)<<seq-1)
 	}
-	sidOf := fmt.Sprintf("(id & %d)::int", int64(1)<<sid-1)
-	if l.SIDFirst() {
-		sidOf = fmt.Sprintf("((id >> %d) & %d)::int", seq, int64(1)<<sid-1)
-	}
-	random := ulid.RandomBits(l)
-	beside := 74 - random // bits of the ID beside its time, 12 of them in the first half
 	to := "PUBLIC"
 	if writer != "" {
 		to = pgx.Identifier{writer}.Sanitize()
 	}
 	r := strings.NewReplacer(
-		"$now", nowSQL, "$server", serverSQL, "$id", id, "$sidOf", sidOf, "$to", to,
+		"$now", nowSQL, "$server", serverSQL, "$id", id, "$to", to,
 		"$step", fmt.Sprint(int64(1)<<sid), "$hold", fmt.Sprint(hold.Milliseconds()),
-		"$unit", fmt.Sprint(l.Unit()), "$epoch", fmt.Sprint(f.Epoch), "$lowBits", fmt.Sprint(low),
-		"$sidMask", fmt.Sprint(int64(1)<<sid-1), "$perUnit", fmt.Sprint(int64(1)<<low),
-		"$lowMask", fmt.Sprint(int64(1)<<low-1), "$highShift", fmt.Sprint(beside-12),
-		"$besideMask", fmt.Sprint(int64(1)<<(beside-12)-1), "$randomBits", fmt.Sprint(random),
-		"$randomMask", fmt.Sprint(int64(1)<<random-1),
-		"$maxMs", fmt.Sprint(int64(1)<<48-1), "$comment", strings.ReplaceAll(commentOf(f), "'", "''"),
+		"$sidMask", fmt.Sprint(int64(1)<<sid-1), "$comment", strings.ReplaceAll(commentOf(f), "'", "''"),
 	)
 	var out []string
 	for _, s := range statements {
+		if s == readers {
+			out = append(out, sqlread.Statements("postgresql", "allocator.", f)...)
+			continue
+		}
 		s = r.Replace(s)
 		if strings.Contains(s, "FUNCTION allocator.next_id()") {
 			s = operator.ReplaceAllString(s, " OPERATOR(pg_catalog.$1) ")
@@ -90,6 +83,9 @@ func SQL(f flake.Format, hold time.Duration, writer, runner string) []string {
 	}
 	return out
 }
+
+// readers stands for the functions that read and convert IDs.
+const readers = "readers"
 
 // statements make the schema. $-words are replaced by SQL.
 var statements = []string{
@@ -217,61 +213,7 @@ BEGIN
   END IF;
   RETURN $server;
 END $f$`,
-	// To read and convert IDs.
-	`CREATE OR REPLACE FUNCTION allocator.id_ms(id bigint) RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN (id >> $lowBits) * $unit + $epoch`,
-	`CREATE OR REPLACE FUNCTION allocator.id_time(id bigint) RETURNS timestamptz
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN timestamptz '1970-01-01 00:00:00Z' + ((id >> $lowBits) * $unit + $epoch) * interval '1 ms'`,
-	`CREATE OR REPLACE FUNCTION allocator.id_sid(id bigint) RETURNS int
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN $sidOf`,
-	`CREATE OR REPLACE FUNCTION allocator.id_first(at timestamptz) RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN least(greatest(0, ceil((extract(epoch FROM at) * 1000 - $epoch) / $unit)) * $perUnit,
-  9223372036854775807)::bigint`,
-	`CREATE OR REPLACE FUNCTION allocator.id_time(id uuid) RETURNS timestamptz
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN timestamptz '1970-01-01 00:00:00Z' + ('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint
-  * interval '1 ms'`,
-	`CREATE OR REPLACE FUNCTION allocator.uuid_first(at timestamptz) RETURNS uuid
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN rpad(lpad(to_hex(least(greatest(0, ceil(extract(epoch FROM at) * 1000)), $maxMs)::bigint), 12, '0'),
-  32, '0')::uuid`,
-	// The UUIDv7 of an ID; the bits that the ID has no value for are random.
-	`CREATE OR REPLACE FUNCTION allocator.to_uuid(id bigint) RETURNS uuid
-LANGUAGE sql VOLATILE STRICT PARALLEL SAFE
-RETURN (lpad(to_hex((id >> $lowBits) * $unit + $epoch), 12, '0')
-  || to_hex(28672 | ((id & $lowMask) >> $highShift))
-  || to_hex((-9223372036854775807 - 1) | ((id & $besideMask) << $randomBits)
-     | (('x' || right(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint & $randomMask)))::uuid`,
-	`CREATE OR REPLACE FUNCTION allocator.from_uuid(id uuid) RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN (SELECT ((h::bit(48)::bigint - $epoch) / $unit << $lowBits) | ((a & 4095) << $highShift)
-  | ((b >> $randomBits) & $besideMask)
-  FROM (SELECT ('x' || substr(t, 1, 12)) AS h, ('x' || substr(t, 13, 4))::bit(16)::bigint AS a,
-    ('x' || substr(t, 17))::bit(64)::bigint & 4611686018427387903 AS b
-  FROM (SELECT replace(id::text, '-', '') AS t) hex) parts)`,
-	`CREATE OR REPLACE FUNCTION allocator.to_flake(id bigint) RETURNS text
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN (SELECT string_agg(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', ((id >> (60 - 5 * i)) & 31)::int + 1, 1), ''
-  ORDER BY i)
-  FROM generate_series(0, 12) i)`,
-	`CREATE OR REPLACE FUNCTION allocator.from_flake(id text)
-RETURNS bigint LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp AS $f$
-DECLARE v bigint := 0;
-BEGIN
-  IF id !~ '^[0-7][0-9A-HJKMNP-TV-Z]{12}$' THEN
-    RAISE EXCEPTION '"%" is no ID: 13 characters of 0-9 and A-Z without I, L, O and U', left(id, 40)
-      USING ERRCODE = '22P02';
-  END IF;
-  FOR i IN 1..13 LOOP
-    v := v << 5 | (strpos('0123456789ABCDEFGHJKMNPQRSTVWXYZ', substr(id, i, 1)) - 1);
-  END LOOP;
-  RETURN v;
-END $f$`,
+	readers,
 	`CREATE OR REPLACE FUNCTION allocator.next_uuid() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL UNSAFE
 RETURN allocator.to_uuid(allocator.next_id())`,
 	`CREATE OR REPLACE FUNCTION allocator.next_flake() RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE

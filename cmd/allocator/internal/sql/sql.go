@@ -1,4 +1,4 @@
-// Package sql holds the commands that let a PostgreSQL database make IDs by itself.
+// Package sql holds the commands that let databases make IDs by themselves, and read them.
 package sql
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/sqlid"
+	"github.com/flakelease/allocator/internal/sqlread"
 	"github.com/flakelease/allocator/internal/text"
 	"github.com/flakelease/allocator/internal/userdb"
 )
@@ -37,7 +38,7 @@ whole space, whatever crashes, fails over or is copied. An INSERT waits for nobo
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(a))
+	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(a), functionsCommand(a))
 	return cmd
 }
 
@@ -108,8 +109,11 @@ run again. It needs no extension, no node, and the right to create a schema.`,
 		}
 		defer done()
 		f := space()
-		if err := f.Layout.Validate(); err != nil || f.Layout.SIDBits() == 0 {
+		if f.Layout.SIDBits() == 0 {
 			return cli.UsageError("--layout %v has no sids: IDs of two databases would be equal", f.Layout)
+		}
+		if err := sqlread.Check(f); err != nil {
+			return cli.UsageError("--layout: %w", err)
 		}
 		_, err = fmt.Fprintf(a.Out, "BEGIN;\n%s;\nCOMMIT;\n", strings.Join(sqlid.SQL(f, hold, *writer, *runner), ";\n"))
 		if err != nil || *printOnly {
@@ -286,6 +290,35 @@ while a column has one of its functions as the default, and names the columns.`,
 			}
 		}
 		return nil
+	}
+	return cmd
+}
+
+func functionsCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "functions",
+		Short: "Print the SQL that reads and converts IDs in a database",
+		Long: `Functions prints the functions that give the time and the sid of an ID, the smallest ID of a time,
+and the other forms, for a space of --layout. They need no extension and no node. Pipe it into
+the shell of the database. For SQLite it prints expressions.`,
+		Example: `  allocator sql functions --for mariadb --layout twitter | mariadb shop`,
+		Args:    cobra.NoArgs,
+	}
+	database := cmd.Flags().String("for", "", "database: "+strings.Join(sqlread.Databases(), ", "))
+	_ = cmd.RegisterFlagCompletionFunc("for", // The flag exists and has no completion yet, so this cannot fail.
+		cobra.FixedCompletions(sqlread.Databases(), cobra.ShellCompDirectiveNoFileComp))
+	space := cli.SpaceFlags(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if !slices.Contains(sqlread.Databases(), *database) {
+			return cli.UsageError("--for is %q: it has to be one of %s", *database,
+				strings.Join(sqlread.Databases(), ", "))
+		}
+		f := space()
+		if err := sqlread.Check(f); err != nil {
+			return cli.UsageError("--layout: %w", err)
+		}
+		_, err := io.WriteString(a.Out, sqlread.SQL(*database, "", f))
+		return err
 	}
 	return cmd
 }
