@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks lease.pml, time.pml (names that begin with limit-), worker.pml (worker-), watermark.pml (mark), slice.pml (slice)
-# and every mutant of them with Spin.
+# Checks lease.pml, time.pml (names that begin with limit-), worker.pml (worker-), watermark.pml (mark), slice.pml (slice),
+# expire.pml (expire), raise.pml (raise) and every mutant of them with Spin.
 #
 #   run.sh short            all variants at small bounds; under 150 s on two cores
 #   run.sh full             the same, then larger bounds and a third node; under 20 min, 2 GB
@@ -79,6 +79,13 @@ mode=${1:-short}
 #   slice-sent-again: a slice counts as used once it is sent
 #   slice-no-lower-end, slice-lower-end-early: a word is compared with the first of the slice after it is taken:
 #     something else may have set the next word
+#   expire-no-window-compare: EXPIRE compares the window's record: a holder that wrote meanwhile keeps its key
+#   expire-no-margin: the ceiling has passed by more than clocks may differ
+#   expire-no-wait: the records were unchanged for a window: a clock that is behind is no reason
+#   expire-puts-nothing: EXPIRE puts a key, and so fails where etcd refuses what holders put
+#   raise-left-to-the-lowest: each confirmed node passes a window: those with lower sids may never
+#   raise-passes-from-now: when is counted from the window's end: not anew from each write of the mark
+#   raise-put-off-by-text: a raise is put off only where the mark rose
 #
 # kind  name  definitions. Bases under "large" are for full only.
 variants() {
@@ -115,6 +122,9 @@ base    mark-silent-restore     -DMAXREQ=2 -DSILENT=1 -DRESTORES=1
 base    slice                   -DCRASHES=1
 base    slice-two-runners       -DTWO_RUNNERS -DCRASHES=0 -DDRAWS=4
 base    slice-set-by-hand       -DCUTS=3 -DCRASHES=0 -DRESETS=1
+base    expire
+base    raise
+base    raise-downtime          -DDOWNTIME
 mutant  optimistic              -DMAXREQ=3 -DMUT_OPTIMISTIC
 mutant  assume-applied          -DMAXREQ=3 -DMUT_ASSUME_APPLIED
 mutant  adopt-asked             -DMAXREQ=3 -DMUT_ADOPT_ASKED
@@ -195,6 +205,17 @@ mutant  slice-logged                -DCRASHES=1 -DLOGGED
 mutant  slice-sent-again            -DCRASHES=1 -DCUTS_TWICE
 mutant  slice-no-lower-end          -DCUTS=3 -DCRASHES=0 -DRESETS=1 -DNO_LOW
 mutant  slice-lower-end-early       -DCUTS=3 -DCRASHES=0 -DRESETS=1 -DLOW_EARLY
+mutant  expire-no-window-compare    -DMUT_NO_WINDOW_COMPARE
+mutant  expire-no-margin            -DMUT_NO_MARGIN
+mutant  expire-no-wait              -DMUT_NO_WAIT
+mutant  expire-puts-nothing         -DMUT_PUTS_NOTHING
+mutant  raise-left-to-the-lowest    -DMUT_LEFT_TO_THE_LOWEST
+mutant  raise-passes-from-now       -DMUT_FROM_NOW
+mutant  raise-put-off-by-text       -DDOWNTIME -DMUT_PUT_OFF_BY_TEXT
+probe   expire-ended                -DPROBE=1
+probe   expire-by-an-earlier-clock  -DPROBE=2
+probe   expire-refused              -DPROBE=3
+probe   raise-by-the-highest        -DPROBE=1
 probe   mark-replaced               -DMAXREQ=3 -DPROBE=1
 probe   mark-released-after-another -DMAXREQ=3 -DPROBE=2
 probe   mark-may-pass-vanished      -DMAXREQ=3 -DPROBE=3
@@ -236,6 +257,9 @@ large   three-nodes-reclaim     -DMAXREQ=3 -DPURGE -DNODES=3 -DRECLAIMS -DREHOLD
 large   reclaim                 -DMAXREQ=4 -DPURGE -DRECLAIMS
 large   era                     -DMAXREQ=4 -DPURGE -DBUMPS=1 -DRECLAIMS -DREHOLDS
 large   restore                 -DMAXREQ=4 -DPURGE -DRESTORES=1
+large   expire                  -DENDS=10 -DWRITES=3
+large   raise                   -DNODES=4
+large   raise-downtime          -DNODES=4 -DDOWNTIME
 large   mark                    -DMAXREQ=4
 large   mark-silent             -DMAXREQ=3 -DSILENT=2
 large   slice                   -DDRAWS=3
@@ -272,6 +296,8 @@ choose() {
 	worker-*) cp worker.pml model.pml ;;
 	mark*) cp watermark.pml model.pml ;;
 	slice*) cp slice.pml model.pml ;;
+	expire*) cp expire.pml model.pml ;;
+	raise*) cp raise.pml model.pml ;;
 	*) cp lease.pml model.pml ;;
 	esac
 }
@@ -305,7 +331,7 @@ esac
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
-cp lease.pml time.pml worker.pml watermark.pml slice.pml "$tmp"
+cp ./*.pml "$tmp"
 variants >"$tmp/table"
 cd "$tmp"
 
@@ -333,6 +359,8 @@ while read -r kind name defs; do
 	mutant.limit-accept-unguarded) expect=' !(overwritten)' ;;
 	mutant.limit-*) expect=' !(unlawful)' ;;
 	mutant.worker-* | mutant.slice-*) expect=' !(twice)' ;;
+	mutant.expire-*) expect=' !(wrong)' ;;
+	mutant.raise-*) expect=' !(late)' ;;
 	mutant.mark-falls-* | mutant.mark-era-low | mutant.mark-raised-by-anybody) expect=' !(fell)' ;;
 	mutant.mark-silent-*) expect=' !(unnamed)' ;;
 	mutant.mark-*) expect=' !(answered)' ;;
