@@ -101,7 +101,7 @@ func TestPrefetched(t *testing.T) {
 		}
 		return act{}
 	})
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour, MaxPrefetch: 64})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour})
 	if b, ok := c.Prefetched(1); ok {
 		t.Fatalf("%v before any request", b)
 	}
@@ -142,7 +142,7 @@ func TestPrefetched(t *testing.T) {
 // TestPrefetchedAfter: it gives what is there if that is above after, and else changes nothing.
 func TestPrefetchedAfter(t *testing.T) {
 	f := newFake(t, 1)
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour, MaxPrefetch: 64})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour})
 	if _, err := c.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}

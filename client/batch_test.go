@@ -16,6 +16,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -159,13 +160,13 @@ func TestAnswered(t *testing.T) {
 			s.res.Result = &pb.AllocateStreamResponse_Refusal{Refusal: &pb.Refusal{Reason: pb.Reason_REASON_NO_SID}}
 		}
 		co.answered(s)
-		c, e := co.c, (*b.list.Load())[0]
+		c, e := co.c, b.nodes.Nodes[0]
 		if ends != tc.ends || !co.unlocked() {
 			t.Errorf("%s: ended %d times", tc.name, ends)
 		}
 		if tc.bad {
-			if co.cur != nil || !s.retired || len(co.queue) != 2 || e.refusals.Load() != 1 || c.stats.batches.Load() != 0 {
-				t.Errorf("%s: %d wait, %d refusals", tc.name, len(co.queue), e.refusals.Load())
+			if co.cur != nil || !s.retired || len(co.queue) != 2 || e.Refusals != 1 || c.stats.batches.Load() != 0 {
+				t.Errorf("%s: %d wait, %d refusals", tc.name, len(co.queue), e.Refusals)
 			}
 			continue
 		}
@@ -210,7 +211,7 @@ func TestStreamEnded(t *testing.T) {
 			co.end()
 		}
 		co.streamEnded(s, tc.err)
-		if n := (*b.list.Load())[0].failures.Load(); (n == 1) != tc.failed || s.timer.Stop() || !s.ended || !s.retired || co.cur != nil ||
+		if n := b.nodes.Nodes[0].Failures; (n == 1) != tc.failed || s.timer.Stop() || !s.ended || !s.retired || co.cur != nil ||
 			len(s.sent) != 0 || !co.unlocked() {
 			t.Errorf("%s: %d failures, %+v", tc.name, n, s)
 		}
@@ -340,17 +341,17 @@ func TestFindStream(t *testing.T) {
 	}{
 		{"opened", nil, nil, 1, 0, nil},
 		{"by another", nil, []error{io.EOF}, 2, 0, nil},
-		{"by the first, later", nil, []error{io.EOF, io.EOF}, 3, firstBackoff, nil},
+		{"by the first, later", nil, []error{io.EOF, io.EOF}, 3, balance.FirstPause, nil},
 		{"none is connected", func(b *bench) {
-			for _, e := range *b.list.Load() {
-				e.ready.Store(false)
+			for _, e := range b.nodes.Nodes {
+				e.setReady(false)
 			}
 			b.lookupErr = io.ErrNoProgress
 		}, nil, 0, 10 * s, io.ErrNoProgress},
 		{"a wrong token", nil, []error{wrong}, 1, 0, &Refusal{Reason: Unauthenticated}},
 		{"the client's ID is too far ahead", func(b *bench) {
-			for _, e := range *b.list.Load() {
-				e.refused(tooFar)
+			for _, e := range b.nodes.Nodes {
+				e.refuse(tooFar)
 			}
 		}, nil, 0, 0, tooFar},
 	} {
@@ -370,19 +371,10 @@ func TestFindStream(t *testing.T) {
 				}
 				return &hanging{requests: r, ctx: ctx}, nil
 			})}
-			var list []*endpoint
+			b.nodes.Use(nil)
 			for range 2 {
-				e := &endpoint{pool: b.pool, addr: "10.0.0.1:9000"}
-				conn, err := e.dial()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				e.conn.Store(conn)
-				e.ready.Store(true)
-				list = append(list, e)
+				b.add(t, "10.0.0.1:9000")
 			}
-			b.list.Store(&list)
 			if tc.before != nil {
 				tc.before(b)
 			}
@@ -467,14 +459,13 @@ func TestReplace(t *testing.T) {
 			return &hanging{requests: &requests{}, ctx: ctx}, nil
 		})}
 		for range 2 {
-			e := &endpoint{pool: b.pool}
+			e := b.add(t, "127.0.0.1:1")
 			e.connect(t)
-			e.ready.Store(tc.other)
-			b.list.Store(new(append(slices.Clone(*b.list.Load()), e)))
+			e.setReady(tc.other)
 		}
-		list := (*b.list.Load())[1:]
-		b.list.Store(&list)
-		list[0].ready.Store(true)
+		list := b.nodes.Nodes[1:]
+		b.nodes.Use(list)
+		list[0].setReady(true)
 		old.e, old.conn = list[0], list[0].conn.Load()
 		if old.open(); !tc.healthy {
 			_ = old.conn.Close()
@@ -485,7 +476,7 @@ func TestReplace(t *testing.T) {
 		if tc.replaced {
 			wait.Until(t, tc.name, func() bool { co.mu.Lock(); defer co.mu.Unlock(); return co.cur != old && co.cur != nil })
 			if co.mu.Lock(); (co.cur.e == old.e) == tc.other {
-				t.Errorf("%s: it is to %s", tc.name, co.cur.e.addr)
+				t.Errorf("%s: it is to %s", tc.name, co.cur.e.Addr)
 			}
 			co.mu.Unlock()
 			co.end()
@@ -495,8 +486,8 @@ func TestReplace(t *testing.T) {
 		}
 		left := co.waiting(0)
 		co.cur, co.connecting, co.queue = nil, true, []*batch{left}
-		list[0].ready.Store(false)
-		list[1].ready.Store(false)
+		list[0].setReady(false)
+		list[1].setReady(false)
 		co.replace(old)
 		if co.work.Wait(); left.ended() == errors.ErrUnsupported {
 			t.Errorf("%s: no stream is looked for", tc.name)

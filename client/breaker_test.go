@@ -19,6 +19,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -33,37 +34,46 @@ type bench struct {
 func newBench(t *testing.T, n int) *bench {
 	t.Helper()
 	b := &bench{now: time.Hour}
-	b.pool = newPool(Options{AttemptTimeout: time.Second, Targets: []string{"127.0.0.1:1"}}, func() time.Duration { return b.now })
+	b.pool = newPool(Options{AttemptTimeout: time.Second, Targets: []string{"127.0.0.1:1"}}, func() time.Duration { return b.now }, nil)
 	t.Cleanup(b.end)
-	var list []*endpoint
 	for i := range n {
-		e := &endpoint{pool: b.pool, addr: fmt.Sprintf("10.0.0.%d:9000", i), target: fmt.Sprintf("10.0.0.%d:9000", i), end: func() {}}
-		conn, err := e.dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		e.conn.Store(conn)
-		e.ready.Store(true)
-		list = append(list, e)
+		b.add(t, fmt.Sprintf("10.0.0.%d:9000", i))
 	}
-	b.list.Store(&list)
 	return b
 }
 
-// asked returns whom the pool picks for the next n calls.
-func (b *bench) asked(n int, avoid *endpoint) (list []*endpoint) {
-	for range n {
-		if e, _, _ := b.pick(avoid); e != nil {
-			list = append(list, e)
-		}
+// add adds a connected endpoint.
+func (b *bench) add(t *testing.T, addr string) *endpoint {
+	t.Helper()
+	e := b.endpoint(balance.Address{Target: addr, Addr: addr})
+	e.end = func() {}
+	conn, err := e.dial()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return list
+	t.Cleanup(func() { _ = conn.Close() })
+	e.conn.Store(conn)
+	e.setReady(true)
+	b.nodes.Use(append(slices.Clone(b.nodes.Nodes), e))
+	return e
 }
+
+// refuse notes that e refused a request of the client.
+func (e *endpoint) refuse(r *Refusal) { e.ended(e.conn.Load(), r.outcome(true)) }
+
+// fail notes that e failed before, and may be asked again.
+func (e *endpoint) fail(err error) {
+	e.pool.mu.Lock()
+	defer e.pool.mu.Unlock()
+	e.pool.nodes.Ended(e, 1, balance.Outcome{Kind: balance.Failed, Err: err})
+}
+
+// left returns for how long e is not asked.
+func (e *endpoint) left() time.Duration { return e.Paused(e.pool.since()) }
 
 // woken reports whether do wakes who waits for an endpoint.
 func (b *bench) woken(do func()) bool {
-	wake := *b.wake.Load()
+	wake := b.wake
 	do()
 	select {
 	case <-wake:
@@ -73,404 +83,143 @@ func (b *bench) woken(do func()) bool {
 	}
 }
 
-// TestPick: calls go to all nodes in turn, but not to one that is not connected, nor to the one that
-// just failed where there is another.
-func TestPick(t *testing.T) {
-	b := newBench(t, 3)
-	all := *b.list.Load()
-	for _, tc := range []struct {
-		name  string
-		ready []bool
-		avoid *endpoint
-		want  []*endpoint
-	}{
-		{"all", []bool{true, true, true}, nil, all},
-		{"but one", []bool{true, true, true}, all[1], []*endpoint{all[0], all[2]}},
-		{"one is not connected", []bool{false, true, true}, nil, all[1:]},
-		{"one is left", []bool{false, true, false}, all[1], all[1:2]},
-		{"none", []bool{false, false, false}, nil, nil},
+// TestOutcome: what a refusal shows about the node depends on its reason.
+func TestOutcome(t *testing.T) {
+	for reason, want := range map[Reason][2]balance.Kind{ // of a call of its own, and of one with the client's last ID
+		AfterTooFar: {balance.OfCall, balance.TooFar}, InvalidCount: {balance.OfCall, balance.OfCall}, "": {balance.Refused, balance.Refused},
+		Unauthenticated: {balance.OfCall, balance.OfCall}, Draining: {balance.Refused, balance.Refused}, "99": {balance.Refused, balance.Refused},
 	} {
-		for i, ready := range tc.ready {
-			all[i].ready.Store(ready)
-		}
-		got := b.asked(30, tc.avoid)
-		for _, e := range all {
-			n := 0
-			for _, g := range got {
-				if g == e {
-					n++
-				}
-			}
-			if wanted := slices.Contains(tc.want, e); (n > 0) != wanted || wanted && n < 30/len(tc.want)/2 {
-				t.Errorf("%s: %s was asked %d times of %d", tc.name, e.addr, n, len(got))
+		r := &Refusal{Reason: reason, RetryAfter: 3}
+		for i, own := range []bool{false, true} {
+			if got := r.outcome(own); got != (balance.Outcome{Kind: want[i], Retry: 3, Err: r}) {
+				t.Errorf("%s, own %v: %+v", reason, own, got)
 			}
 		}
 	}
-	if n := b.connected(); n != 0 {
-		t.Errorf("%d are connected", n)
-	}
-	all[2].ready.Store(true)
-	if n := b.connected(); n != 1 {
-		t.Errorf("%d are connected", n)
-	}
 }
 
-// TestBreaker: a node that fails or refuses is not asked for some time, then by one call at a time until
-// it serves. What that is depends on how it fails.
-func TestBreaker(t *testing.T) {
-	fail := func(silent bool) func(*endpoint) {
-		return func(e *endpoint) {
-			if silent { // which closes the connection
-				conn, _ := e.dial()
-				e.conn.Store(conn)
-			}
-			e.failed(e.conn.Load(), silent, io.EOF)
-		}
-	}
-	refuse := func(after time.Duration) func(*endpoint) {
-		return func(e *endpoint) { e.refused(&Refusal{Reason: NoSID, RetryAfter: after}) }
-	}
-	for _, tc := range []struct {
-		name string
-		do   func(*endpoint)
-		want []time.Duration // of each time in a row
-	}{
-		{"fails", fail(false), []time.Duration{
-			20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond, 160 * time.Millisecond,
-			320 * time.Millisecond, 640 * time.Millisecond, time.Second, time.Second,
-		}},
-		{"is silent", fail(true), []time.Duration{
-			time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 15 * time.Second, 15 * time.Second,
-		}},
-		{"refuses", refuse(300 * time.Millisecond), []time.Duration{300 * time.Millisecond, 300 * time.Millisecond}},
-		{"refuses without a delay", refuse(0), []time.Duration{time.Second, time.Second}},
-		{"refuses for long", refuse(time.Hour), []time.Duration{5 * time.Second, 5 * time.Second}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			b := newBench(t, 1)
-			e := (*b.list.Load())[0]
-			for i, want := range tc.want {
-				tc.do(e)
-				b.now += want - time.Nanosecond
-				if got, wait, _ := b.pick(nil); got != nil || wait != time.Nanosecond {
-					t.Fatalf("time %d: asked within %v, next in %v", i, want, wait)
-				}
-				b.now += time.Nanosecond
-				if got := b.asked(5, nil); len(got) != 1 {
-					t.Fatalf("time %d: asked by %d calls after %v, want one", i, len(got), want)
-				}
-			}
-			b.now += b.o.AttemptTimeout - time.Nanosecond // The trial has no outcome.
-			if got, wait, _ := b.pick(nil); got != nil || wait != time.Nanosecond {
-				t.Errorf("asked while a trial is under way, next in %v", wait)
-			}
-			b.now += time.Nanosecond
-			if got := b.asked(5, nil); len(got) != 1 {
-				t.Errorf("asked by %d calls after a trial without an outcome", len(got))
-			}
-			if !b.woken(e.served) || len(b.asked(5, nil)) != 5 || e.cause.Load() != nil {
-				t.Error("it serves, and is not asked by all")
-			}
-			if b.woken(e.served) {
-				t.Error("who waits is woken by each call that is served")
-			}
-			tc.do(e)
-			if left := e.left(b.now); left != tc.want[0] {
-				t.Errorf("after it served it is not asked for %v, want %v", left, tc.want[0])
-			}
-		})
-	}
-}
-
-// TestFailuresOfOneTime: requests that were under way when another failed, or were sent over a connection
-// before, count as no further failures.
-func TestFailuresOfOneTime(t *testing.T) {
-	b := newBench(t, 1)
-	e := (*b.list.Load())[0]
-	old := e.conn.Load()
-	for range 5 {
-		e.failed(old, false, io.EOF)
-	}
-	if n := e.fails.Load(); n != 1 || e.failures.Load() != 5 {
-		t.Errorf("%d failures in a row of %d", n, e.failures.Load())
-	}
-	b.now += firstBackoff
-	e.failed(old, false, io.EOF)
-	if n := e.fails.Load(); n != 2 {
-		t.Errorf("%d failures in a row", n)
-	}
-	conn, err := e.dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	e.conn.Store(conn)
-	b.now += time.Minute
-	if e.failed(old, false, io.EOF); e.fails.Load() != 2 {
-		t.Error("a failure over a connection before counts")
-	}
-	e.refused(&Refusal{Reason: NoSID})
-	if e.fails.Load() != 0 || e.refusals.Load() != 1 {
-		t.Error("a node that refuses answers")
-	}
-}
-
-// TestDeadlinesOfCallers: callers whose deadlines pass are a failure of the node once no caller was
-// answered for the time of an attempt.
-func TestDeadlinesOfCallers(t *testing.T) {
-	b := newBench(t, 1)
-	e := (*b.list.Load())[0]
-	timeOut := func(after time.Duration) int32 {
-		b.now += after
-		e.callerTimedOut(e.conn.Load())
-		return e.fails.Load()
-	}
-	if timeOut(0)+timeOut(time.Second/2)+timeOut(time.Second/2) != 0 {
-		t.Error("a failure within the time of an attempt")
-	}
-	e.served()
-	if timeOut(time.Second)+timeOut(time.Second) != 0 {
-		t.Error("a failure although a caller was answered")
-	}
-	if timeOut(time.Nanosecond) != 1 || e.unanswered.Load() != 0 {
-		t.Error("no failure after the time of an attempt")
-	}
-	if e.until.Load() != int64(b.now+firstTimeoutBackoff) {
-		t.Errorf("it is not asked for %v", time.Duration(e.until.Load())-b.now)
-	}
-	e.served()
-	timeOut(0)
-	e.refused(&Refusal{Reason: NoSID, RetryAfter: time.Millisecond})
-	if timeOut(2*time.Second) != 0 {
-		t.Error("a failure although a caller was refused")
-	}
-}
-
-// TestWhyNobodyIsAsked: the refusal of a node is the reason, else what failed, and the name server last.
+// TestWhyNobodyIsAsked: a node's reason comes before that of the name server.
 func TestWhyNobodyIsAsked(t *testing.T) {
-	b := newBench(t, 2)
-	all := *b.list.Load()
-	away := errors.New("no such host")
-	b.lookupErr = away
-	if err := b.lastError(); !errors.Is(err, away) || b.refusal() != nil {
+	b := newBench(t, 1)
+	b.lookupErr = io.ErrNoProgress
+	if err := b.lastError(nil); err != io.ErrNoProgress || b.refusal() != nil {
 		t.Errorf("%v", err)
 	}
-	all[0].failed(all[0].conn.Load(), false, io.ErrUnexpectedEOF)
-	if err := b.lastError(); !errors.Is(err, io.ErrUnexpectedEOF) || b.refusal() != nil {
-		t.Errorf("%v", err)
+	b.nodes.Nodes[0].refuse(&Refusal{Reason: AfterTooFar})
+	if r := b.refusal(); r == nil || b.lastError(nil) != r || b.nodes.Nodes[0].why() != r {
+		t.Errorf("%v, %v", r, b.lastError(nil))
 	}
-	all[1].refused(&Refusal{Reason: AfterTooFar, RetryAfter: 2 * time.Second})
-	for after, want := range map[time.Duration]bool{0: true, 2*time.Second - 1: true, 2 * time.Second: false} {
-		now := b.now
-		b.now += after
-		if r := b.refusal(); (r != nil) != want || r != nil && (r.Reason != AfterTooFar || !errors.Is(b.lastError(), r)) {
-			t.Errorf("after %v: %v", after, r)
-		}
-		b.now = now
-	}
-	// Once the client's last ID is another one, nodes are asked again that it was too far ahead for.
-	b.now += 3 * time.Second
-	if all[1].claim(b.now); all[1].left(b.now) <= 0 {
-		t.Error("there is no trial")
-	}
-	b.now -= 3 * time.Second
-	all[0].until.Store(int64(b.now + time.Second))
-	if !b.woken(b.forgive) || all[1].left(b.now) > 0 || all[0].left(b.now) <= 0 || b.refusal() != nil || all[1].cause.Load() != nil {
-		t.Errorf("%v and %v are left", all[0].left(b.now), all[1].left(b.now))
+	if !b.woken(b.forgive) || b.refusal() != nil || b.nodes.Nodes[0].left() > 0 {
+		t.Error("it is not forgiven")
 	}
 }
 
-// TestSet: addresses that are found are used, each once; those of a name that was not found stay, and a
-// connection is kept.
+// TestSet: what is chosen of a lookup is connected to, once, and the rest is closed.
 func TestSet(t *testing.T) {
 	b := newBench(t, 0)
-	addrs := func() string {
-		var out []string
-		for _, e := range *b.list.Load() {
-			out = append(out, e.target+"="+strings.TrimSuffix(e.addr, ":1"))
-		}
-		slices.Sort(out)
-		return strings.Join(out, " ")
-	}
-	found := func(list ...string) (out []address) {
+	found := func(list ...string) (out []balance.Address) {
 		for _, s := range list {
-			target, addr, _ := strings.Cut(s, "=")
-			out = append(out, address{target, addr + ":1"})
+			out = append(out, balance.Address{Target: "a", Addr: "127.0.1." + s + ":1"})
 		}
 		return out
 	}
-	away := errors.New("no such host")
-	for i, tc := range []struct {
-		found  []string
-		failed map[string]error
-		want   string
-	}{
-		{[]string{"a=127.0.1.1", "a=127.0.1.2", "b=127.0.1.2"}, nil, "a=127.0.1.1 a=127.0.1.2"},
-		{[]string{"a=127.0.1.2", "b=127.0.1.3"}, nil, "a=127.0.1.2 b=127.0.1.3"},
-		{[]string{"b=127.0.1.4"}, map[string]error{"a": away}, "a=127.0.1.2 b=127.0.1.4"},
-		{nil, map[string]error{"a": away, "b": away}, "a=127.0.1.2 b=127.0.1.4"},
-		{[]string{"a=127.0.1.2"}, nil, "a=127.0.1.2"},
-	} {
-		before := *b.list.Load()
-		if !b.woken(func() { _ = b.set(found(tc.found...), tc.failed) }) {
-			t.Errorf("lookup %d woke nobody", i)
-		}
-		if got := addrs(); got != tc.want || errors.Is(b.lookupErr, away) != (tc.failed != nil) {
-			t.Errorf("lookup %d: %s, want %s; %v", i, got, tc.want, b.lookupErr)
-		}
-		for _, e := range *b.list.Load() {
-			for _, was := range before {
-				if was.addr == e.addr && was != e {
-					t.Errorf("lookup %d: %s was connected anew", i, e.addr)
-				}
-			}
-		}
-		for _, e := range before {
-			if !slices.Contains(*b.list.Load(), e) {
-				wait.Until(t, e.addr+" is closed", func() bool { return e.conn.Load().GetState() == connectivity.Shutdown })
-			}
-		}
+	_ = b.set(found("1", "2"), nil)
+	one, two := b.nodes.Nodes[0], b.nodes.Nodes[1]
+	if !b.woken(func() { _ = b.set(found("2", "3"), nil) }) || len(b.nodes.Nodes) != 2 || b.nodes.Nodes[0] != two {
+		t.Errorf("%d nodes", len(b.nodes.Nodes))
 	}
-	var many []string
-	for i := range 3 * maxEndpoints {
-		many = append(many, fmt.Sprintf("a=127.0.2.%d", i))
-	}
-	connected := (*newBench(t, 1).list.Load())[0]
-	connected.addr = "127.0.3.1:1"
-	b.list.Store(new(append(slices.Clone(*b.list.Load()), connected)))
-	many = append(many, "a=127.0.3.1")
-	seen := map[string]bool{}
-	for range 20 {
-		_ = b.set(found(many...), nil)
-		if n := len(*b.list.Load()); n != maxEndpoints || !slices.Contains(*b.list.Load(), connected) {
-			t.Fatalf("%d of %d addresses are used, the connected one: %v", n, len(many), slices.Contains(*b.list.Load(), connected))
-		}
-		for _, e := range *b.list.Load() {
-			seen[e.addr] = true
-		}
-	}
-	if len(seen) < 2*maxEndpoints {
-		t.Errorf("the same %d of %d addresses are used each time", len(seen), len(many))
-	}
-	exactly := found(many[:maxEndpoints]...)
-	_ = b.set(exactly, nil)
-	if n := len(*b.list.Load()); n != maxEndpoints {
-		t.Errorf("%d of %d addresses are used", n, maxEndpoints)
+	wait.Until(t, "closed", func() bool { return one.conn.Load().GetState() == connectivity.Shutdown })
+	if err := b.set(nil, map[string]error{"a": io.EOF}); err != io.EOF || b.lookupErr != io.EOF || len(b.nodes.Nodes) != 2 {
+		t.Errorf("a lookup that fails: %v, %d nodes", err, len(b.nodes.Nodes))
 	}
 	b.o.DialOptions = []grpc.DialOption{grpc.WithDefaultServiceConfig("{bad")}
-	if err := b.set(found("a=127.0.4.1"), nil); err == nil || b.lookupErr != err || len(*b.list.Load()) != 0 {
+	if err := b.set(found("4"), nil); err == nil || b.lookupErr != err || len(b.nodes.Nodes) != 0 {
 		t.Errorf("an address that cannot be dialed: %v, noted is %v", err, b.lookupErr)
 	}
-	b.o.DialOptions = nil
-	_ = b.set(exactly, nil)
-	b.end()
-	if _ = b.set(nil, nil); len(*b.list.Load()) != maxEndpoints {
-		t.Error("a lookup after the client was closed changed what it uses")
-	}
-	b.work.Wait()
-}
-
-// resolver has the addresses of names.
-type resolver map[string][]string
-
-func (r resolver) LookupHost(_ context.Context, host string) ([]string, error) {
-	addrs, ok := r[host]
-	if !ok {
-		return nil, &net.DNSError{Err: "no such host", Name: host}
-	}
-	return addrs, nil
+	b.close()
 }
 
 // TestLookup: a name with no addresses is a failed one, and an address needs no lookup.
 func TestLookup(t *testing.T) {
 	b := newBench(t, 0)
-	b.o.Resolver = resolver{"two": {"10.0.0.1", "fd00::1"}, "none": nil}
+	b.lookupHost = func(_ context.Context, host string) ([]string, error) {
+		addrs, ok := map[string][]string{"two": {"10.0.0.1", "fd00::1"}, "none": nil}[host]
+		if !ok {
+			return nil, &net.DNSError{Err: "no such host", Name: host}
+		}
+		return addrs, nil
+	}
 	b.o.Targets = []string{"two:9000", "none:9000", "missing:9000", "10.0.0.9:9000", "[fd00::2]:9000"}
 	found, failed := b.lookup()
-	slices.SortFunc(found, func(a, b address) int { return strings.Compare(a.addr, b.addr) })
-	want := []address{
-		{"two:9000", "10.0.0.1:9000"}, {"10.0.0.9:9000", "10.0.0.9:9000"}, {"two:9000", "[fd00::1]:9000"},
-		{"[fd00::2]:9000", "[fd00::2]:9000"},
+	slices.SortFunc(found, func(a, b balance.Address) int { return strings.Compare(a.Addr, b.Addr) })
+	want := []balance.Address{
+		{Target: "two:9000", Addr: "10.0.0.1:9000"}, {Target: "10.0.0.9:9000", Addr: "10.0.0.9:9000"},
+		{Target: "two:9000", Addr: "[fd00::1]:9000"}, {Target: "[fd00::2]:9000", Addr: "[fd00::2]:9000"},
 	}
 	if !slices.Equal(found, want) || len(failed) != 2 || failed["none:9000"] == nil || failed["missing:9000"] == nil {
 		t.Errorf("found %v, failed %v", found, failed)
 	}
 }
 
-// namesOf answers after a number of failures, and notes when it was asked.
-type namesOf struct {
-	begun time.Time
-	fails int
-	asked []time.Duration
-}
-
-func (n *namesOf) LookupHost(context.Context, string) ([]string, error) {
-	if n.asked = append(n.asked, time.Since(n.begun)); len(n.asked) <= n.fails {
-		return nil, io.EOF
-	}
-	return []string{"127.0.5.1"}, nil
-}
-
-// TestResolve: names are looked up again each time the interval has passed, and soon if that failed or
-// was asked for.
-func TestResolve(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		names := &namesOf{begun: time.Now(), fails: 2}
-		p := newPool(Options{
-			Targets:        []string{"a:1"},
-			Resolver:       names,
-			ResolveEvery:   time.Minute,
-			AttemptTimeout: time.Hour,
-			DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			})},
-		}, func() time.Duration { return time.Since(names.begun) })
-		if err := p.start(); err != nil {
-			t.Fatal(err)
+// named returns a pool of a name's nodes, none of which can be connected to.
+func named(look func(host string) ([]string, error), targets ...string) *pool {
+	began := time.Now()
+	return newPool(Options{
+		Targets:        targets,
+		AttemptTimeout: time.Hour,
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})},
+	}, func() time.Duration { return time.Since(began) }, func(ctx context.Context, host string) ([]string, error) {
+		addrs, err := look(host)
+		if addrs == nil && err == nil {
+			<-ctx.Done()
+			err = ctx.Err()
 		}
-		time.Sleep(125 * time.Second) // two failures, then an answer, and two more each 61 s later
-		p.lookupSoon()
-		time.Sleep(time.Minute)
-		p.close()
-		const s = time.Second
-		if want := []time.Duration{0, s, 2 * s, 63 * s, 124 * s, 125 * s}; !slices.Equal(names.asked, want) {
-			t.Errorf("looked up after %v, want %v", names.asked, want)
-		}
+		return addrs, err
 	})
 }
 
-// silentNames answers for one name alone.
-type silentNames struct{}
-
-func (silentNames) LookupHost(ctx context.Context, host string) ([]string, error) {
-	if host == "good.example" {
-		return []string{"127.0.5.1"}, nil
-	}
-	<-ctx.Done()
-	return nil, ctx.Err()
+// TestResolve: names are looked up again each half minute, and soon if that failed or was asked for.
+func TestResolve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, asked := time.Now(), []time.Duration{}
+		p := named(func(string) ([]string, error) {
+			if asked = append(asked, time.Since(began)); len(asked) <= 2 {
+				return nil, io.EOF
+			}
+			return []string{"127.0.5.1"}, nil
+		}, "a:1")
+		if err := p.start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(65 * time.Second) // two failures, then an answer, and two more each 31 s later
+		p.lookupSoon()
+		time.Sleep(30 * time.Second)
+		p.close()
+		const s = time.Second
+		if want := []time.Duration{0, s, 2 * s, 33 * s, 64 * s, 65 * s}; !slices.Equal(asked, want) {
+			t.Errorf("looked up after %v, want %v", asked, want)
+		}
+	})
 }
 
 // TestHangingLookups: lookups that hang delay another one by the timeout of one.
 func TestHangingLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		p := newPool(Options{
-			Targets:        []string{"a.example:1", "b.example:1", "c.example:1", "good.example:1"},
-			Resolver:       silentNames{},
-			ResolveEvery:   time.Minute,
-			AttemptTimeout: time.Hour,
-			DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			})},
-		}, func() time.Duration { return time.Since(began) })
+		p := named(func(host string) ([]string, error) {
+			if host == "good.example" {
+				return []string{"127.0.5.1"}, nil
+			}
+			return nil, nil
+		}, "a.example:1", "b.example:1", "c.example:1", "good.example:1")
 		if err := p.start(); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(lookupTimeout)
 		synctest.Wait()
-		if list := *p.list.Load(); len(list) != 1 || list[0].addr != "127.0.5.1:1" {
+		if list := p.nodes.Nodes; len(list) != 1 || list[0].Addr != "127.0.5.1:1" {
 			t.Errorf("%d nodes are used", len(list))
 		}
 		p.close()
@@ -481,17 +230,17 @@ func TestHangingLookups(t *testing.T) {
 // While it cannot connect it says why, and names are looked up.
 func TestWatch(t *testing.T) {
 	b := newBench(t, 1)
-	e := (*b.list.Load())[0]
+	e := b.nodes.Nodes[0]
 	e.connect(t)
 	first := e.conn.Load()
 	if err := e.open(); err != nil {
 		t.Fatal(err)
 	}
-	connected := func() bool { return e.ready.Load() && e.conn.Load().GetState() == connectivity.Ready }
-	e.ready.Store(false)
+	connected := func() bool { return e.isReady() && e.conn.Load().GetState() == connectivity.Ready }
+	e.setReady(false)
 	wait.Until(t, "connected", connected)
 	second := e.conn.Load()
-	if e.failed(second, true, io.EOF); first == second {
+	if e.ended(second, balance.Outcome{Kind: balance.Silent}); first == second {
 		t.Error("open did not connect")
 	}
 	wait.Until(t, "connected anew", func() bool { return e.conn.Load() != second && connected() })
@@ -501,10 +250,10 @@ func TestWatch(t *testing.T) {
 	third := e.conn.Load()
 	e.end()
 	b.work.Wait()
-	if e.ready.Load() || third.GetState() != connectivity.Shutdown || len(b.lookups) != 0 {
-		t.Errorf("ready %v, %v", e.ready.Load(), third.GetState())
+	if e.isReady() || third.GetState() != connectivity.Shutdown || len(b.lookups) != 0 {
+		t.Errorf("ready %v, %v", e.isReady(), third.GetState())
 	}
-	e.addr = "127.0.0.1:1"
+	e.Addr = "127.0.0.1:1"
 	if err := e.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -529,7 +278,7 @@ func TestConnecting(t *testing.T) {
 				}
 				return nil, io.EOF
 			})}
-			e := &endpoint{pool: b.pool, addr: "10.0.0.1:9000"}
+			e := b.endpoint(balance.Address{Addr: "10.0.0.1:9000"})
 			if err := e.open(); err != nil {
 				t.Fatal(err)
 			}
@@ -564,7 +313,7 @@ func TestGaveUp(t *testing.T) {
 		{nil, refusal, "no node served within 3s: NO_SID: no", []error{refusal}},
 		{context.Canceled, broke, "context canceled: client: no node answered: it broke", []error{context.Canceled, ErrUnavailable, broke}},
 		{nil, broke, "client: no node answered within 3s: it broke", []error{ErrUnavailable, broke}},
-		{context.Canceled, nil, "context canceled: client: no node answered: none is connected yet", []error{context.Canceled, ErrUnavailable}},
+		{context.Canceled, nil, "context canceled: client: no node answered: none is connected", []error{context.Canceled, ErrUnavailable}},
 		{nil, nil, "client: no node answered within 3s: none is connected", []error{ErrUnavailable}},
 	} {
 		err := gaveUp(tc.cause, tc.last, 3*time.Second)
@@ -632,7 +381,7 @@ func TestAnswersAreChecked(t *testing.T) {
 		b.format.Store(&flake.Format{Layout: flake.Scalable, Epoch: flake.DefaultEpoch})
 		res := good()
 		tc.change(res)
-		got, err := (*b.list.Load())[0].block(res, 3, 100)
+		got, err := b.nodes.Nodes[0].block(res, 3, 100)
 		if tc.says == "" {
 			if err != nil || got.Count != 3 || got.SID != 4 || got.Node != "n" || int64(got.First) != res.GetFirst() {
 				t.Errorf("%s: %v, %v", name, got, err)
@@ -651,8 +400,15 @@ func shared(t *testing.T) (*coalescer, *stream, *bench) {
 	co := newCoalescer(c)
 	t.Cleanup(co.end)
 	co.connecting = true // Nothing looks for another stream.
-	e := (*b.list.Load())[0]
+	e := b.nodes.Nodes[0]
 	return co, &stream{co: co, e: e, conn: e.conn.Load()}, b
+}
+
+// isReady reports whether e may be asked.
+func (e *endpoint) isReady() bool {
+	e.pool.mu.Lock()
+	defer e.pool.mu.Unlock()
+	return e.pool.nodes.Connected() == 1
 }
 
 // waiting returns a batch that callers wait for, which want as many IDs.
@@ -691,7 +447,7 @@ func TestWhoLeavesIsTold(t *testing.T) {
 			co.cur = s
 		}
 		if tc.knows {
-			(*b.list.Load())[0].refused(refusal)
+			b.nodes.Nodes[0].refuse(refusal)
 		}
 		one := co.waiting(2)
 		one.last = tc.last
@@ -722,10 +478,9 @@ func TestBatchesThatAreTooLarge(t *testing.T) {
 		co, s, _ := shared(t)
 		b := co.waiting(tc.callers)
 		b.want = 5
-		s.e.trial.Store(1)
 		refusal := &Refusal{Reason: tc.reason, Metadata: map[string]string{"limit": tc.limit}}
 		co.refused(s, b, refusal)
-		if err := b.ended(); s.e.trial.Load() != 0 || errors.Is(err, errRejoin) != tc.rejoin || !tc.rejoin && !errors.Is(err, refusal) {
+		if err := b.ended(); errors.Is(err, errRejoin) != tc.rejoin || !tc.rejoin && !errors.Is(err, refusal) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 		if (co.limit != maxBlock) != tc.rejoin || tc.rejoin && fmt.Sprint(co.limit) != tc.limit {
@@ -825,7 +580,7 @@ func TestRotate(t *testing.T) {
 		looks   bool // for another node
 	}{
 		"in use":     {func(co *coalescer, s *stream) { co.cur = s }, true},
-		"no other":   {func(co *coalescer, s *stream) { co.cur = s; s.e.ready.Store(false) }, true},
+		"no other":   {func(co *coalescer, s *stream) { co.cur = s; s.e.setReady(false) }, true},
 		"not in use": {func(co *coalescer, s *stream) { co.cur = nil }, false},
 		"under way":  {func(co *coalescer, s *stream) { co.cur, co.connecting = s, true }, false},
 		"closing":    {func(co *coalescer, s *stream) { co.cur = s; co.end() }, false},
@@ -833,14 +588,14 @@ func TestRotate(t *testing.T) {
 		co, s, b := shared(t)
 		co.connecting = false
 		tc.prepare(co, s)
-		picked := b.next.Load()
+		picked := b.nodes.Turn
 		co.mu.Lock()
 		if co.rotate(s); co.connecting != (tc.looks || name == "under way") {
 			t.Errorf("%s: connecting %v", name, co.connecting)
 		}
 		co.mu.Unlock()
 		co.work.Wait()
-		if looks := b.next.Load() != picked; looks != tc.looks || co.connecting != (name == "under way") {
+		if looks := b.nodes.Turn != picked; looks != tc.looks || co.connecting != (name == "under way") {
 			t.Errorf("%s: looks for another node: %v, connecting %v", name, looks, co.connecting)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +46,10 @@ type Client struct {
 
 // New returns a client. It connects in the background; calls wait for that. The
 // errors name the option that is wrong.
-func New(o Options) (*Client, error) {
+func New(o Options) (*Client, error) { return newClient(o, net.DefaultResolver.LookupHost) }
+
+// newClient is New with a function that looks up the addresses of a host.
+func newClient(o Options, lookup func(context.Context, string) ([]string, error)) (*Client, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -53,7 +57,7 @@ func New(o Options) (*Client, error) {
 	c := &Client{o: o, begun: time.Now(), uptime: newUptime(bootClock), done: make(chan struct{})}
 	c.last.Store(int64(o.After))
 	c.limit.Store(maxBlock)
-	c.pool = newPool(o, c.since)
+	c.pool = newPool(o, c.since, lookup)
 	switch o.Mode {
 	case Coalesce:
 		c.coalesce = newCoalescer(c)
@@ -110,15 +114,7 @@ func (c *Client) BlockAfter(ctx context.Context, n int, after flake.ID) (Block, 
 // Prefetched is Block without a wait: it returns false where the client does not hold n IDs that are
 // next to each other, and in the other modes always. It may also return false while another call
 // begins with the next block.
-func (c *Client) Prefetched(n int) (Block, bool) {
-	if c.prefetch == nil || n < 1 {
-		return Block{}, false
-	}
-	if b, ok := c.prefetch.takeFrom(c.prefetch.cur.Load(), n); ok {
-		return b, true
-	}
-	return c.prefetch.takeSpare(n, 0)
-}
+func (c *Client) Prefetched(n int) (Block, bool) { return c.PrefetchedAfter(n, 0) }
 
 // PrefetchedAfter is Prefetched with IDs above after: those that are next, or the next block. Else it
 // changes nothing and returns false, and BlockAfter is to be called.
@@ -142,7 +138,8 @@ func (c *Client) passOver(after flake.ID, order int64) {
 	}
 }
 
-// above requests n IDs above after, which is above all that the client has received.
+// above requests n IDs by a request of their own: above after, which is above all that the client has
+// received, or with after 0 above the client's last ID.
 func (c *Client) above(ctx context.Context, n int, after flake.ID, order int64) (Block, error) {
 	if err := ctx.Err(); err != nil {
 		return Block{}, err
@@ -151,15 +148,15 @@ func (c *Client) above(ctx context.Context, n int, after flake.ID, order int64) 
 		return Block{}, ErrClosed
 	}
 	defer c.calls.Done()
-	var b Block
-	err := c.ask(ctx, false, nil, func(e *endpoint) (err error) {
-		b, err = e.allocate(ctx, false, n, after)
-		return err
-	})
+	return c.alone(ctx, n, after, order)
+}
+
+// alone is above of a call that Close waits for. IDs that were prefetched and are below these are dropped.
+func (c *Client) alone(ctx context.Context, n int, after flake.ID, order int64) (Block, error) {
+	b, _, err := c.request(ctx, n, after, order, nil)
 	if err != nil {
 		return Block{}, err
 	}
-	c.raise(b.Last(), order)
 	if c.prefetch != nil {
 		c.prefetch.raiseFloor(int64(b.Last()), order)
 	}
@@ -246,22 +243,15 @@ func (c *Client) upTo(ctx context.Context, n int) (Block, error) {
 
 // take returns n IDs by the client's mode.
 func (c *Client) take(ctx context.Context, n int) (Block, error) {
-	if err := ctx.Err(); err != nil {
+	switch err := ctx.Err(); {
+	case err != nil:
 		return Block{}, err
-	}
-	switch {
 	case c.prefetch != nil:
 		return c.prefetch.take(ctx, n)
 	case c.coalesce != nil && n <= maxShared:
 		return c.coalesce.take(ctx, n)
 	}
-	if !c.enter() {
-		return Block{}, ErrClosed
-	}
-	defer c.calls.Done()
-	b, _, err := c.unary(ctx, n, nil)
-	c.stats.ids.Add(int64(b.Count))
-	return b, err
+	return c.above(ctx, n, 0, c.order.Load())
 }
 
 // maxShared is the largest share of a request that others wait for as well: a node

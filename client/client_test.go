@@ -272,7 +272,7 @@ func TestResetDropsBlocks(t *testing.T) {
 		}
 		return act{mangle: func(r *pb.AllocateResponse) { r.First += int64(ahead) &^ (1<<20 - 1) }} // a wrong clock
 	})
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxPrefetch: 64, MaxAge: time.Hour, AttemptTimeout: time.Minute})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour, AttemptTimeout: time.Minute})
 	for range 40 {
 		if id, err := c.Next(t.Context()); err != nil || id < ahead {
 			t.Fatalf("%v, %v", id, err)
@@ -315,7 +315,8 @@ func TestResetDuringACall(t *testing.T) {
 					<-hold
 					return act{mangle: func(r *pb.AllocateResponse) { r.First = int64(ahead) + 32 }}
 				})
-				c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, MaxPrefetch: 64, AttemptTimeout: time.Minute})
+				c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, AttemptTimeout: time.Minute})
+				client.LimitPrefetch(c, 64) // so that a larger block has a request of its own
 				got := make(chan error, 1)
 				go func() {
 					id, err := call(c)
@@ -481,27 +482,6 @@ func TestOtherServers(t *testing.T) {
 	}
 }
 
-// lookup is a name server whose answers tests change.
-type lookup struct {
-	mu    sync.Mutex // guards the rest
-	addrs []string   // nil: nobody knows the name
-}
-
-func (l *lookup) set(addrs ...string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.addrs = addrs
-}
-
-func (l *lookup) LookupHost(_ context.Context, host string) ([]string, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if host != "nodes.example" || l.addrs == nil {
-		return nil, errors.New("no such host " + host)
-	}
-	return l.addrs, nil
-}
-
 // authenticated returns options of a server that requires a token.
 func authenticated(token *string) []grpc.ServerOption {
 	check := func(ctx context.Context) error {
@@ -580,8 +560,6 @@ func TestOptionsAreChecked(t *testing.T) {
 		"After":                      {Targets: []string{"a:1"}, After: -1},
 		"AttemptTimeout":             {Targets: []string{"a:1"}, AttemptTimeout: -1},
 		"MaxAge":                     {Targets: []string{"a:1"}, MaxAge: -1},
-		"MaxPrefetch":                {Targets: []string{"a:1"}, MaxPrefetch: 1_000_001},
-		"ResolveEvery":               {Targets: []string{"a:1"}, ResolveEvery: -1},
 		"Token and TokenFile":        {Targets: []string{"a:1"}, TokenFile: "x", Token: func(context.Context) (string, error) { return "", nil }, TLS: &tls.Config{}},
 		"is required with a token,":  {Targets: []string{"a:1"}, TokenFile: "x"},
 	} {
@@ -603,8 +581,14 @@ func TestTLS(t *testing.T) {
 	f := newFake(t, 1, grpc.Creds(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
 		Certificates: []tls.Certificate{pair}, ClientCAs: authority.Pool(), ClientAuth: tls.RequireAndVerifyClientCert})))
 	_, port, _ := strings.Cut(f.addr, ":")
-	names := &lookup{}
-	names.set("127.0.0.1")
+	dial := func(t *testing.T, o client.Options) *client.Client {
+		c, err := client.NewNamed(o, func(context.Context, string) ([]string, error) { return []string{"127.0.0.1"}, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
 	known := &tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{pair}}
 	other := known.Clone()
 	other.RootCAs = certstest.NewAuthority(t, "others").Pool()
@@ -626,13 +610,13 @@ func TestTLS(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			if tc.fault == "" {
-				c := dial(t, client.Options{Targets: []string{tc.target}, TLS: tc.tls, Resolver: names, Timeout: time.Minute})
+				c := dial(t, client.Options{Targets: []string{tc.target}, TLS: tc.tls, Timeout: time.Minute})
 				if _, err := c.Next(t.Context()); err != nil {
 					t.Error(err)
 				}
 				return
 			}
-			c := dial(t, client.Options{Targets: []string{tc.target}, TLS: tc.tls, Resolver: names, Timeout: 500 * time.Millisecond})
+			c := dial(t, client.Options{Targets: []string{tc.target}, TLS: tc.tls, Timeout: 500 * time.Millisecond})
 			wait.Until(t, "an error that names "+tc.fault, func() bool {
 				_, err := c.Next(t.Context())
 				if !errors.Is(err, client.ErrUnavailable) {

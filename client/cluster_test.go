@@ -4,8 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -110,17 +108,4 @@ func clusterOf(t testing.TB, n int, f flake.Format) (nodes []*realNode, targets 
 		targets = append(targets, n.addr())
 	}
 	return nodes, targets
-}
-
-// waiting returns how many goroutines wait for a channel in a function, or in what it
-// called. Tests that use it do not run in parallel with others.
-func waiting(function string) (n int) {
-	stacks := make([]byte, 32<<20)
-	for g := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
-		state, _, _ := strings.Cut(g, "\n")
-		if strings.Contains(g, function) && (strings.Contains(state, "[select") || strings.Contains(state, "[chan receive")) {
-			n++
-		}
-	}
-	return n
 }

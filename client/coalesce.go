@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -165,10 +166,9 @@ func (co *coalescer) leave(b *batch, n int, cause error) (gone bool, err error) 
 	}
 	last, waits := b.last, co.cur == nil
 	co.mu.Unlock()
-	if last == nil && waits {
-		last = co.c.pool.lastError()
-	}
-	if last == nil && !waits {
+	if waits {
+		last = co.c.pool.lastError(last)
+	} else if last == nil {
 		return true, cause
 	}
 	return true, gaveUp(cause, last, 0)
@@ -264,20 +264,19 @@ func (co *coalescer) answered(s *stream) {
 
 // refused deals with a batch that a node answered without IDs. co.mu is held.
 func (co *coalescer) refused(s *stream, b *batch, err error) {
+	o := balance.Outcome{Kind: balance.Failed, Err: err}
 	r := (*Refusal)(nil)
-	if errors.As(err, &r) && r.Reason.callerError() {
-		s.e.tried()
+	if errors.As(err, &r) {
+		o = r.outcome(true)
+	}
+	s.e.ended(s.conn, o)
+	if r != nil && r.Reason.callerError() {
 		if limit := limitOf(r); r.Reason == InvalidCount && b.callers > 1 && 0 < limit && limit < b.want {
 			co.limit = limit
 			err = errRejoin
 		}
 		co.finish(b, err)
 		return
-	}
-	if r != nil {
-		s.e.refused(r)
-	} else {
-		s.e.failed(s.conn, false, err)
 	}
 	co.retire(s)
 	co.requeue(b, err)
@@ -388,7 +387,7 @@ func (co *coalescer) findStream() {
 				continue
 			}
 			if reported == nil {
-				last = co.c.pool.lastError()
+				last = co.c.pool.lastError(nil)
 			}
 			// sweep finds out how the pause ended.
 			_ = co.c.pause(co.ctx, min(wait, sweepEvery), deadline, changed)

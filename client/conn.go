@@ -31,13 +31,9 @@ func (n conn) Invoke(ctx context.Context, method string, args, reply any, opts .
 	}
 	defer n.c.calls.Done()
 	return n.c.ask(ctx, false, nil, func(e *endpoint) error {
-		err := e.call(ctx, false, 0, func(ctx context.Context, over *grpc.ClientConn) error {
+		return e.attempt(ctx, false, 0, func(ctx context.Context, over *grpc.ClientConn) error {
 			return over.Invoke(ctx, method, args, reply, opts...)
 		})
-		if err == nil {
-			e.served()
-		}
-		return err
 	})
 }
 

@@ -12,26 +12,36 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
 )
 
-// unary requests n IDs of one node after the other until one serves. It is bounded
-// by ctx and Options.Timeout. sent is when the request that was served began, by
-// Client.uptime. note, if not nil, is called with the error of each attempt
-// that failed.
-func (c *Client) unary(ctx context.Context, n int, note func(error)) (b Block, sent time.Duration, err error) {
-	err = c.ask(ctx, true, note, func(e *endpoint) error {
-		sent = c.uptime.now()
-		order := c.order.Load() // before c.after: see Reset
-		got, err := e.allocate(ctx, true, n, c.after())
-		if err != nil {
+// request requests n IDs of one node after the other until one serves. They are above after, which is
+// of an order; with after 0 above the client's last ID. It is bounded by ctx and Options.Timeout. sent is
+// when the request that was served began, by Client.uptime. note is that of ask.
+func (c *Client) request(ctx context.Context, n int, after flake.ID, order int64, note func(error)) (b Block,
+	sent time.Duration, err error) {
+	own := after == 0
+	err = c.ask(ctx, own, note, func(e *endpoint) error {
+		return e.attempt(ctx, own, 0, func(ctx context.Context, conn *grpc.ClientConn) error {
+			sent = c.uptime.now()
+			if own {
+				order = c.order.Load() // before c.after: see Reset
+				after = c.after()
+			}
+			res, err := pb.NewAllocatorServiceClient(conn).Allocate(ctx,
+				&pb.AllocateRequest{Count: int32(n), After: int64(after)})
+			if err == nil {
+				b, err = e.block(res, n, after)
+			}
 			return err
-		}
-		c.raise(got.Last(), order)
-		b = got
-		return nil
+		})
 	})
-	return b, sent, err
+	if err != nil {
+		return Block{}, 0, err
+	}
+	c.raise(b.Last(), order)
+	return b, sent, nil
 }
 
 // ask calls try with one node after the other until it succeeds, or every node would
@@ -48,10 +58,7 @@ func (c *Client) ask(ctx context.Context, own bool, note func(error), try func(*
 	far, hold := 0, time.Duration(0) // nodes in a row that found this call's after too far ahead; their shortest delay
 	for waited := false; ; {
 		if err := ctx.Err(); err != nil {
-			if last == nil {
-				last = c.pool.lastError()
-			}
-			return gaveUp(err, last, 0)
+			return gaveUp(err, c.pool.lastError(last), 0)
 		}
 		if far > 0 && far >= c.pool.connected() {
 			if hold == 0 {
@@ -72,10 +79,7 @@ func (c *Client) ask(ctx context.Context, own bool, note func(error), try func(*
 				return r
 			}
 			if err := c.pause(ctx, wait, end, changed); err != nil {
-				if last == nil {
-					last = c.pool.lastError()
-				}
-				return c.ended(err, last)
+				return c.ended(err, c.pool.lastError(last))
 			}
 			avoid, waited = nil, true
 			continue
@@ -89,11 +93,7 @@ func (c *Client) ask(ctx context.Context, own bool, note func(error), try func(*
 			return err
 		}
 		if errors.Is(err, errDeadline) || r == nil && ctx.Err() != nil { // what came before says more
-			if cause := e.cause.Load(); last == nil && cause != nil {
-				last = *cause
-			} else if last == nil {
-				last = e.named(errors.New("no answer yet"))
-			}
+			last = cmp.Or(last, e.why(), e.named(errors.New("no answer yet")))
 			return gaveUp(cmp.Or(ctx.Err(), context.DeadlineExceeded), last, 0)
 		}
 		last, avoid = err, e
@@ -122,10 +122,10 @@ var errTimeout = errors.New("client: timeout")
 
 // ended returns the error of a call whose pause ended with err; last is that of gaveUp.
 func (c *Client) ended(err, last error) error {
-	if errors.Is(err, errTimeout) {
-		return gaveUp(nil, last, c.o.Timeout)
+	if err == errTimeout {
+		err = nil
 	}
-	return gaveUp(err, last, 0)
+	return gaveUp(err, last, c.o.Timeout)
 }
 
 // pause waits until changed is closed, for at most wait. It returns an error if the
@@ -152,10 +152,10 @@ func (c *Client) pause(ctx context.Context, wait, end time.Duration, changed <-c
 	return nil
 }
 
-// call sends e one request by send, with the timeout of an attempt and wait besides, for which
+// attempt sends e one request by send, with the timeout of an attempt and wait besides, for which
 // the node may hold it back. own is that of ask.
 // The error is a *Refusal; after any other, it is unknown whether the request was served.
-func (e *endpoint) call(ctx context.Context, own bool, wait time.Duration,
+func (e *endpoint) attempt(ctx context.Context, own bool, wait time.Duration,
 	send func(context.Context, *grpc.ClientConn) error) error {
 	e.requests.Add(1)
 	deadline, ok := ctx.Deadline()
@@ -165,58 +165,39 @@ func (e *endpoint) call(ctx context.Context, own bool, wait time.Duration,
 	defer cancel()
 	conn := e.conn.Load()
 	err := send(attempt, conn)
-	if err == nil {
+	switch {
+	case err == nil:
+		e.ended(conn, balance.Outcome{Kind: balance.Served})
 		return nil
-	}
-	if callers && status.Code(err) == codes.DeadlineExceeded {
-		e.callerTimedOut(conn)
+	case callers && status.Code(err) == codes.DeadlineExceeded:
+		late := e.named(errors.New("no answer within the deadlines of callers"))
+		e.ended(conn, balance.Outcome{Kind: balance.Deadline, Err: late})
 		return errDeadline
 	}
-	if r := RefusalOf(err, e.addr); !own && r != nil && r.Reason == AfterTooFar {
-		e.refusals.Add(1)
-		e.tried()
-		return r
-	}
-	return e.judge(ctx, conn, err)
+	return e.judge(ctx, conn, own, err)
 }
 
-// allocate requests IDs of e; own and errors are those of call.
-func (e *endpoint) allocate(ctx context.Context, own bool, n int, after flake.ID) (Block, error) {
-	var res *pb.AllocateResponse
-	var conn *grpc.ClientConn
-	err := e.call(ctx, own, 0, func(ctx context.Context, over *grpc.ClientConn) (err error) {
-		conn = over
-		res, err = pb.NewAllocatorServiceClient(conn).Allocate(ctx,
-			&pb.AllocateRequest{Count: int32(n), After: int64(after)})
+// judge turns an error of a request into the client's, and counts it against e unless ctx, the caller's,
+// has ended. own is that of ask.
+func (e *endpoint) judge(ctx context.Context, conn *grpc.ClientConn, own bool, err error) error {
+	o := balance.Outcome{Kind: balance.Failed, Err: err}
+	if _, ok := err.(*contractError); ok { // This package returns it, and does not wrap it.
+		e.ended(conn, o)
 		return err
-	})
-	if err != nil {
-		return Block{}, err
 	}
-	b, err := e.block(res, n, after)
-	if err != nil {
-		e.failed(conn, false, err)
-		return Block{}, err
-	}
-	e.served()
-	return b, nil
-}
-
-// judge turns an error of gRPC into the client's, and counts it against e unless
-// ctx, the caller's, has ended.
-func (e *endpoint) judge(ctx context.Context, conn *grpc.ClientConn, err error) error {
-	defer e.tried()
-	if r := RefusalOf(err, e.addr); r != nil {
-		if !r.Reason.callerError() {
-			e.refused(r)
-		}
+	if r := RefusalOf(err, e.Addr); r != nil {
+		e.ended(conn, r.outcome(own))
 		return r
 	}
-	named := e.named(err)
-	if ctx.Err() == nil { // the caller did not end it
-		e.failed(conn, status.Code(err) == codes.DeadlineExceeded, named)
+	o.Err = e.named(err)
+	switch {
+	case ctx.Err() != nil: // The caller ended it.
+		o.Kind = balance.Left
+	case status.Code(err) == codes.DeadlineExceeded:
+		o.Kind = balance.Silent
 	}
-	return named
+	e.ended(conn, o)
+	return o.Err
 }
 
 // layoutOf returns the layout of an answer.
@@ -240,20 +221,20 @@ func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block
 	}
 	switch {
 	case known != nil:
-		return Block{}, &contractError{e.addr, fmt.Sprintf("layout %d: %v", res.GetLayout(), known)}
+		return Block{}, &contractError{e.Addr, fmt.Sprintf("layout %d: %v", res.GetLayout(), known)}
 	case b.Count != n:
-		return Block{}, &contractError{e.addr, fmt.Sprintf("%d IDs, not %d", b.Count, n)}
+		return Block{}, &contractError{e.Addr, fmt.Sprintf("%d IDs, not %d", b.Count, n)}
 	case b.Stride != layout.Stride():
-		return Block{}, &contractError{e.addr, fmt.Sprintf("a stride of %d in layout %v", b.Stride, layout)}
+		return Block{}, &contractError{e.Addr, fmt.Sprintf("a stride of %d in layout %v", b.Stride, layout)}
 	case b.First <= after:
-		return Block{}, &contractError{e.addr, fmt.Sprintf("ID %d is not above %d", b.First, after)}
+		return Block{}, &contractError{e.Addr, fmt.Sprintf("ID %d is not above %d", b.First, after)}
 	case b.Last() < b.First:
-		return Block{}, &contractError{e.addr, fmt.Sprintf("a block from %d on exceeds 63 bits", b.First)}
+		return Block{}, &contractError{e.Addr, fmt.Sprintf("a block from %d on exceeds 63 bits", b.First)}
 	}
 	if f := e.pool.format.Load(); f == nil {
 		e.pool.format.CompareAndSwap(nil, &b.Format) // whoever loses is compared next time
 	} else if *f != b.Format {
-		return Block{}, &contractError{e.addr, fmt.Sprintf("layout %v and epoch %d, where others have %v and %d",
+		return Block{}, &contractError{e.Addr, fmt.Sprintf("layout %v and epoch %d, where others have %v and %d",
 			b.Format.Layout, b.Format.Epoch, f.Layout, f.Epoch)}
 	}
 	return b, nil

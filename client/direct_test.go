@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/flakelease/allocator/client/internal/balance"
 )
 
 // TestAsk: a call goes from node to node until one serves it, its own time or its caller's is over, or
@@ -60,14 +62,14 @@ func TestAsk(t *testing.T) {
 		{name: "the caller's time ends a try", timeout: s, nodes: 1, tries: 1,
 			steps: []step{{err: errDeadline}}, is: []error{context.DeadlineExceeded, ErrUnavailable}, says: "no answer yet"},
 		{name: "so, of a node that failed before", timeout: s, nodes: 1, tries: 1, steps: []step{{err: errDeadline}},
-			before: func(b *bench) { (*b.list.Load())[0].setCause(away) }, is: []error{context.DeadlineExceeded, ErrUnavailable, away}},
+			before: func(b *bench) { b.nodes.Nodes[0].fail(away) }, is: []error{context.DeadlineExceeded, ErrUnavailable, away}},
 		{name: "so, after another failed", timeout: s, nodes: 1, tries: 2, steps: []step{{err: broke}, {err: errDeadline}},
-			before: func(b *bench) { (*b.list.Load())[0].setCause(away) }, is: []error{context.DeadlineExceeded, ErrUnavailable, broke}},
+			before: func(b *bench) { b.nodes.Nodes[0].fail(away) }, is: []error{context.DeadlineExceeded, ErrUnavailable, broke}},
 		{name: "no node", timeout: s, took: s, before: func(b *bench) { b.lookupErr = away }, is: []error{ErrUnavailable, away}, says: "within 1s"},
 		{name: "no node, for a caller", timeout: s, deadline: s / 2, took: s / 2, before: func(b *bench) { b.lookupErr = away },
 			is: []error{context.DeadlineExceeded, ErrUnavailable, away}},
-		{name: "another call was refused for good", timeout: 5 * s, nodes: 1, tries: 1, took: refusedBackoff,
-			before: func(b *bench) { (*b.list.Load())[0].refused(&Refusal{Reason: AfterTooFar}) }},
+		{name: "another call was refused for good", timeout: 5 * s, nodes: 1, tries: 1, took: balance.RefusedPause,
+			before: func(b *bench) { b.nodes.Nodes[0].refuse(&Refusal{Reason: AfterTooFar}) }},
 		{name: "too far for all", timeout: s, nodes: 2, tries: 2, steps: []step{{err: far(0)}, {err: far(0)}}, is: []error{far(0)}},
 		{name: "too far for some time", timeout: s, nodes: 2, tries: 3, took: 200 * ms, steps: []step{{err: far(300 * ms)}, {err: far(200 * ms)}}},
 		{name: "the shortest is the first", timeout: s, nodes: 2, tries: 3, took: 200 * ms, steps: []step{{err: far(200 * ms)}, {err: far(300 * ms)}}},
@@ -100,6 +102,7 @@ func TestAsk(t *testing.T) {
 			}
 			tries, noted, failed := 0, 0, 0
 			err := c.ask(ctx, tc.own, func(error) { noted++ }, func(e *endpoint) error {
+				defer func() { e.ended(e.conn.Load(), balance.Outcome{Kind: balance.Left}) }()
 				if tries++; tries > len(tc.steps) {
 					return nil
 				}
@@ -111,7 +114,7 @@ func TestAsk(t *testing.T) {
 					cancel()
 				}
 				if st.refuses > 0 {
-					e.refused(&Refusal{Reason: NoSID, RetryAfter: st.refuses})
+					e.refuse(&Refusal{Reason: NoSID, RetryAfter: st.refuses})
 				}
 				time.Sleep(st.takes)
 				return st.err
@@ -164,22 +167,25 @@ func TestCall(t *testing.T) {
 		failures, refusals int64
 	}{
 		{name: "served", send: func(context.Context) error { return nil }},
-		{name: "no answer", send: hang, took: s, left: firstTimeoutBackoff, failures: 1},
-		{name: "no answer, held back", wait: 3 * s, send: hang, took: 4 * s, left: firstTimeoutBackoff, failures: 1},
-		{name: "a later deadline", deadline: 2 * s, send: hang, took: s, left: firstTimeoutBackoff, failures: 1},
+		{name: "no answer", send: hang, took: s, left: balance.FirstSilence, failures: 1},
+		{name: "no answer, held back", wait: 3 * s, send: hang, took: 4 * s, left: balance.FirstSilence, failures: 1},
+		{name: "a later deadline", deadline: 2 * s, send: hang, took: s, left: balance.FirstSilence, failures: 1},
 		{name: "an earlier deadline", deadline: s / 2, send: hang, took: s / 2, early: true},
 		{name: "a deadline at the same time", deadline: s, send: hang, took: s, early: true},
-		{name: "unavailable", deadline: s / 2, send: answer(codes.Unavailable), left: firstBackoff, failures: 1},
+		{name: "unavailable", deadline: s / 2, send: answer(codes.Unavailable), left: balance.FirstPause, failures: 1},
 		{name: "the caller leaves", leaves: s / 4, send: hang, took: s / 4},
 		{name: "too far for one call", send: tooFar, refusals: 1},
-		{name: "too far for all", own: true, send: tooFar, left: refusedBackoff, refusals: 1},
+		{name: "too far for all", own: true, send: tooFar, left: balance.RefusedPause, refusals: 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, 1)
 			began := time.Now()
 			b.pool.since = func() time.Duration { return time.Hour + time.Since(began) }
-			e := (*b.list.Load())[0]
-			e.trial.Store(1)
+			e := b.nodes.Nodes[0]
+			e.refuse(&Refusal{Reason: NoSID, RetryAfter: 1})
+			time.Sleep(1)
+			b.pick(nil) // the trial
+			sent, wake := time.Now(), b.wake
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if tc.deadline > 0 {
@@ -189,19 +195,17 @@ func TestCall(t *testing.T) {
 			if tc.leaves > 0 {
 				time.AfterFunc(tc.leaves, cancel)
 			}
-			err := e.call(ctx, tc.own, tc.wait, func(ctx context.Context, _ *grpc.ClientConn) error { return tc.send(ctx) })
-			if took := time.Since(began); took != tc.took || errors.Is(err, errDeadline) != tc.early || (err == nil) != (tc.name == "served") {
+			err := e.attempt(ctx, tc.own, tc.wait, func(ctx context.Context, _ *grpc.ClientConn) error { return tc.send(ctx) })
+			if took := time.Since(sent); took != tc.took || errors.Is(err, errDeadline) != tc.early || (err == nil) != (tc.name == "served") {
 				t.Errorf("%s: %v after %v", tc.name, err, took)
 			}
-			if left := e.left(b.since()); left != tc.left {
+			if left := e.left(); left != tc.left {
 				t.Errorf("%s: not asked for %v, want %v", tc.name, left, tc.left)
 			}
-			if (e.unanswered.Load() != 0) != tc.early || e.requests.Load() != 1 || e.failures.Load() != tc.failures ||
-				e.refusals.Load() != tc.refusals {
-				t.Errorf("%s: unanswered %v, %d requests, %d failures, %d refusals", tc.name, e.unanswered.Load() != 0, e.requests.Load(),
-					e.failures.Load(), e.refusals.Load())
+			if e.requests.Load() != 1 || e.Failures != tc.failures || e.Refusals != tc.refusals+1 {
+				t.Errorf("%s: %d requests, %d failures, %d refusals", tc.name, e.requests.Load(), e.Failures, e.Refusals-1)
 			}
-			if err != nil && e.trial.Load() != 0 {
+			if b.wake == wake {
 				t.Errorf("%s: the trial goes on", tc.name)
 			}
 		})

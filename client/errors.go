@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client/internal/balance"
 )
 
 // Reason is why a node refused: the name of a value of the enum Reason in
@@ -74,6 +76,18 @@ func (r *Refusal) Is(target error) bool {
 // ahead.
 func (r *Refusal) permanent() bool { return r.Reason == AfterTooFar && r.RetryAfter == 0 }
 
+// outcome returns what the refusal shows about the node. own is that of Client.ask.
+func (r *Refusal) outcome(own bool) balance.Outcome {
+	o := balance.Outcome{Kind: balance.Refused, Retry: r.RetryAfter, Err: r}
+	switch {
+	case r.Reason.callerError(), r.Reason == AfterTooFar && !own:
+		o.Kind = balance.OfCall
+	case r.Reason == AfterTooFar:
+		o.Kind = balance.TooFar
+	}
+	return o
+}
+
 // RefusalOf returns the refusal in an error of the generated gRPC client, or nil if
 // it holds none: then it is unknown whether the request was served. node is the
 // address that was asked.
@@ -123,24 +137,21 @@ func (e *contractError) Error() string {
 }
 
 // gaveUp returns the error of a call that failed after retries. cause is the
-// context's error, or nil if Options.Timeout ended it; last is the error of the
-// last attempt, if there was one.
-func gaveUp(cause, last error, after time.Duration) error {
-	var refusal *Refusal
-	switch {
-	case errors.As(last, &refusal) && cause != nil:
-		return fmt.Errorf("%w: no node served: %w", cause, last)
-	case errors.As(last, &refusal):
-		return fmt.Errorf("no node served within %v: %w", after, last)
-	case last != nil && cause != nil:
-		return fmt.Errorf("%w: %w: %w", cause, ErrUnavailable, last)
-	case last != nil:
-		return fmt.Errorf("%w within %v: %w", ErrUnavailable, after, last)
-	case cause != nil:
-		return fmt.Errorf("%w: %w: none is connected yet: check the targets, TLS and the network", cause,
-			ErrUnavailable)
-	default:
-		return fmt.Errorf("%w within %v: none is connected: check the targets, TLS and the network", ErrUnavailable,
-			after)
+// context's error, or nil if Options.Timeout, which is within, ended it; last is the
+// error of the last attempt, if there was one.
+func gaveUp(cause, last error, within time.Duration) error {
+	what := ErrUnavailable
+	if r := (*Refusal)(nil); errors.As(last, &r) {
+		what = errRefused
 	}
+	last = cmp.Or(last, errNotConnected)
+	if cause != nil {
+		return fmt.Errorf("%w: %w: %w", cause, what, last)
+	}
+	return fmt.Errorf("%w within %v: %w", what, within, last)
 }
+
+var (
+	errRefused      = errors.New("no node served")
+	errNotConnected = errors.New("none is connected: check the targets, TLS and the network")
+)

@@ -1,6 +1,14 @@
 package client
 
-import "time"
+import (
+	"context"
+	"time"
+)
+
+// NewNamed is New with the addresses of names.
+func NewNamed(o Options, lookup func(context.Context, string) ([]string, error)) (*Client, error) {
+	return newClient(o, lookup)
+}
 
 // SetBootClock replaces the clock by which c notices that the machine was suspended.
 // It is called before the first call of c.
@@ -13,5 +21,12 @@ func StreamTo(c *Client) string {
 	if c.coalesce.cur == nil {
 		return ""
 	}
-	return c.coalesce.cur.e.addr
+	return c.coalesce.cur.e.Addr
+}
+
+// LimitPrefetch makes n the largest block that c prefetches. It is called before the first call of c.
+func LimitPrefetch(c *Client, n int) {
+	if c.prefetch != nil {
+		c.prefetch.limit, c.prefetch.size = n, n
+	}
 }

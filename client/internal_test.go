@@ -52,8 +52,7 @@ func TestDefaults(t *testing.T) {
 	targets := []string{"a:1"}
 	o, err := Options{Targets: targets}.withDefaults()
 	if targets[0] = "b:1"; err != nil || !slices.Equal(o.Targets, []string{"a:1"}) || o.Timeout != DefaultTimeout ||
-		o.AttemptTimeout != DefaultAttemptTimeout || o.MaxAge != DefaultMaxAge || o.ResolveEvery != DefaultResolveEvery ||
-		o.MaxPrefetch != maxBlock || o.Resolver == nil {
+		o.AttemptTimeout != DefaultAttemptTimeout || o.MaxAge != DefaultMaxAge {
 		t.Errorf("%+v, %v", o, err)
 	}
 	set := Options{
@@ -63,11 +62,8 @@ func TestDefaults(t *testing.T) {
 		Timeout:        -1,
 		AttemptTimeout: 2,
 		MaxAge:         3,
-		MaxPrefetch:    maxBlock,
-		ResolveEvery:   4,
 	}
-	if o, err := set.withDefaults(); err != nil || o.Timeout != -1 || o.AttemptTimeout != 2 || o.MaxAge != 3 ||
-		o.ResolveEvery != 4 || o.MaxPrefetch != maxBlock {
+	if o, err := set.withDefaults(); err != nil || o.Timeout != -1 || o.AttemptTimeout != 2 || o.MaxAge != 3 {
 		t.Errorf("%+v, %v", o, err)
 	}
 	for m, name := range map[Mode]string{Coalesce: "coalesce", Prefetch: "prefetch", Prefetch + 1: "mode(3)"} {

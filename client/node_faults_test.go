@@ -24,7 +24,7 @@ type clients struct {
 func load(t *testing.T, targets []string) *clients {
 	l := &clients{stop: make(chan struct{})}
 	for _, mode := range modes {
-		c := dial(t, client.Options{Targets: targets, Mode: mode, MaxPrefetch: 100, AttemptTimeout: time.Second})
+		c := dial(t, client.Options{Targets: targets, Mode: mode, AttemptTimeout: time.Second})
 		w := &callLog{}
 		l.crowds, l.all = append(l.crowds, w), append(l.all, c)
 		l.loads = append(l.loads, w.load(t, c, 4, l.stop))

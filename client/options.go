@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -46,18 +47,10 @@ const (
 	DefaultAttemptTimeout = time.Second
 	// DefaultMaxAge keeps prefetched IDs roughly in order of time.
 	DefaultMaxAge = time.Second
-	// DefaultResolveEvery is how often names of targets are looked up.
-	DefaultResolveEvery = 30 * time.Second
 )
 
 // maxBlock is the maximum number of IDs of one request that any node grants.
 const maxBlock = 1_000_000
-
-// Resolver looks up the addresses of a host. *net.Resolver is one.
-type Resolver interface {
-	// LookupHost returns the IP addresses of a host.
-	LookupHost(ctx context.Context, host string) ([]string, error)
-}
 
 // Options configure a client. Targets is required; every other field may be
 // left at zero.
@@ -92,9 +85,6 @@ type Options struct {
 	// so that calls which come seldom find IDs too. It costs a request each half of MaxAge while
 	// there are calls, and IDs that nobody takes.
 	RenewEarly bool
-	// MaxPrefetch is the largest block of Prefetch; 0 means 1,000,000, the maximum
-	// that a node grants. Blocks are as small as demand allows.
-	MaxPrefetch int
 
 	// TLS verifies nodes, and has the client's certificate if nodes require one; nil
 	// is plaintext. Unix sockets have none: the kernel carries their bytes.
@@ -112,11 +102,6 @@ type Options struct {
 	// DialOptions come after the client's own, for interceptors and the handlers
 	// of OpenTelemetry.
 	DialOptions []grpc.DialOption
-	// Resolver looks up names; nil means net.DefaultResolver.
-	Resolver Resolver
-	// ResolveEvery is how often names are looked up again; 0 means
-	// DefaultResolveEvery. A connection that fails has them looked up at once.
-	ResolveEvery time.Duration
 }
 
 // withDefaults checks o and fills it in. The error names the field.
@@ -153,10 +138,6 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("client: option AttemptTimeout: %v is negative", o.AttemptTimeout)
 	case o.MaxAge < 0:
 		return o, fmt.Errorf("client: option MaxAge: %v is negative", o.MaxAge)
-	case o.MaxPrefetch < 0 || o.MaxPrefetch > maxBlock:
-		return o, fmt.Errorf("client: option MaxPrefetch: %d is not within 0 to %d", o.MaxPrefetch, maxBlock)
-	case o.ResolveEvery < 0:
-		return o, fmt.Errorf("client: option ResolveEvery: %v is negative", o.ResolveEvery)
 	case o.Token != nil && o.TokenFile != "":
 		return o, errors.New("client: options Token and TokenFile: set one of them")
 	case (o.Token != nil || o.TokenFile != "") && o.TLS == nil && !o.PlaintextToken && sockets < len(o.Targets):
@@ -168,14 +149,9 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("client: option TokenFile: %w", err)
 		}
 	}
-	setDefault(&o.Timeout, DefaultTimeout)
-	setDefault(&o.AttemptTimeout, DefaultAttemptTimeout)
-	setDefault(&o.MaxAge, DefaultMaxAge)
-	setDefault(&o.ResolveEvery, DefaultResolveEvery)
-	setDefault(&o.MaxPrefetch, maxBlock)
-	if o.Resolver == nil {
-		o.Resolver = net.DefaultResolver
-	}
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.AttemptTimeout = cmp.Or(o.AttemptTimeout, DefaultAttemptTimeout)
+	o.MaxAge = cmp.Or(o.MaxAge, DefaultMaxAge)
 	return o, nil
 }
 
@@ -192,11 +168,4 @@ func socketPath(target string) string {
 		return absolute
 	}
 	return path
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

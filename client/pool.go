@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,21 +12,21 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
+	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
 )
 
-// Limits of the pool.
+// Times of lookups.
 const (
-	// maxEndpoints bounds the nodes that one client connects to. Of names with more
-	// addresses some are used, which differ from client to client.
-	maxEndpoints = 16
-	// minResolveInterval is the shortest time between two lookups.
-	minResolveInterval = time.Second
+	resolveEvery       = 30 * time.Second
+	minResolveInterval = time.Second // the shortest time between two lookups
 	lookupTimeout      = 5 * time.Second
 )
 
-// pool holds the nodes that a client knows, and picks the one to ask. Its times are
-// counted from the client's start.
+// pool keeps the connections to the nodes that a client knows. Which one is asked next is up to
+// nodes. Times are counted from the client's start.
 type pool struct {
 	o     Options
 	since func() time.Duration
@@ -33,72 +34,69 @@ type pool struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup // goroutines of the pool
 
-	next atomic.Uint32 // round robin
-	list atomic.Pointer[[]*endpoint]
-	wake atomic.Pointer[chan struct{}] // closed and replaced when an endpoint changes
+	lookupHost func(context.Context, string) ([]string, error)
+	lookups    chan struct{} // has one element while a lookup is requested
 	// format is that of the first answer. IDs of nodes with another format are not
 	// unique beside these.
-	format  atomic.Pointer[flake.Format]
-	lookups chan struct{} // has one element while a lookup is requested
+	format atomic.Pointer[flake.Format]
 
-	mu        sync.Mutex // guards changes of list, and lookupErr
-	lookupErr error      // nil if the last lookup did not fail
+	mu        sync.Mutex // guards the rest, and the balance.Node of each endpoint
+	nodes     balance.Pool[*endpoint]
+	wake      chan struct{} // closed and replaced when another node may be asked
+	lookupErr error         // nil if the last lookup did not fail
 }
 
-func newPool(o Options, since func() time.Duration) *pool {
-	p := &pool{o: o, since: since, lookups: make(chan struct{}, 1)}
+func newPool(o Options, since func() time.Duration, lookup func(context.Context, string) ([]string, error)) *pool {
+	p := &pool{
+		o:          o,
+		since:      since,
+		lookupHost: lookup,
+		lookups:    make(chan struct{}, 1),
+		// Clients of a fleet should not all begin with the first node.
+		nodes: balance.Pool[*endpoint]{Attempt: o.AttemptTimeout, Turn: uint(rand.Uint32())},
+		wake:  make(chan struct{}),
+	}
 	p.ctx, p.end = context.WithCancel(context.Background())
-	p.list.Store(new([]*endpoint))
-	wake := make(chan struct{})
-	p.wake.Store(&wake)
-	p.next.Store(rand.Uint32()) // clients of a fleet should not all begin with the first
 	return p
 }
 
-// start connects to all targets that need no lookup, and looks up the rest in the
-// background.
+// start connects to all targets that need no lookup, and looks up the rest in the background. The error
+// is one of the options.
 func (p *pool) start() error {
-	var names bool
-	var known []address
-	for _, t := range p.o.Targets {
-		host, _, _ := net.SplitHostPort(t)
-		if !isSocket(t) && net.ParseIP(host) == nil {
-			names = true
-			continue
-		}
-		known = append(known, address{t, t})
-	}
+	known, names := p.targets()
 	err := p.set(known, nil)
-	if err == nil && names {
-		err = p.dialable()
+	if err == nil && len(names) > 0 { // Options that gRPC rejects are found without a connection.
+		var conn *grpc.ClientConn
+		if conn, err = p.endpoint(balance.Address{Target: names[0], Addr: "127.0.0.1:1"}).dial(); err == nil {
+			err = conn.Close()
+		}
 	}
 	if err != nil {
 		p.close()
 		return err
 	}
-	if names || len(known) > maxEndpoints { // The set in use changes.
+	if len(names) > 0 || len(known) > balance.MaxNodes { // The set in use changes.
 		p.work.Go(p.resolve)
 	}
 	return nil
 }
 
-// dialable returns an error if no address can be dialed with the options. It does
-// not connect.
-func (p *pool) dialable() error {
-	conn, err := (&endpoint{pool: p, target: p.o.Targets[0], addr: "127.0.0.1:1"}).dial()
-	if err != nil {
-		return err
+// targets returns those that are addresses, and the names to look up.
+func (p *pool) targets() (known []balance.Address, names []string) {
+	for _, t := range p.o.Targets {
+		if host, _, _ := net.SplitHostPort(t); isSocket(t) || net.ParseIP(host) != nil {
+			known = append(known, balance.Address{Target: t, Addr: t})
+		} else {
+			names = append(names, t)
+		}
 	}
-	return conn.Close()
+	return known, names
 }
 
 func (p *pool) close() {
 	p.end()
 	p.work.Wait()
 }
-
-// address is the address of a node, and the target that it was found under.
-type address struct{ target, addr string }
 
 // resolve looks names up until the client is closed.
 func (p *pool) resolve() {
@@ -112,6 +110,9 @@ func (p *pool) resolve() {
 		case <-p.lookups:
 		}
 		found, failed := p.lookup()
+		if p.ctx.Err() != nil {
+			return
+		}
 		_ = p.set(found, failed) // lookupErr has the error
 		select {
 		case <-p.ctx.Done():
@@ -121,38 +122,33 @@ func (p *pool) resolve() {
 		if len(failed) > 0 {
 			p.lookupSoon()
 		}
-		every.Reset(p.o.ResolveEvery)
+		every.Reset(resolveEvery)
 	}
 }
 
 // lookup returns the addresses of all targets, and the error of each target whose
 // addresses are not known.
-func (p *pool) lookup() (found []address, failed map[string]error) {
-	failed = map[string]error{}
+func (p *pool) lookup() (found []balance.Address, failed map[string]error) {
 	ctx, cancel := context.WithTimeout(p.ctx, lookupTimeout)
 	defer cancel()
+	found, names := p.targets()
+	failed = map[string]error{}
 	var mu sync.Mutex // guards found and failed
 	var all sync.WaitGroup
-	for _, t := range p.o.Targets {
-		host, port, _ := net.SplitHostPort(t)
-		if isSocket(t) || net.ParseIP(host) != nil {
-			mu.Lock()
-			found = append(found, address{t, t})
-			mu.Unlock()
-			continue
-		}
+	for _, t := range names {
 		all.Go(func() { // concurrently: a name server that hangs delays the others once
-			addrs, err := p.o.Resolver.LookupHost(ctx, host)
+			host, port, _ := net.SplitHostPort(t)
+			addrs, err := p.lookupHost(ctx, host)
+			if err == nil && len(addrs) == 0 { // as with a service that has no ready node just now
+				err = fmt.Errorf("lookup %s: there are no addresses", host)
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case err != nil:
+			if err != nil {
 				failed[t] = err
-			case len(addrs) == 0: // as with a service that has no ready node just now
-				failed[t] = fmt.Errorf("lookup %s: there are no addresses", host)
 			}
 			for _, a := range addrs {
-				found = append(found, address{t, net.JoinHostPort(a, port)})
+				found = append(found, balance.Address{Target: t, Addr: net.JoinHostPort(a, port)})
 			}
 		})
 	}
@@ -160,163 +156,99 @@ func (p *pool) lookup() (found []address, failed map[string]error) {
 	return found, failed
 }
 
-// set makes found the pool's endpoints. Those of a target whose lookup failed
-// stay: the failure of a name server is none of the nodes.
-func (p *pool) set(found []address, failed map[string]error) error {
+// set connects to what was found, as far as Choose says, and closes other connections. It leaves out
+// addresses that cannot be dialed, and returns the error. It is called by one goroutine at a time.
+func (p *pool) set(found []balance.Address, failed map[string]error) (err error) {
+	for _, e := range failed {
+		err = e
+	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ctx.Err() != nil {
-		return nil
-	}
-	p.lookupErr = nil
-	for _, err := range failed {
-		p.lookupErr = err
-	}
-	old := *p.list.Load()
-	for _, e := range old {
-		if failed[e.target] != nil {
-			found = append(found, address{e.target, e.addr})
-		}
-	}
-	if len(found) > maxEndpoints { // keep what is connected
-		rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
-		slices.SortStableFunc(found, func(a, b address) int { return index(old, a) - index(old, b) })
-		found = found[:maxEndpoints]
-	}
-	err := p.update(found)
-	if err != nil {
-		p.lookupErr = err
-	}
-	return err
-}
-
-// index returns 0 for an address that an endpoint is connected to, else 1.
-func index(list []*endpoint, a address) int {
-	if slices.ContainsFunc(list, func(e *endpoint) bool { return e.addr == a.addr && e.ready.Load() }) {
-		return 0
-	}
-	return 1
-}
-
-// update opens and closes endpoints. It leaves out addresses that cannot be dialed,
-// and returns the error. p.mu is held.
-func (p *pool) update(found []address) (err error) {
+	chosen := p.nodes.Choose(found, failed, rand.Shuffle)
+	old := p.nodes.Nodes
+	p.mu.Unlock()
 	var list []*endpoint
-	old := *p.list.Load()
-	for _, a := range found {
-		same := func(e *endpoint) bool { return e.addr == a.addr }
-		if slices.ContainsFunc(list, same) {
-			continue
-		}
-		if i := slices.IndexFunc(old, same); i >= 0 {
+	for _, a := range chosen {
+		if i := slices.IndexFunc(old, func(e *endpoint) bool { return e.Addr == a.Addr }); i >= 0 {
 			list = append(list, old[i])
 			continue
 		}
-		e := &endpoint{pool: p, target: a.target, addr: a.addr}
+		e := p.endpoint(a)
 		if failed := e.open(); failed != nil {
 			err = failed
 			continue
 		}
 		list = append(list, e)
 	}
-	p.list.Store(&list)
-	for _, e := range old {
-		if !slices.Contains(list, e) {
-			e.end()
-		}
+	p.mu.Lock()
+	p.lookupErr = err
+	gone := p.nodes.Use(list)
+	p.unlock()
+	for _, e := range gone {
+		e.end()
 	}
-	p.changed()
 	return err
 }
 
-// changed wakes all that wait for an endpoint.
-func (p *pool) changed() {
-	wake := make(chan struct{})
-	close(*p.wake.Swap(&wake))
+// unlock ends a change of the nodes, and wakes the calls that wait for one if another may be asked.
+func (p *pool) unlock() {
+	if p.nodes.Changed() {
+		close(p.wake)
+		p.wake = make(chan struct{})
+	}
+	p.mu.Unlock()
 }
 
-// pick returns the next endpoint to ask, other than avoid where there is another.
-// If none can be asked now it returns nil, after what time one may be, and a
-// channel that is closed when something changes.
+// pick returns the next endpoint to ask, other than avoid where there is another. If none can be
+// asked now it returns nil, after what time one may be, and a channel that is closed when that changes.
 func (p *pool) pick(avoid *endpoint) (*endpoint, time.Duration, <-chan struct{}) {
-	changed := *p.wake.Load() // before the list is read, so that no change is missed
-	list := *p.list.Load()
-	now, start := p.since(), uint(p.next.Add(1))
-	wait, fallback := time.Second, (*endpoint)(nil)
-	for i := range list {
-		e := list[(start+uint(i))%uint(len(list))]
-		if !e.ready.Load() {
-			continue
-		}
-		switch left := e.left(now); {
-		case left > 0:
-			wait = min(wait, left)
-		case e == avoid:
-			fallback = e
-		case e.claim(now):
-			return e, 0, nil
-		}
-	}
-	if fallback != nil && fallback.claim(now) {
-		return fallback, 0, nil
-	}
-	return nil, wait, changed
+	now := p.since()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, wait := p.nodes.Pick(now, avoid)
+	return e, wait, p.wake
 }
 
 // connected returns how many nodes there are a connection to.
-func (p *pool) connected() (n int) {
-	for _, e := range *p.list.Load() {
-		if e.ready.Load() {
-			n++
-		}
-	}
-	return n
+func (p *pool) connected() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nodes.Connected()
 }
 
 // refusal returns the refusal of a node that is not asked because of it, by any
 // call; nil: there is none.
-func (p *pool) refusal() *Refusal {
-	now := p.since()
-	for _, e := range *p.list.Load() {
-		if cause := e.cause.Load(); cause != nil && time.Duration(e.until.Load()) > now {
-			if r := (*Refusal)(nil); errors.As(*cause, &r) {
-				return r
-			}
-		}
+func (p *pool) refusal() (r *Refusal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err, refusing := p.nodes.Cause(p.since()); refusing {
+		errors.As(err, &r)
 	}
-	return nil
+	return r
 }
 
 // forgive has nodes asked again that are not, since the client's last ID was too far
 // ahead.
 func (p *pool) forgive() {
-	for _, e := range *p.list.Load() {
-		if cause := e.cause.Load(); cause != nil {
-			if r := (*Refusal)(nil); errors.As(*cause, &r) && r.Reason == AfterTooFar {
-				e.until.Store(0)
-				e.cause.CompareAndSwap(cause, nil)
-			}
-		}
-	}
-	p.changed()
+	p.mu.Lock()
+	defer p.unlock()
+	p.nodes.Forgive()
 }
 
-// lastError returns why there is no endpoint to ask, as far as that is known.
-func (p *pool) lastError() error {
-	if r := p.refusal(); r != nil {
-		return r
-	}
-	for _, e := range *p.list.Load() {
-		if cause := e.cause.Load(); cause != nil {
-			return *cause
-		}
-		if err := e.connectError(); err != nil {
-			return err
-		}
+// lastError returns last or, if that is nil, why there is no endpoint to ask, as far as that is known.
+func (p *pool) lastError(last error) error {
+	if last != nil {
+		return last
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.lookupErr
+	err, _ := p.nodes.Cause(p.since())
+	list, lookup := p.nodes.Nodes, p.lookupErr
+	p.mu.Unlock()
+	for _, e := range list {
+		if err == nil {
+			err = e.connectError()
+		}
+	}
+	return cmp.Or(err, lookup)
 }
 
 // lookupSoon requests a lookup of names: an address may have moved.

@@ -6,159 +6,15 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
 )
-
-// TestRefusingNodesAreAskedRarely: hundreds of callers do not send hundreds of
-// requests to nodes that refuse: after the first refusal one call at a time is the
-// trial, and only when the delay of the refusal has passed.
-//
-// What is early is judged by the node: a request that arrives within the delay after a
-// refusal left cannot have been sent in time, however slow the machine is.
-func TestRefusingNodesAreAskedRarely(t *testing.T) {
-	const callers, trials, retry = 300, 20, 10 * time.Millisecond
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			nodes := []*fake{newFake(t, 1), newFake(t, 2)}
-			var early, inTime [2]atomic.Int64
-			for i, f := range nodes {
-				var mu sync.Mutex
-				var refused time.Time // the last time
-				f.act(func(context.Context, int64, *pb.AllocateRequest) act {
-					mu.Lock()
-					defer mu.Unlock()
-					if time.Since(refused) < retry {
-						early[i].Add(1)
-					} else {
-						inTime[i].Add(1)
-					}
-					refused = time.Now()
-					return act{refuse: client.NoSID, retry: retry}
-				})
-			}
-			c := dial(t, client.Options{Targets: []string{nodes[0].addr, nodes[1].addr}, Mode: mode, Timeout: time.Minute, AttemptTimeout: time.Minute})
-			connected(t, c, len(nodes))
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			var wg sync.WaitGroup
-			var began atomic.Int64
-			var wrong atomic.Value // an error
-			for range callers {
-				wg.Go(func() {
-					began.Add(1)
-					_, err := c.Next(ctx) // TestWhoLeavesIsTold has what a caller reads that leaves.
-					if !errors.Is(err, &client.Refusal{Reason: client.NoSID}) && !errors.Is(err, context.Canceled) {
-						wrong.Store(fmt.Sprint(err))
-					}
-				})
-			}
-			wait.Until(t, "all callers ask", func() bool { return began.Load() == callers })
-			from := inTime[0].Load() + inTime[1].Load()
-			wait.Until(t, "nodes are tried", func() bool { return inTime[0].Load()+inTime[1].Load() >= from+trials })
-			cancel()
-			wg.Wait()
-			if w := wrong.Load(); w != nil {
-				t.Errorf("got %v", w)
-			}
-			// Until its first refusal arrives a node may be asked once by each caller.
-			for i := range nodes {
-				if n := early[i].Load(); n > callers {
-					t.Errorf("node %d got %d requests within the delay of its refusals, beside %d after it", i, n, inTime[i].Load())
-				}
-			}
-			if t.Failed() {
-				return
-			}
-			for _, f := range nodes {
-				f.always(act{})
-			}
-			for range callers {
-				wg.Go(func() {
-					if _, err := c.Next(t.Context()); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			wg.Wait()
-		})
-	}
-}
-
-// TestTrialsOfOtherCalls: calls that get no IDs end a trial as well, and the node is asked by all again.
-func TestTrialsOfOtherCalls(t *testing.T) {
-	t.Parallel()
-	ms, _ := at(0)
-	for name, call := range map[string]func(context.Context, *client.Client) error{
-		"Watermark": func(ctx context.Context, c *client.Client) error { _, err := c.Watermark(ctx); return err },
-		"Conn": func(ctx context.Context, c *client.Client) error {
-			_, err := pb.NewAllocatorServiceClient(c.Conn()).GetWatermark(ctx, &pb.GetWatermarkRequest{})
-			return err
-		},
-	} {
-		f, n, refused := newFake(t, 1), 0, time.Now()
-		f.marking(func(context.Context, flake.ID, time.Duration) (int64, client.Reason) {
-			if n++; n == 1 {
-				refused = time.Now()
-				return 0, client.Starting
-			}
-			if took := time.Since(refused); took < 50*time.Millisecond {
-				t.Errorf("%s: asked again after %v", name, took)
-			}
-			return ms, ""
-		})
-		c := newClient(t, client.Options{AttemptTimeout: time.Minute, Timeout: time.Minute}, f)
-		for range 3 {
-			if err := call(t.Context(), c); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-		}
-	}
-}
-
-// TestTrialThatIsRefusedForGood: calls that wait for another call's trial end with its
-// refusal if retrying does not help, and do not ask the node again, one after the other.
-func TestTrialThatIsRefusedForGood(t *testing.T) {
-	const callers = 10
-	f := newFake(t, 1)
-	release := make(chan struct{})
-	f.act(func(_ context.Context, number int64, _ *pb.AllocateRequest) act {
-		if number == 1 {
-			return act{refuse: client.NoSID, retry: 10 * time.Millisecond}
-		}
-		<-release
-		return act{refuse: client.AfterTooFar}
-	})
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Direct, AttemptTimeout: time.Minute, Timeout: time.Minute})
-	connected(t, c, 1)
-	var wg sync.WaitGroup
-	ask := func() {
-		if _, err := c.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.AfterTooFar}) {
-			t.Errorf("got %v", err)
-		}
-	}
-	wg.Go(ask)
-	wait.Until(t, "the trial", func() bool { return f.asked.Load() == 2 })
-	for range callers {
-		wg.Go(ask)
-	}
-	wait.Until(t, "all wait", func() bool { return waiting("client.(*Client).pause(") == callers })
-	close(release)
-	wg.Wait()
-	if n := f.asked.Load(); n != 2 {
-		t.Errorf("%d requests", n)
-	}
-}
 
 // TestNextNOfASmallLimit: NextN and NextULIDs send as many requests as the limit of
 // the cluster requires.
@@ -230,7 +86,7 @@ func TestSizeOfABlock(t *testing.T) {
 func TestDialOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	for _, target := range []string{"127.0.0.1:1", "nodes.example:1"} {
-		c, err := client.New(client.Options{Targets: []string{target}, Resolver: &lookup{},
+		c, err := client.New(client.Options{Targets: []string{target},
 			DialOptions: []grpc.DialOption{grpc.WithDefaultServiceConfig("{bad")}})
 		if err == nil {
 			_ = c.Close()

@@ -73,8 +73,8 @@ type prefetcher struct {
 func newPrefetcher(c *Client) *prefetcher {
 	p := &prefetcher{
 		c:       c,
-		size:    min(firstPrefetch, c.o.MaxPrefetch),
-		limit:   c.o.MaxPrefetch,
+		size:    firstPrefetch,
+		limit:   maxBlock,
 		changed: make(chan struct{}),
 	}
 	p.ctx, p.end = context.WithCancel(context.Background())
@@ -219,7 +219,7 @@ func (p *prefetcher) takeSlow(ctx context.Context, n int) (Block, error) {
 		p.size = min(max(p.size, 2*n), p.limit)
 		if n > p.limit {
 			p.mu.Unlock()
-			return p.takeLarge(ctx, n)
+			return p.c.alone(ctx, n, 0, p.c.order.Load())
 		}
 		if p.failed > before {
 			err := p.err
@@ -260,7 +260,7 @@ func (p *prefetcher) fetchError() error {
 	if last := p.last.Load(); last != nil {
 		return *last
 	}
-	return p.c.pool.lastError()
+	return p.c.pool.lastError(nil)
 }
 
 var errOld = errors.New("blocks arrive older than Options.MaxAge, or are used up before: allow a greater age or " +
@@ -340,7 +340,7 @@ func (p *prefetcher) fetch() {
 	p.fetches++
 	size, order := min(max(p.size, p.wanted), p.limit), p.c.order.Load()
 	p.work.Go(func() {
-		b, sent, err := p.c.unary(p.ctx, size, func(err error) { p.last.Store(&err) })
+		b, sent, err := p.c.request(p.ctx, size, 0, 0, func(err error) { p.last.Store(&err) })
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.fetching = false
@@ -369,21 +369,6 @@ func (p *prefetcher) fetch() {
 func limitOf(r *Refusal) int {
 	n, _ := strconv.Atoi(r.Metadata["limit"])
 	return n
-}
-
-// takeLarge requests a block that is larger than any segment. The IDs of existing
-// segments are below it, so they are dropped.
-func (p *prefetcher) takeLarge(ctx context.Context, n int) (Block, error) {
-	order := p.c.order.Load()
-	b, _, err := p.c.unary(ctx, n, nil)
-	if err != nil {
-		return Block{}, err
-	}
-	p.raiseFloor(int64(b.Last()), order)
-	p.mu.Lock()
-	p.given += int64(n)
-	p.mu.Unlock()
-	return b, nil
 }
 
 // raiseFloor drops IDs that are not greater than id, unless the order that id was

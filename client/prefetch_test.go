@@ -98,7 +98,7 @@ func TestPrefetchedIDsAreFresh(t *testing.T) {
 // than MaxAge when it wakes, although its monotonic clock was stopped.
 func TestPrefetchAfterSuspend(t *testing.T) {
 	f := newFake(t, 1)
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour, MaxPrefetch: 64})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour})
 	var suspended atomic.Int64
 	began := time.Now()
 	client.SetBootClock(c, func() time.Duration { return time.Minute + time.Since(began) + time.Duration(suspended.Load()) })
@@ -128,11 +128,12 @@ func TestPrefetchAfterSuspend(t *testing.T) {
 	}
 }
 
-// TestPrefetchedOrderSurvivesLargeBlocks: a request above MaxPrefetch gets a block of
+// TestPrefetchedOrderSurvivesLargeBlocks: a request above the largest that is prefetched gets a block of
 // its own, and later IDs are greater.
 func TestPrefetchedOrderSurvivesLargeBlocks(t *testing.T) {
 	f := newFake(t, 1)
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxPrefetch: 50})
+	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch})
+	client.LimitPrefetch(c, 50)
 	var last flake.ID
 	for i := range 200 {
 		b, err := c.Block(t.Context(), 1+i*7%120)

@@ -23,9 +23,9 @@ import (
 // prefetching returns a prefetcher that fetches nothing by itself, in the time of a bubble. Its blocks
 // have at most 1,000 IDs, which may be given for a second.
 func prefetching() *prefetcher {
-	c := &Client{o: Options{MaxAge: time.Second, MaxPrefetch: 1000}, uptime: newUptime(func() time.Duration { return 0 })}
+	c := &Client{o: Options{MaxAge: time.Second}, uptime: newUptime(func() time.Duration { return 0 })}
 	p := newPrefetcher(c)
-	p.fetching = true
+	p.limit, p.fetching = 1000, true
 	return p
 }
 
@@ -319,8 +319,9 @@ type served struct {
 	counts []int32 // of its requests
 }
 
-// serving returns a prefetcher. do takes its time, and returns an error instead of IDs if it likes.
-func serving(t *testing.T, o Options, do func(context.Context, *pb.AllocateResponse) error) *served {
+// serving returns a prefetcher, whose blocks have at most limit IDs. do takes its time, and returns an error
+// instead of IDs if it likes.
+func serving(t *testing.T, limit int, o Options, do func(context.Context, *pb.AllocateResponse) error) *served {
 	t.Helper()
 	b, began, s := newBench(t, 0), time.Now(), &served{}
 	b.pool.since = func() time.Duration { return time.Hour + time.Since(began) }
@@ -337,17 +338,10 @@ func serving(t *testing.T, o Options, do func(context.Context, *pb.AllocateRespo
 		}
 		return do(ctx, res)
 	})}
-	e := &endpoint{pool: b.pool, addr: "10.0.0.1:9000"}
-	conn, err := e.dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	e.conn.Store(conn)
-	e.ready.Store(true)
-	b.list.Store(new([]*endpoint{e}))
+	b.add(t, "10.0.0.1:9000")
 	c := &Client{o: o, pool: b.pool, begun: began, uptime: newUptime(func() time.Duration { return 0 })}
 	s.prefetcher = newPrefetcher(c)
+	s.limit, s.size = limit, min(limit, firstPrefetch)
 	c.prefetch = s.prefetcher
 	t.Cleanup(s.close)
 	return s
@@ -369,7 +363,7 @@ func TestFetchedAhead(t *testing.T) {
 		{64, 10, 4, 2}, {64, 16, 2, 1}, {64, 16, 3, 2}, {64, 32, 1, 1}, {64, 33, 1, 2}, {64, 64, 1, 2}, {1, 1, 1, 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: tc.largest, Timeout: time.Minute}, nil)
+			p := serving(t, tc.largest, Options{MaxAge: time.Hour, Timeout: time.Minute}, nil)
 			for range tc.calls {
 				var err error
 				if tc.n == 1 {
@@ -402,7 +396,7 @@ func TestFetchNext(t *testing.T) {
 		"closed":       {func(p *served) { p.closed = true }, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 64, Timeout: time.Minute}, nil)
+			p := serving(t, 64, Options{MaxAge: time.Hour, Timeout: time.Minute}, nil)
 			s := p.block(1, 10)
 			p.cur.Store(s)
 			tc.prepare(p)
@@ -437,7 +431,7 @@ func TestTooOld(t *testing.T) {
 // TestCallersThatWait: they ask for twice what they need, together, and for no more than a node grants.
 func TestCallersThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 1000, Timeout: time.Minute}, nil)
+		p := serving(t, 1000, Options{MaxAge: time.Hour, Timeout: time.Minute}, nil)
 		for range 2 {
 			if _, err := p.take(t.Context(), 100); err != nil {
 				t.Fatal(err)
@@ -448,7 +442,7 @@ func TestCallersThatWait(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 1000, Timeout: time.Minute},
+		p := serving(t, 1000, Options{MaxAge: time.Hour, Timeout: time.Minute},
 			func(context.Context, *pb.AllocateResponse) error { time.Sleep(time.Second / 2); return nil })
 		var all sync.WaitGroup
 		for range 300 {
@@ -465,11 +459,11 @@ func TestCallersThatWait(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 50, Timeout: time.Minute}, nil)
+		p := serving(t, 50, Options{MaxAge: time.Hour, Timeout: time.Minute}, nil)
 		p.cur.Store(p.block(1, 10))
 		b, err := p.take(t.Context(), 51)
-		if _, ok := p.takeOne(); err != nil || ok || p.floor != int64(b.Last()) || p.taken() != 51 || p.fetches != 0 {
-			t.Errorf("a block of its own: %v, %v, floor %d, %d taken, %d fetches, IDs below it %v", b, err, p.floor, p.taken(), p.fetches, ok)
+		if _, ok := p.takeOne(); err != nil || ok || p.floor != int64(b.Last()) || p.c.stats.ids.Load() != 51 || p.fetches != 0 {
+			t.Errorf("a block of its own: %v, %v, floor %d, %d taken, %d fetches, IDs below it %v", b, err, p.floor, p.c.stats.ids.Load(), p.fetches, ok)
 		}
 	})
 	for _, tc := range []struct {
@@ -477,7 +471,7 @@ func TestCallersThatWait(t *testing.T) {
 		left  int
 	}{{"20", 20}, {"", 1000}, {"-1", 1000}, {"64", 1000}} {
 		synctest.Test(t, func(t *testing.T) {
-			p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 1000, Timeout: time.Minute}, func(_ context.Context, r *pb.AllocateResponse) error {
+			p := serving(t, 1000, Options{MaxAge: time.Hour, Timeout: time.Minute}, func(_ context.Context, r *pb.AllocateResponse) error {
 				if r.Count > 20 {
 					return refuse(InvalidCount, map[string]string{"limit": tc.limit})
 				}
@@ -511,7 +505,7 @@ func TestWaitsEnd(t *testing.T) {
 			ErrUnavailable, "within 900ms: none is connected"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := serving(t, Options{MaxAge: s / 2, MaxPrefetch: 64, Timeout: tc.timeout}, tc.do)
+			p := serving(t, 64, Options{MaxAge: s / 2, Timeout: tc.timeout}, tc.do)
 			var all sync.WaitGroup
 			for i := range 2 {
 				all.Go(func() {
@@ -535,7 +529,7 @@ func TestRenewEarly(t *testing.T) {
 	const ms = time.Millisecond
 	for early, want := range map[bool]int{true: 1, false: 4} {
 		synctest.Test(t, func(t *testing.T) {
-			p := serving(t, Options{MaxAge: 400 * ms, MaxPrefetch: 64, Timeout: time.Minute, RenewEarly: early},
+			p := serving(t, 64, Options{MaxAge: 400 * ms, Timeout: time.Minute, RenewEarly: early},
 				func(context.Context, *pb.AllocateResponse) error { time.Sleep(60 * ms); return nil })
 			waited := 0
 			for range 8 {
@@ -565,7 +559,7 @@ func TestFetched(t *testing.T) {
 	}{{-1, false, true}, {0, false, false}, {1, false, false}, {1, true, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			var p *served
-			p = serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 64, Timeout: time.Minute, Unordered: tc.unordered},
+			p = serving(t, 64, Options{MaxAge: time.Hour, Timeout: time.Minute, Unordered: tc.unordered},
 				func(_ context.Context, r *pb.AllocateResponse) error {
 					if len(p.counts) == 1 {
 						return status.Error(codes.Unavailable, "the first fails")
@@ -589,9 +583,9 @@ func TestFetched(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 64}, nil)
+		p := serving(t, 64, Options{MaxAge: time.Hour}, nil)
 		away := error(io.EOF)
-		(*p.c.pool.list.Load())[0].setCause(io.ErrNoProgress)
+		p.c.pool.nodes.Nodes[0].fail(io.ErrNoProgress)
 		if err := p.fetchError(); err != io.ErrNoProgress {
 			t.Errorf("why a node is not asked: %v", err)
 		}
@@ -604,7 +598,7 @@ func TestFetched(t *testing.T) {
 // TestPrefetcherCloses: at once, with the fetch that is under way, and counts what nobody took.
 func TestPrefetcherCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := serving(t, Options{MaxAge: time.Hour, MaxPrefetch: 64, Timeout: time.Minute},
+		p := serving(t, 64, Options{MaxAge: time.Hour, Timeout: time.Minute},
 			func(ctx context.Context, _ *pb.AllocateResponse) error { <-ctx.Done(); return ctx.Err() })
 		began, s := time.Now(), p.block(1, 10)
 		p.cur.Store(s)

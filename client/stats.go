@@ -54,11 +54,12 @@ func (c *Client) Stats() Stats {
 		s.IDs += c.prefetch.taken()
 	}
 	now := c.since()
-	for _, e := range *c.pool.list.Load() {
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	for _, e := range c.pool.nodes.Nodes {
 		s.Nodes = append(s.Nodes, NodeStats{
-			Target: e.target, Address: e.addr, State: stateNames[e.conn.Load().GetState()],
-			Backoff:  max(0, time.Duration(e.until.Load())-now),
-			Requests: e.requests.Load(), Refusals: e.refusals.Load(), Failures: e.failures.Load(),
+			Target: e.Target, Address: e.Addr, State: stateNames[e.conn.Load().GetState()], Backoff: e.Paused(now),
+			Requests: e.requests.Load(), Refusals: e.Refusals, Failures: e.Failures,
 		})
 	}
 	return s

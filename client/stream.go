@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -64,10 +65,10 @@ func (e *endpoint) stream(co *coalescer) (*stream, error) {
 func (s *stream) judge(err error) error {
 	if s.silent && s.co.ctx.Err() == nil {
 		err = s.e.named(fmt.Errorf("no answer within %v", s.co.c.o.AttemptTimeout))
-		s.e.failed(s.conn, true, err)
+		s.e.ended(s.conn, balance.Outcome{Kind: balance.Silent, Err: err})
 		return err
 	}
-	return s.e.judge(s.co.ctx, s.conn, err)
+	return s.e.judge(s.co.ctx, s.conn, true, err)
 }
 
 // push adds a batch to those under way and returns its number. co.mu is held.
@@ -144,16 +145,16 @@ func (s *stream) pop() *batch {
 // result returns what the last answer gives b. co.mu is held.
 func (s *stream) result(b *batch) (Block, error) {
 	if got := s.res.GetSequence(); got != s.answers {
-		return Block{}, &contractError{s.e.addr, fmt.Sprintf("answer %d to request %d", got, s.answers)}
+		return Block{}, &contractError{s.e.Addr, fmt.Sprintf("answer %d to request %d", got, s.answers)}
 	}
 	if r := s.res.GetRefusal(); r != nil {
-		return Block{}, refusalIn(r, s.e.addr)
+		return Block{}, refusalIn(r, s.e.Addr)
 	}
 	block, err := s.e.block(s.res.GetResponse(), b.want, max(b.after, s.high))
 	if err != nil {
 		return Block{}, err
 	}
 	s.high = block.Last()
-	s.e.served()
+	s.e.ended(s.conn, balance.Outcome{Kind: balance.Served})
 	return block, nil
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -26,7 +28,7 @@ func (e *endpoint) connect(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
 	t.Cleanup(func() { server.Stop(); <-ended })
-	e.addr = l.Addr().String()
+	e.Addr = l.Addr().String()
 	conn, err := e.dial()
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +64,7 @@ func TestStreamThatDoesNotOpen(t *testing.T) {
 		if silent := err != nil && strings.HasSuffix(err.Error(), "no answer within 20ms"); silent == closing {
 			t.Errorf("closing %v: %v", closing, err)
 		}
-		if left := s.e.left(b.now); (left == firstTimeoutBackoff) == closing || (left == 0) != closing {
+		if left := s.e.left(); (left == balance.FirstSilence) == closing || (left == 0) != closing {
 			t.Errorf("closing %v: not asked for %v", closing, left)
 		}
 	}
@@ -85,7 +87,7 @@ func TestPush(t *testing.T) {
 		}
 		co.cur, co.connecting = s, false
 		s.rotateAt = co.c.since() + tc.left
-		was, picked := s.rotateAt, b.next.Load()
+		was, picked := s.rotateAt, b.nodes.Turn
 		one, two := co.waiting(1), co.waiting(1)
 		co.mu.Lock()
 		if n := s.push(one); n != 1 || len(s.sent) != 1 || one.sent < time.Hour || !s.armed || !s.timer.Reset(time.Hour) {
@@ -102,7 +104,7 @@ func TestPush(t *testing.T) {
 		}
 		co.mu.Unlock()
 		co.work.Wait()
-		if looks := b.next.Load() != picked; looks != tc.replace || (rotated != was) != tc.replace {
+		if looks := b.nodes.Turn != picked; looks != tc.replace || (rotated != was) != tc.replace {
 			t.Errorf("%s: looks for another node: %v, is used for %v", tc.name, looks, rotated-was)
 		}
 	}
@@ -171,7 +173,7 @@ func TestResult(t *testing.T) {
 		one := co.waiting(2)
 		one.after, s.high, s.sent = tc.after, tc.high, []*batch{one, co.waiting(1)}
 		s.res.Sequence, s.res.Result = tc.res.Sequence, tc.res.Result
-		s.e.until.Store(1)
+		s.e.fail(io.EOF)
 		if b := s.pop(); b != one || len(s.sent) != 1 || s.answers != 1 {
 			t.Errorf("%s: %d requests are left, %d answers", tc.name, len(s.sent), s.answers)
 		}
@@ -180,7 +182,7 @@ func TestResult(t *testing.T) {
 			if broken := (*contractError)(nil); !errors.As(err, &broken) || broken.what != tc.wrong || s.high != tc.high {
 				t.Errorf("%s: %v, %v", tc.name, b, err)
 			}
-		} else if err != nil || b.Count != 2 || s.high != b.Last() || s.e.until.Load() != 0 {
+		} else if err != nil || b.Count != 2 || s.high != b.Last() || s.e.why() != nil {
 			t.Errorf("%s: %v, %v, high %v", tc.name, b, err, s.high)
 		}
 	}

@@ -229,17 +229,13 @@ func (c *Client) askMark(ctx context.Context, after flake.ID, wait time.Duration
 	var res *pb.Watermark
 	old := ""
 	err := c.ask(ctx, false, nil, func(e *endpoint) error {
-		err := e.call(ctx, false, wait, func(ctx context.Context, over *grpc.ClientConn) (err error) {
+		return e.attempt(ctx, false, wait, func(ctx context.Context, over *grpc.ClientConn) (err error) {
 			res, err = pb.NewAllocatorServiceClient(over).GetWatermark(ctx, req)
 			if status.Code(err) == codes.Unimplemented { // It serves IDs all the same.
-				old, err = e.addr, nil
+				old, err = e.Addr, nil
 			}
 			return err
 		})
-		if err == nil {
-			e.served()
-		}
-		return err
 	})
 	switch {
 	case err != nil:

@@ -143,7 +143,7 @@ func sdkIsSmall(g graph) (out []breach) {
 	for _, from := range []string{"client", "worker"} {
 		g.reach(from, func(chain []string, imported string) {
 			_, ours := g[imported]
-			if ours && !slices.Contains([]string{"flake", "ulid", "client", "internal/crockford", "internal/wire", "api/allocator/v1"}, imported) ||
+			if ours && !slices.Contains([]string{"flake", "ulid", "client", "client/internal/balance", "internal/crockford", "internal/wire", "api/allocator/v1"}, imported) ||
 				!ours && under(imported, "log", "github.com/prometheus", "go.opentelemetry.io", "go.etcd.io", "github.com/hashicorp") {
 				out = append(out, breach{"sdk", strings.Join(append(chain, imported), " > "),
 					"a program that asks for IDs or for a worker compiles the wire contract, the codecs and gRPC: no part of a node, and no library for logs, metrics or traces (client/prom is a package of its own)"})

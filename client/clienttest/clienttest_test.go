@@ -219,7 +219,7 @@ func TestActs(t *testing.T) {
 	for _, mode := range []client.Mode{client.Coalesce, client.Direct, client.Prefetch} {
 		t.Run(mode.String(), func(t *testing.T) {
 			a, b := clienttest.NewNode(clienttest.Options{}), clienttest.NewNode(clienttest.Options{SID: 1, Name: "b"})
-			c := clienttest.NewClient(t, client.Options{Mode: mode, AttemptTimeout: 50 * time.Millisecond, MaxPrefetch: 1}, a, b)
+			c := clienttest.NewClient(t, client.Options{Mode: mode, AttemptTimeout: 50 * time.Millisecond}, a, b)
 			both := func(act clienttest.Act) {
 				for _, n := range []*clienttest.Node{a, b} {
 					n.Script(func(clienttest.Request) clienttest.Act { return act })
@@ -236,12 +236,14 @@ func TestActs(t *testing.T) {
 				a.Script(func(clienttest.Request) clienttest.Act { return act })
 				b.Serve()
 				for range 5 {
+					c.Reset(c.Last()) // which drops what was prefetched
 					if id, err := c.Next(t.Context()); err != nil || flake.Default.SID(id) != 1 {
 						t.Fatalf("%s: %v, %v", name, id, err)
 					}
 				}
 			}
 			both(clienttest.Act{})
+			c.Reset(c.Last())
 			a.Refuse(client.Refusal{Reason: client.NoSID, RetryAfter: 3 * time.Second})
 			b.Refuse(client.Refusal{Reason: client.NoSID, RetryAfter: 3 * time.Second})
 			ctx, cancel := context.WithCancel(t.Context())

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"cmp"
 	"bytes"
 	"context"
 	"errors"
@@ -46,6 +47,13 @@ import (
 type moody struct {
 	*node.Node
 	refuses atomic.Pointer[node.Refusal]
+	largest int // request, if not 0
+}
+
+func (m *moody) About() node.About {
+	a := m.Node.About()
+	a.MaxBlock = cmp.Or(m.largest, a.MaxBlock)
+	return a
 }
 
 // newMoody returns one that refuses nothing yet.
@@ -418,9 +426,9 @@ func TestAgentOrder(t *testing.T) {
 func TestAgentPipelineAfterRefusal(t *testing.T) {
 	t.Parallel()
 	const block, drawn = 64, 40 // Half a block and more: the next one is on its way.
-	_, _, its, _ := agentOf(t, newMoody(), func(c *daemon.AgentConfig) {
-		c.MaxAge, c.Client.MaxPrefetch = time.Minute, block
-	})
+	m := newMoody()
+	m.largest = block
+	_, _, its, _ := agentOf(t, m, func(c *daemon.AgentConfig) { c.MaxAge = time.Minute })
 	var answer string
 	wait.Until(t, "all of a block is served", func() bool {
 		for range drawn {

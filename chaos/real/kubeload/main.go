@@ -53,7 +53,7 @@ func run() error {
 	defer cancel()
 	o := client.Options{Targets: []string{*target}}
 	if *dns != "" {
-		o.Resolver = &net.Resolver{
+		net.DefaultResolver = &net.Resolver{
 			PreferGo: true,
 			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				var d net.Dialer
