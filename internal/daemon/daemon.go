@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
@@ -42,43 +43,63 @@ import (
 )
 
 // Daemon is one node with its servers. Run it once.
+//
+// Its parts are made one after the other: by New, by Run when it listens, and then as lessee, answers and surfaces,
+// each from those that are there. None is replaced, and each guards itself.
 type Daemon struct {
-	cfg     config.Config
-	sources []config.Setting
-	version string
-	log     *slog.Logger
+	// Set by New, and never changed.
+	cfg       config.Config
+	sources   []config.Setting
+	version   string
+	log       *slog.Logger
+	host      Host
+	instance  lease.Instance
+	clock     *clock.System
+	node      *node.Node
+	etcd      *etcd
+	security  *security
+	feed      *feed.Feed
+	inside    *inside.Inside // nil: none
+	latencies *metrics.Latencies
 
-	host     Host
-	instance lease.Instance
-	clock    *clock.System
-	watch    *watcher.Watcher
-	node     *node.Node
-	etcd     *etcd
-	security *security
-	feed     *feed.Feed
-	work     work
+	listening chan struct{} // closed once the node answers
+	work      work          // It guards itself.
 
-	listening chan struct{} // closed once addrs is set
+	// Set by Run before any part starts, and never changed then.
 	addrs     Addresses
-
-	// Set by Run before any part starts.
-	keeper    *keeper.Keeper
-	service   *server.Service
-	reader    *status.Reader
-	drainer   *operate.Drainer
-	grpc      *grpcserver.Server
-	http      http.Handler
-	resp      *respserver.Server // nil: no RESP listener
-	metrics   *metrics.Metrics
-	console   *console.Console
 	listeners listeners
 	gossip    cluster.Transport // nil: none
-	inside    *inside.Inside    // nil: none
+	lessee
+	answers
+	surfaces
 
-	cluster atomic.Pointer[cluster.Cluster] // nil until gossip runs
-	// looked is the clock.Mono at which somebody last asked for the reports of nodes; 0: nobody did.
+	cluster atomic.Pointer[cluster.Cluster] // stored by runGossip once; nil until gossip runs
+	// looked is the clock.Mono at which somebody last asked for the reports of nodes; 0: nobody did. Whoever
+	// asks stores it.
 	looked atomic.Int64
 	asking singleflight.Group // Calls of askOnce share one question.
+}
+
+// lessee has the sid.
+type lessee struct {
+	keeper *keeper.Keeper
+	watch  *watcher.Watcher
+}
+
+// answers knows what every surface answers.
+type answers struct {
+	service *server.Service
+	reader  *status.Reader
+	drainer *operate.Drainer
+}
+
+// surfaces are what others ask.
+type surfaces struct {
+	grpc    *grpcserver.Server
+	http    http.Handler
+	resp    *respserver.Server // nil: no RESP listener
+	metrics prometheus.Gatherer
+	console *console.Console
 }
 
 // Config is what a Daemon needs. Logger is required.
@@ -149,7 +170,7 @@ func New(c Config) (*Daemon, error) {
 		listening: make(chan struct{}),
 	}
 	d.feed = feed.New(feed.Config{Boot: string(d.instance[:8])})
-	d.work.meter = trend.NewMeter(metrics.LatencyBounds)
+	d.work.meter, d.latencies = trend.NewMeter(metrics.LatencyBounds), metrics.NewLatencies(server.Surfaces())
 	var err error
 	if d.etcd, err = newEtcd(cfg, log); err != nil {
 		return nil, err
@@ -288,9 +309,19 @@ func (d *Daemon) runLease(ctx context.Context) error {
 }
 
 // build makes the parts that depend on the addresses.
-func (d *Daemon) build() error {
+func (d *Daemon) build() (err error) {
+	d.lessee = d.newLessee()
+	if d.answers, err = d.newAnswers(); err != nil {
+		return err
+	}
+	d.surfaces, err = d.newSurfaces()
+	return err
+}
+
+// machine returns the settings of the lease.
+func (d *Daemon) machine() protocol.Config {
 	l := d.cfg.Lease
-	machine := protocol.Config{
+	return protocol.Config{
 		Registration: lease.Registration{
 			Instance: d.instance,
 			Node:     d.cfg.Node.Name,
@@ -322,21 +353,28 @@ func (d *Daemon) build() error {
 		Nonce:          rand.Text,
 		Jitter:         jitter,
 	}
-	d.keeper = keeper.New(keeper.Config{
-		Machine: machine, Store: d.etcd.store, Generator: d.node, Clock: d.clock, Logger: d.log,
-		CallTimeout: l.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
+}
+
+func (d *Daemon) newLessee() (l lessee) {
+	l.keeper = keeper.New(keeper.Config{
+		Machine: d.machine(), Store: d.etcd.store, Generator: d.node, Clock: d.clock, Logger: d.log,
+		CallTimeout: d.cfg.Lease.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
 	})
-	policy := clock.GateConfig{
-		MaxSkew: d.cfg.Issue.MaxSkew,
-		Grace:   d.cfg.Clock.Grace,
-		Strict:  d.cfg.Clock.Policy == "refuse",
-	}
-	d.watch = watcher.New(watcher.Config{
-		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Gate: policy, Expect: d.cfg.Cluster.Expect,
-		Keeper: d.keeper, Node: d.node, Logger: d.log,
+	l.watch = watcher.New(watcher.Config{
+		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Expect: d.cfg.Cluster.Expect,
+		Gate: clock.GateConfig{
+			MaxSkew: d.cfg.Issue.MaxSkew,
+			Grace:   d.cfg.Clock.Grace,
+			Strict:  d.cfg.Clock.Policy == "refuse",
+		},
+		Keeper: l.keeper, Node: d.node, Logger: d.log,
 	})
-	var err error
-	d.service, err = server.New(server.Config{
+	return l
+}
+
+func (d *Daemon) newAnswers() (a answers, err error) {
+	l := d.cfg.Lease
+	a.service, err = server.New(server.Config{
 		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.Quota(),
 		Watermark: watermark.Config{
 			Interval: d.cfg.Watermark.Interval,
@@ -344,15 +382,15 @@ func (d *Daemon) build() error {
 			Vanished: d.cfg.VanishedDelay(),
 		},
 		Broker: broker.New(broker.Config{
-			SIDs: d.cfg.Worker.SIDRange, Bounds: machine.Bounds(),
+			SIDs: d.cfg.Worker.SIDRange, Bounds: d.machine().Bounds(),
 			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd.store, Logger: d.log,
 		}),
-		Observe: func(surface string, took time.Duration) { d.metrics.Observe(surface, took) },
+		Observe: d.latencies.Observe,
 	})
 	if err != nil {
-		return err
+		return a, err
 	}
-	d.reader, err = status.New(status.Config{
+	a.reader, err = status.New(status.Config{
 		Node:      d.node,
 		Directory: d.etcd.store,
 		Space:     d.cfg.Space,
@@ -364,21 +402,22 @@ func (d *Daemon) build() error {
 		Members:   d.etcdMembers,
 		Work:      d.lately,
 		Feed:      d.feed,
-		Marks:     d.service.Marks(),
+		Marks:     a.service.Marks(),
 		Settings:  d.settings(),
 		Window:    l.Window,
 		Expected:  d.cfg.Cluster.Expect,
 	})
 	if err != nil {
-		return err
+		return a, err
 	}
-	d.drainer = operate.NewDrainer(operate.DrainConfig{
-		Node:    d.node,
-		Release: d.release,
-		Resume:  d.resume,
-		Window:  d.reader.Window,
+	a.drainer = operate.NewDrainer(operate.DrainConfig{
+		Node: d.node, Release: d.release, Resume: d.resume, Window: a.reader.Window,
 	})
-	d.grpc, err = grpcserver.New(grpcserver.Config{
+	return a, nil
+}
+
+func (d *Daemon) newSurfaces() (s surfaces, err error) {
+	s.grpc, err = grpcserver.New(grpcserver.Config{
 		Service: d.service,
 		Reader:  d.reader,
 		Drainer: d.drainer,
@@ -386,32 +425,32 @@ func (d *Daemon) build() error {
 		Feed:    d.feed,
 	})
 	if err != nil {
-		return err
+		return s, err
 	}
-	if d.http, err = httpserver.New(httpserver.Config{
+	if s.http, err = httpserver.New(httpserver.Config{
 		Service: d.service,
 		Reader:  d.reader,
 		Hosts:   d.hosts(d.cfg.CheckHost()),
 		Feed:    d.feed,
 	}); err != nil {
-		return err
+		return s, err
 	}
 	if d.listeners.resp != nil {
-		if d.resp, err = respserver.New(respserver.Config{
+		if s.resp, err = respserver.New(respserver.Config{
 			Service:        d.service,
 			Reader:         d.reader,
 			Version:        d.version,
 			Logger:         d.log,
 			MaxConnections: d.security.limit.Connections,
 		}); err != nil {
-			return err
+			return s, err
 		}
 	}
 	var member func() metrics.Inside
 	if d.inside != nil {
 		member = d.insideMetrics
 	}
-	d.metrics = metrics.New(metrics.Config{
+	s.metrics = metrics.New(metrics.Config{
 		Inside:  member,
 		Node:    d.node,
 		Keeper:  d.keeper,
@@ -420,24 +459,25 @@ func (d *Daemon) build() error {
 		Version: d.version,
 		Space:   d.cfg.Space,
 		Settings: metrics.Settings{
-			Window:    l.Window,
-			TTL:       l.TTL,
+			Window:    d.cfg.Lease.Window,
+			TTL:       d.cfg.Lease.TTL,
 			MaxSkew:   d.cfg.Issue.MaxSkew,
 			MaxLead:   d.cfg.Issue.MaxLead,
 			Watermark: d.cfg.Watermark.Interval,
 			Snapshot:  d.cfg.Etcd.Inside.SnapshotEvery,
 		},
-		Clocks:   d.watch.Report,
-		Gossip:   d.gossipStats,
-		Security: d.securityReport,
+		Clocks:    d.watch.Report,
+		Gossip:    d.gossipStats,
+		Security:  d.securityReport,
+		Latencies: d.latencies,
 		Requests: func(yield func(string, string, int64)) {
 			for _, c := range d.service.Stats() {
 				yield(c.Surface, c.Outcome, c.Requests)
 			}
 		},
 	})
-	d.console = d.newConsole()
-	return nil
+	s.console = d.newConsole()
+	return s, nil
 }
 
 // retryAfter is the pause after a failed call to etcd: short compared with a window, and

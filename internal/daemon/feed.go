@@ -92,7 +92,7 @@ func (w *work) read(now clock.Mono, counters func() trend.Counters) {
 
 // counters returns what the node has counted since its start.
 func (d *Daemon) counters() trend.Counters {
-	return trend.Counters{Refused: d.node.Stats().Refused, Latency: d.metrics.Latency(server.Issuing())}
+	return trend.Counters{Refused: d.node.Stats().Refused, Latency: d.latencies.Of(server.Issuing())}
 }
 
 // lately returns how requests and writes went lately.

@@ -30,7 +30,7 @@ func (d *Daemon) Space(ctx context.Context) (lease.View, error) { return d.etcd.
 // may be called when Listening is closed.
 func (d *Daemon) AdminHandler() http.Handler {
 	c := d.adminConfig()
-	c.Metrics = promhttp.HandlerFor(d.metrics.Gatherer(), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+	c.Metrics = promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 	if d.cfg.ServesConsole() {
 		c.Console = d.console
 	}

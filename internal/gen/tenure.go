@@ -28,10 +28,10 @@ const (
 //     set before it was issued (I3).
 //  3. Next is the only method that issues, in one compare-and-swap, last.
 type Tenure struct {
-	word atomic.Uint64 // last (time, entropy) handed out; at first base<<bits − 1
-	ceil atomic.Int64  // exclusive, in units since the epoch; only ever raised
+	word atomic.Uint64 // last (time, entropy) handed out, raised by Next, Lift and Seal; at first base<<bits − 1
+	ceil atomic.Int64  // exclusive, in units since the epoch; only ever raised, by Raise
 
-	// Fixed from here on. Times are in the layout's units since the epoch, which are
+	// Fixed from here on, so that nothing guards them. Times are in the layout's units since the epoch, which are
 	// milliseconds in all but a few.
 	base     int64
 	unit     int64 // in ms

@@ -26,6 +26,8 @@ type Config struct {
 	Version  string
 	Space    string // the name that operators know the space by
 	Settings Settings
+	// Latencies has how long requests took.
+	Latencies *Latencies
 	// Requests calls yield for each surface and outcome, always the same ones,
 	// with the number of requests so far.
 	Requests func(yield func(surface, outcome string, n int64))
@@ -71,59 +73,64 @@ func settingNames() (out []string) {
 	return out
 }
 
-// Metrics is a registry with the series of one node.
-type Metrics struct {
-	registry *prometheus.Registry
-	latency  map[string]prometheus.Observer // by surface
-}
-
 // latencyBuckets are upper bounds in seconds. A request takes about 10 µs, or up to
 // issue.max-wait if it waits for the clock.
 var latencyBuckets = []float64{
 	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1,
 }
 
-// New returns a registry with the series of the node, of the Go runtime and of
-// the process.
-func New(cfg Config) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), latency: map[string]prometheus.Observer{}}
-	var latency *prometheus.HistogramVec
+// New returns what has the series of the node, of the Go runtime and of the process.
+func New(cfg Config) prometheus.Gatherer {
 	c := collector{cfg: cfg, desc: map[string]*prometheus.Desc{}}
 	for _, d := range definitions {
-		if d.Name == issueLatency {
-			latency = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-				Name: d.Name, Help: d.Help, Buckets: latencyBuckets,
-			}, d.Labels)
-			continue
+		if d.Name != issueLatency {
+			c.desc[d.Name] = d.desc()
 		}
-		c.desc[d.Name] = d.desc()
 	}
-	cfg.Requests(func(surface, _ string, _ int64) { m.latency[surface] = latency.WithLabelValues(surface) })
-	m.registry.MustRegister(c, latency,
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c, cfg.Latencies.all,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
+	return registry
 }
 
-// Gatherer returns where the series are read from.
-func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
-
-// Observe records how long a request took. surface is one that Config.Requests
-// yields. It is safe for concurrent use.
-func (m *Metrics) Observe(surface string, took time.Duration) {
-	m.latency[surface].Observe(took.Seconds())
+// Latencies has how long requests took.
+type Latencies struct {
+	all *prometheus.HistogramVec
+	of  map[string]prometheus.Observer // by surface
 }
 
-// LatencyBounds are the upper bounds of the counts of Latency; the last count has no bound.
+// NewLatencies returns one for requests on these surfaces.
+func NewLatencies(surfaces []string) *Latencies {
+	i := slices.IndexFunc(definitions, func(d Definition) bool { return d.Name == issueLatency })
+	d := definitions[i]
+	l := &Latencies{
+		all: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: d.Name, Help: d.Help, Buckets: latencyBuckets,
+		}, d.Labels),
+		of: map[string]prometheus.Observer{},
+	}
+	for _, surface := range surfaces {
+		l.of[surface] = l.all.WithLabelValues(surface)
+	}
+	return l
+}
+
+// Observe records how long a request on a surface took. It is safe for concurrent use.
+func (l *Latencies) Observe(surface string, took time.Duration) {
+	l.of[surface].Observe(took.Seconds())
+}
+
+// LatencyBounds are the upper bounds of the counts of Of; the last count has no bound.
 var LatencyBounds = latencyBuckets
 
-// Latency returns how many requests on those surfaces took how long: one count for each of
+// Of returns how many requests on those surfaces took how long: one count for each of
 // LatencyBounds, without those of the bounds before, and one more for what took longer.
-func (m *Metrics) Latency(surfaces []string) []uint64 {
+func (l *Latencies) Of(surfaces []string) []uint64 {
 	counts := make([]uint64, len(LatencyBounds)+1)
 	for _, surface := range surfaces {
 		var series dto.Metric
-		if m.latency[surface].(prometheus.Metric).Write(&series) != nil {
+		if l.of[surface].(prometheus.Metric).Write(&series) != nil {
 			continue // A histogram of one series always has its form.
 		}
 		h, before := series.GetHistogram(), uint64(0)

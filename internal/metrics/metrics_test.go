@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
@@ -32,7 +33,8 @@ import (
 type rig struct {
 	node    *node.Node
 	keeper  *keeper.Keeper
-	metrics *metrics.Metrics
+	latency *metrics.Latencies
+	metrics prometheus.Gatherer
 	clocks  *clock.Report // that the series are made of
 	run     func()        // the keeper, until the test ends; returns when the node is ready
 }
@@ -60,9 +62,9 @@ func newRig(t *testing.T) *rig {
 		Store: store, Generator: n, Clock: src, Logger: slog.New(slog.DiscardHandler),
 		CallTimeout: time.Second, StopTimeout: time.Second,
 	})
-	r := &rig{node: n, keeper: k, clocks: troubled()}
+	r := &rig{node: n, keeper: k, clocks: troubled(), latency: metrics.NewLatencies([]string{"grpc_allocate"})}
 	r.metrics = metrics.New(metrics.Config{
-		Node: n, Keeper: k, Marks: marks(cfg), Clock: src, Version: "v1.2.3", Space: "orders",
+		Node: n, Keeper: k, Marks: marks(cfg), Clock: src, Version: "v1.2.3", Space: "orders", Latencies: r.latency,
 		Settings: metrics.Settings{Window: cfg.Lease.Window, TTL: cfg.Lease.TTL, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead, Watermark: cfg.Watermark.Interval},
 		Clocks:   func() clock.Report { return *r.clocks },
 		Inside: func() metrics.Inside {
@@ -140,7 +142,7 @@ func troubled() *clock.Report {
 // gather returns the value of each series, by name and labels.
 func (r *rig) gather(t *testing.T) (values map[string]float64, families map[string]*dto.MetricFamily) {
 	t.Helper()
-	list, err := r.metrics.Gatherer().Gather()
+	list, err := r.metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,8 +190,8 @@ func TestSeriesOfARunningNode(t *testing.T) {
 	if _, err := r.node.Next(t.Context(), 0, 0); err == nil {
 		t.Fatal("count 0 was not refused")
 	}
-	r.metrics.Observe("grpc_allocate", 20*time.Microsecond)
-	counts := r.metrics.Latency([]string{"grpc_allocate"})
+	r.latency.Observe("grpc_allocate", 20*time.Microsecond)
+	counts := r.latency.Of([]string{"grpc_allocate"})
 	if counts[1] != 1 || counts[0] != 0 || counts[2] != 0 || len(counts) != len(metrics.LatencyBounds)+1 {
 		t.Errorf("a request of 20 µs is counted as %v", counts)
 	}
@@ -332,7 +334,7 @@ func TestSeriesOfClocks(t *testing.T) {
 // TestNoClocks: the series of a node that judges no clocks are the others.
 func TestNoClocks(t *testing.T) {
 	r := newRig(t)
-	cfg := metrics.Config{Node: r.node, Keeper: r.keeper, Clock: r.node.Clock(), Requests: func(func(string, string, int64)) {}}
+	cfg := metrics.Config{Node: r.node, Keeper: r.keeper, Clock: r.node.Clock(), Latencies: r.latency, Requests: func(func(string, string, int64)) {}}
 	r.metrics = metrics.New(cfg)
 	got, families := r.gather(t)
 	if families["allocator_clock_verdict"] != nil {
@@ -344,7 +346,7 @@ func TestNoClocks(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	families, err := newRig(t).metrics.Gatherer().Gather()
+	families, err := newRig(t).metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

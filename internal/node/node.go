@@ -36,13 +36,14 @@ type Node struct {
 	clock clock.Source
 	rnd   rand.Source
 
+	// Every request reads state; it is stored with mu held. Requests raise the numbers below.
 	state      atomic.Pointer[state]
 	seen       atomic.Int64 // highest issuing clock ever read here, Unix ms
 	issued     atomic.Int64 // IDs
 	unverified atomic.Int64 // This many of issued were issued while no majority confirmed the clock.
 	refused    [NumReasons]atomic.Int64
 
-	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms
+	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms; the keeper's goroutine raises it
 
 	mu    sync.Mutex   // guards changes of state, and the rest
 	high  clock.Millis // exclusive: everything issued by sealed tenures lies below

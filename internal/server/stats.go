@@ -44,6 +44,9 @@ var surfaceNames = [numSurfaces]string{
 	"resp_ids", "resp_decode", "resp_other",
 }
 
+// Surfaces returns the labels of all surfaces.
+func Surfaces() []string { return surfaceNames[:] }
+
 // Issuing returns the labels of the surfaces whose requests are for IDs.
 func Issuing() []string {
 	return []string{GRPCAllocate.String(), GRPCStream.String(), HTTPIDs.String(), RESPIDs.String()}
