@@ -79,7 +79,8 @@ type Options struct {
 	AttemptTimeout time.Duration
 
 	// MaxAge is how old an ID of Prefetch may be when it is given; 0 means
-	// DefaultMaxAge. Older ones are dropped and counted.
+	// DefaultMaxAge. Older ones are dropped and counted. By how much the wall clock is set forward
+	// counts as age: the memory may be that of a machine which was saved and resumed.
 	MaxAge time.Duration
 	// RenewEarly has Prefetch request the next block when the present one has reached half of MaxAge,
 	// so that calls which come seldom find IDs too. It costs a request each half of MaxAge while

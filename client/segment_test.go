@@ -35,6 +35,29 @@ func (p *prefetcher) block(first flake.ID, n int) *segment {
 	return &segment{block: Block{First: first, Count: n, Stride: 1}, fresh: now + p.c.o.MaxAge, used: now, half: int64(n) / 2}
 }
 
+// TestAgeInACopiedMemory: the memory of a machine that was saved, or copied, goes on with the clocks of that time,
+// until the wall clock is set. What was fetched before counts as older by that; a clock that is set back, or by
+// what is read between two clocks, changes nothing.
+func TestAgeInACopiedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := prefetching()
+		var ahead time.Duration
+		p.c.uptime.wall = func() time.Duration { return ahead }
+		for i, set := range []struct {
+			by   time.Duration
+			kept bool
+		}{{0, true}, {3 * time.Hour, false}, {-3 * time.Hour, true}, {time.Hour, false}, {5 * time.Millisecond, true}} {
+			time.Sleep(2 * suspendCheck)
+			p.cur.Store(p.block(flake.ID(1+1000*i), 400))
+			time.Sleep(2 * suspendCheck)
+			ahead += set.by
+			if id, kept := p.takeOne(); kept != set.kept {
+				t.Errorf("the clock was set by %v: it gave %d: %v", set.by, id, kept)
+			}
+		}
+	})
+}
+
 // TestAgeIsCheckedLast: an ID that is given was not too old when it was taken, though the process pauses between a
 // read of the clock and the taking.
 func TestAgeIsCheckedLast(t *testing.T) {
