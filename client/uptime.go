@@ -20,7 +20,7 @@ const smallestLeap = 10 * time.Millisecond
 type uptime struct {
 	begun   time.Time
 	boot    func() time.Duration // a clock that goes on in suspend; 0: there is none
-	wall    func() time.Duration // how far the wall clock is ahead of the monotonic clock
+	wall    func() time.Duration // the wall clock is ahead of the monotonic clock by this
 	origin  time.Duration        // what boot showed when begun was read
 	checked atomic.Int64         // when they were last read, ns of the monotonic clock since begun
 	asleep  atomic.Int64         // ns by which boot went further than the monotonic clock
