@@ -16,7 +16,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // etcd is one etcd for all tests; each has its own space. endpoint is where it listens.

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	pg "github.com/flakelease/allocator/chaos/postgres"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // Nodes is how many nodes of ours run.

@@ -30,7 +30,7 @@ var mayRead = map[string]string{
 	"worker":                           "when to extend, and what a worker says its clock shows: it makes no ID",
 	"internal/inside":                  "when a member of etcd ended, was asked or wrote its last snapshot: it issues nothing",
 	"internal/certs":                   "whether a certificate is valid now, as package tls decides it",
-	"internal/reload":                  "how long files were unusable",
+	"internal/certs/reload":            "how long files were unusable",
 	"internal/fence":                   "how long moves take, for logs and metrics: what a fence does depends on no clock of ours",
 	"internal/sqlid":                   "when a slice begins: it is written only if it lies in the worker's interval",
 	"internal/load":                    "when a request is due, and how long its answer took: it issues nothing",

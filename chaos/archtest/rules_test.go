@@ -9,7 +9,7 @@ import (
 // core are the packages that decide things: values and functions of explicit
 // arguments. node joins them for requests and is held to the same.
 var core = []string{
-	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit", "internal/adopt",
+	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit", "cmd/allocator/internal/ids/adopt",
 	"internal/lease/protocol", "internal/lease/records", "internal/lease/history", "internal/lease/catalog", "internal/lease/session", "internal/lease/repair", "internal/operate",
 	"internal/node", "internal/agreement", "internal/worker", "internal/text", "internal/member",
 }
@@ -30,7 +30,7 @@ var owned = []struct {
 }{
 	{[]string{"go.etcd.io/etcd/client", "go.etcd.io/etcd/api"}, "internal/lease/etcdstore", "chaos/etcdsim",
 		"only etcdstore knows etcd's API: it sends the transactions of records, and I4 rests on their compares"},
-	{[]string{"go.etcd.io/etcd/server"}, "internal/inside/etcdserver", "internal/devetcd chaos/real/etcd",
+	{[]string{"go.etcd.io/etcd/server"}, "internal/inside/etcdserver", "internal/dev/devetcd chaos/real/etcd",
 		"only etcdserver and devetcd start an etcd in a process of ours: its server is large and has settings of its own"},
 	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",
 		"only the gossip shell uses memberlist: all other packages take clock samples"},
@@ -176,7 +176,7 @@ func TestImports(t *testing.T) {
 		t.Error(b)
 	}
 	// A rule about a package that does not exist would always hold.
-	for _, path := range append([]string{"client", "worker", "internal/lease/etcdstore", "internal/devetcd", "chaos/storetest"}, core...) {
+	for _, path := range append([]string{"client", "worker", "internal/lease/etcdstore", "internal/dev/devetcd", "chaos/storetest"}, core...) {
 		if _, ok := g[path]; !ok {
 			t.Errorf("there is no package %s any more: its rule checks nothing", path)
 		}
@@ -200,7 +200,7 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 			"internal/config":          {"os", "flake"},
 			"internal/lease/keeper":    {"internal/lease", "log/slog"},
 			"internal/lease/etcdstore": {"internal/lease", "go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/api/v3/mvccpb"},
-			"internal/devetcd":         {"go.etcd.io/etcd/server/v3/embed", "os"},
+			"internal/dev/devetcd":     {"go.etcd.io/etcd/server/v3/embed", "os"},
 			"chaos/storetest":          {"internal/lease", "testing"},
 			"chaos/sim":                {"chaos/storetest", "internal/node"},
 			"internal/cluster":         {"github.com/hashicorp/memberlist", "internal/clock"},
@@ -211,7 +211,7 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 			"client":                   {"flake", "ulid", "google.golang.org/grpc", "net"},
 			"worker":                   {"google.golang.org/grpc", "os"},
 			"cmd/allocator": {"internal/audit", "internal/config", "internal/daemon", "internal/cluster", "internal/lease/keeper",
-				"internal/lease/nothingour", "internal/devetcd"},
+				"internal/lease/nothingour", "internal/dev/devetcd"},
 			"internal/lease/nothingour": {"netfoo.example/os"}, // like a forbidden name, and none
 		} {
 			g[path] = pkg{ImportPath: path, Imports: imports}
@@ -257,8 +257,8 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		{"chaos/history", "chaos/sim", []string{"tests only: chaos/history > chaos/sim"}},
 		{"cmd/allocator", "chaos/history", []string{"product apart: cmd/allocator > chaos/history"}},
 		{"internal/spare", "fmt", []string{"product used: internal/spare"}},
-		{"internal/daemon", "internal/devetcd", []string{
-			"embed: embed > internal/daemon > internal/devetcd > go.etcd.io/etcd/server/v3/embed"}},
+		{"internal/daemon", "internal/dev/devetcd", []string{
+			"embed: embed > internal/daemon > internal/dev/devetcd > go.etcd.io/etcd/server/v3/embed"}},
 
 		{"flake", "golang.org/x/exp/slices", []string{
 			"codecs: flake > golang.org/x/exp/slices", "codecs: ulid > flake > golang.org/x/exp/slices"}},

@@ -19,7 +19,7 @@ import (
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/wait"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // A Process is a program that was started for a test, and is stopped when the test ends.

@@ -23,7 +23,7 @@ import (
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/netsim"
 	"github.com/flakelease/allocator/chaos/storetest"
-	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )

@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
-	"github.com/flakelease/allocator/internal/reload"
+	"github.com/flakelease/allocator/internal/certs/reload"
 )
 
 // TestCommandFollowsItsFiles: the client of a command reads its TLS files again while the command runs, and

@@ -11,7 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/metrics"
+	"github.com/flakelease/allocator/internal/daemon/metrics"
 )
 
 // docsCommand prints the pages that are made of the program itself.

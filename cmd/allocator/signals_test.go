@@ -14,8 +14,8 @@ import (
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/loopback"
-	"github.com/flakelease/allocator/internal/reload"
+	"github.com/flakelease/allocator/internal/certs/reload"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // A node whose stderr is a full pipe that nobody reads issues IDs, and SIGTERM ends it in

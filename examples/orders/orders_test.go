@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/examples/internal/rig"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // One replica is stopped and replaced, and one is killed, while callers create orders at

@@ -24,7 +24,7 @@ import (
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // reader is a reader of events as the comment of event says.

@@ -18,7 +18,7 @@ import (
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // Nodes are killed and a replica is replaced while callers create orders: none sees an

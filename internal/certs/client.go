@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/flakelease/allocator/internal/reload"
+	"github.com/flakelease/allocator/internal/certs/reload"
 )
 
 // ClientFiles are PEM files: the authorities that sign servers' certificates ("":

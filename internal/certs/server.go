@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/flakelease/allocator/internal/reload"
+	"github.com/flakelease/allocator/internal/certs/reload"
 )
 
 // ServerFiles are PEM files: a certificate with its chain, its key, and the

@@ -17,7 +17,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/flakelease/allocator/internal/reload"
+	"github.com/flakelease/allocator/internal/certs/reload"
 )
 
 // maxKeys bounds a keyring: a packet under an unknown key is tried with each.

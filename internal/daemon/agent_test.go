@@ -1,8 +1,8 @@
 package daemon_test
 
 import (
-	"cmp"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -272,7 +272,7 @@ var draws = map[string]func(t *testing.T, dir string, after flake.ID) string{
 }
 
 // TestAgentPassesRefusals: a refusal of a node has the same class, code and text from an agent, over each
-// protocol. TestRefusals of internal/agent has the rules.
+// protocol. TestRefusals of internal/daemon/agent has the rules.
 func TestAgentPassesRefusals(t *testing.T) {
 	t.Parallel()
 	for _, r := range []*node.Refusal{

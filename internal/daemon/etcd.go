@@ -14,10 +14,10 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/internal/certs"
+	"github.com/flakelease/allocator/internal/certs/reload"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/reload"
 	"github.com/flakelease/allocator/internal/text"
 )
 

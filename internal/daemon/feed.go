@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/daemon/metrics"
 	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/member"
-	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/trend"

@@ -22,9 +22,9 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/member"
 )
 

@@ -19,7 +19,7 @@ import (
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 func lines(first flake.ID, count int, stride flake.ID) (out string) {

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/member"
 )

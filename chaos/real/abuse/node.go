@@ -20,7 +20,7 @@ import (
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/certs"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 

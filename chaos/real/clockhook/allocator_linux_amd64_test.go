@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	programs "github.com/flakelease/allocator/chaos/build"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // series returns the metrics of a node, by name and labels.

@@ -20,7 +20,7 @@ import (
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/respserver"
 )

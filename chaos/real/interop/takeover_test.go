@@ -19,7 +19,7 @@ import (
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 const takeoverGuide = "../../../docs/how-to/take-over-snowflakes.md"

@@ -24,9 +24,9 @@ import (
 	"github.com/flakelease/allocator/chaos/real/operator"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/inside"
-	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/member"
 )
 

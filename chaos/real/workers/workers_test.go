@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 var ids = flag.Int64("ids", 0, "all faults again and again until the careful fleet has used so many IDs; 0: a few faults, once")

@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/wait"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // add adds the series of a metrics page.

@@ -23,7 +23,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/wait"
-	"github.com/flakelease/allocator/internal/loopback"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 var live = flag.String("live", "", "path of the Prometheus to run; without it, TestLive is skipped")

@@ -14,7 +14,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
 )
 

@@ -22,10 +22,10 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/load"
-	"github.com/flakelease/allocator/internal/loopback"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/text"
 )

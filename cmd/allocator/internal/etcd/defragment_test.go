@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/internal/devetcd"
+	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 

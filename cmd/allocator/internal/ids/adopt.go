@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/ids/adopt"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/adopt"
 	"github.com/flakelease/allocator/internal/audit/spool"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"

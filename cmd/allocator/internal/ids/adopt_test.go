@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/flakelease/allocator/internal/adopt"
+	"github.com/flakelease/allocator/cmd/allocator/internal/ids/adopt"
 )
 
 // TestAdoptionSaysEpochs: what is found of epochs is printed.

@@ -15,8 +15,8 @@ import (
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/agent"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/daemon/agent"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
 )

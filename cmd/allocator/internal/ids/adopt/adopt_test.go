@@ -571,7 +571,7 @@ func TestEpochs(t *testing.T) {
 
 // TestLibrariesOnThePage: the page has the epochs that are tried.
 func TestLibrariesOnThePage(t *testing.T) {
-	page, err := os.ReadFile("../../docs/how-to/take-over-snowflakes.md")
+	page, err := os.ReadFile("../../../../../docs/how-to/take-over-snowflakes.md")
 	if err != nil {
 		t.Fatal(err)
 	}

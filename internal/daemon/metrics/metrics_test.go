@@ -20,11 +20,11 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/daemon/metrics"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/lease/protocol"
-	"github.com/flakelease/allocator/internal/metrics"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/watermark"
 )
