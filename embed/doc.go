@@ -51,7 +51,7 @@
 // clock is not compared with any: IDs stay unique, and in order among themselves,
 // but one whose clock is wrong by an hour issues IDs that are wrong by an hour
 // and nobody notices. Beside other nodes it is unconfirmed, whatever they do: it
-// serves unverified or, as clock.policy says, not at all after clock.grace, and
+// serves unverified or, as clock.policy says, not at all after a minute, and
 // follows no step of its wall clock until it is opened again. The others do not
 // count it when they judge their clocks, but one that is left with no other to
 // hear is unconfirmed as well. So keep gossip on where there is more than one node.

@@ -29,7 +29,7 @@ import (
 //  2. A call that begins after another returned gets a greater ID.
 //  3. A call that fails gives no ID.
 //
-// Calls wait while IDs would run too far ahead of the clock, for issue.max-wait
+// Calls wait while IDs would run too far ahead of the clock, for 100 ms
 // (100 ms) at most and never beyond their context. Their error is a
 // *client.Refusal without a Node, or ErrClosed.
 type Allocator struct {
@@ -317,7 +317,7 @@ func (a *Allocator) Done() <-chan struct{} { return a.ended }
 // can have it at once, and leaves the cluster. It returns nil once nothing is left
 // running, to every caller, but for timers of the gossip library, which end within
 // seconds. Where etcd does not answer it gives up after
-// stop.timeout (5 s) and some 3 s more; the sid is free when its lease has run out.
+// 5 s and some 3 s more; the sid is free when its lease has run out.
 func (a *Allocator) Close() error { return a.close() }
 
 // version is what registrations and metrics show.

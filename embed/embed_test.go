@@ -86,8 +86,7 @@ func leaks() (err error) {
 
 // quick makes leases and windows that run out within a test.
 var quick = map[string]string{
-	"lease.window": "6s", "lease.extend-every": "1s", "lease.ttl": "5s", "lease.keepalive": "1s",
-	"lease.reload-every": "2s", "lease.call-timeout": "1s",
+	"lease.window": "6s", "lease.ttl": "5s",
 }
 
 // child is a program that embeds a node, says so, and lives until it is killed.
@@ -593,7 +592,6 @@ func TestCloseWithoutEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := program(c, "one")
-	cfg.Settings = map[string]string{"stop.timeout": "1s", "lease.call-timeout": "1s"}
 	a := open(t, cfg)
 	etcd.Stop()
 	if _, err := a.Next(t.Context()); err != nil {

@@ -139,7 +139,7 @@ func (p Plan) load() float64 {
 }
 
 // loadEvery returns the mean time between two lists while the watch keeps the list: up
-// to a fifth of lease.reload-every is added at random, and 10 to 30 times it.
+// to a fifth of ReloadEvery is added at random, and 10 to 30 times it.
 func (p Plan) loadEvery() float64 { return 21.1 * p.ReloadEvery.Seconds() }
 
 // voters returns how many peers a node compares its clock with; clock.Voters

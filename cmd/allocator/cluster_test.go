@@ -68,8 +68,7 @@ const (
 func (d *testCluster) cli(args ...string) (string, int) {
 	d.Helper()
 	var out bytes.Buffer
-	args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", testWindow.String(),
-		"--lease.extend-every", extendEvery.String(), "--lease.call-timeout", callTimeout.String())
+	args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", testWindow.String())
 	if d.user.Username != "" {
 		args = append(args, "--etcd.username", d.user.Username, "--etcd.password-file", d.user.PasswordFile)
 	}

@@ -32,8 +32,7 @@ import (
 type insides struct {
 	t        *testing.T
 	dir, bin string
-	clients  int // ports
-	members  int
+	clients  int          // their port for nodes; the next one is for the members
 	nodes    [4]*exec.Cmd // by machine, from 1
 	logs     [4]*output.Text
 	join     string
@@ -47,7 +46,6 @@ func newInsides(t *testing.T) *insides {
 	}
 	c := &insides{t: t, dir: t.TempDir(), bin: bin, join: "127.0.0.1,127.0.0.2,127.0.0.3"}
 	c.clients = freeOnAll(t)
-	c.members = freeOnAll(t)
 	t.Cleanup(func() {
 		for i := range c.nodes {
 			c.stop(i)
@@ -64,7 +62,7 @@ func newInsides(t *testing.T) *insides {
 	return c
 }
 
-// freeOnAll returns a port that is free on all three machines, below those of outgoing connections.
+// freeOnAll returns the first of two ports that are free on all three machines, below those of outgoing connections.
 func freeOnAll(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -75,8 +73,8 @@ func freeOnAll(t *testing.T) int {
 		_ = l.Close()
 		port := 20_000 + l.Addr().(*net.TCPAddr).Port%10_000
 		free := true
-		for i := 1; i <= 3; i++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%d", i, port))
+		for i := range 6 {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%d", i/2+1, port+i%2))
 			if free = free && err == nil; err == nil {
 				_ = l.Close()
 			}
@@ -97,7 +95,7 @@ func (c *insides) settings(i int) []string {
 	host, pki := c.machine(i), filepath.Join(c.dir, "pki")
 	return []string{
 		"--etcd.join", c.join, "--etcd.address", host, "--etcd.inside", c.data(i),
-		"--etcd.port-clients", strconv.Itoa(c.clients), "--etcd.port-members", strconv.Itoa(c.members),
+		"--etcd.port-clients", strconv.Itoa(c.clients),
 		"--etcd.tls.ca", filepath.Join(pki, "ca.pem"),
 		"--etcd.tls.cert", filepath.Join(pki, host+".pem"), "--etcd.tls.key", filepath.Join(pki, host+".key"),
 	}
@@ -452,11 +450,9 @@ func TestEtcdInsideBadInput(t *testing.T) {
 		{[]string{"--etcd.inside", dir, "--etcd.join", "198.51.100.1,198.51.100.2,198.51.100.3"}, "could change what nodes were granted"},
 		{[]string{"--etcd.inside", dir, "--etcd.join", "127.0.0.1", "--etcd.address", "127.0.0.9"}, "is not in etcd.join"},
 		{[]string{"--etcd.inside", dir, "--etcd.tls.ca", file}, "all of etcd.tls.ca, etcd.tls.cert and etcd.tls.key"},
-		{[]string{"--etcd.inside", dir, "--etcd.port-clients", "70000"}, "is not a port"},
-		{[]string{"--etcd.inside", dir, "--etcd.port-clients", "2380"}, "choose another"},
-		{[]string{"--etcd.inside", dir, "--etcd.quota", "1MiB"}, "64MiB to 8GiB"},
-		{[]string{"--etcd.inside", dir, "--etcd.snapshot-every", "1s"}, "out of range"},
-		{[]string{"--etcd.inside", dir, "--lease.ttl", "2s", "--lease.keepalive", "500ms"}, "that etcd inside grants"},
+		{[]string{"--etcd.inside", dir, "--etcd.port-clients", "70000"}, "out of range"},
+		{[]string{"--etcd.inside", dir, "--etcd.quota", "4GiB"}, "cannot be set any more: the database may have 8GiB"},
+		{[]string{"--etcd.inside", dir, "--lease.ttl", "2s"}, "that etcd inside grants"},
 		{[]string{"--etcd.inside", file}, "is not a directory"},
 		{[]string{"--etcd.inside", "/proc/none"}, "etcd.inside: /proc/none"},
 	} {

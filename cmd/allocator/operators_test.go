@@ -29,8 +29,7 @@ func (d *testCluster) serve(name string, settings ...string) process {
 	d.Helper()
 	cmd := exec.Command("allocator", append([]string{"serve", "--etcd.endpoints", d.etcd.Endpoint(), "--node.name", name,
 		"--listen.grpc", "127.0.0.1:0", "--listen.http", "", "--listen.admin", "", "--listen.gossip", "127.0.0.1:0",
-		"--lease.window", testWindow.String(), "--lease.extend-every", extendEvery.String(), "--lease.call-timeout", callTimeout.String(),
-		"--lease.ttl", "6s", "--lease.keepalive", "1s", "--lease.reload-every", "1s",
+		"--lease.window", testWindow.String(), "--watermark.interval", extendEvery.String(), "--lease.ttl", "6s",
 		"--log.format", "json"}, settings...)...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -78,7 +77,7 @@ func (d *testCluster) serve(name string, settings ...string) process {
 func (d *testCluster) eventually(code int, args []string, patterns ...string) {
 	d.Helper()
 	if args[0] == "doctor" {
-		args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", testWindow.String(), "--lease.extend-every", extendEvery.String())
+		args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", testWindow.String(), "--watermark.interval", extendEvery.String())
 	}
 	wait.NoError(d, "allocator "+strings.Join(args, " "), func() error {
 		got, out, stderr := allocator(args...)

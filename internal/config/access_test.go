@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 )
 
 // What is half configured is refused, by the key to change.
@@ -20,14 +19,11 @@ func TestAccessRules(t *testing.T) {
 		{func(c *Config) { c.TLS.ClientCA = "a" }, "tls.client-ca"},
 		{func(c *Config) { c.TLS.Admin = true }, "tls.admin"},
 		{func(c *Config) { c.Auth.TokenFile = "t" }, ""},
-		{func(c *Config) { c.Limit = Limit{RequestsPerSecond: 10, Burst: 20} }, ""},
+		{func(c *Config) { c.Limit = Limit{RequestsPerSecond: 10} }, ""},
 		{func(c *Config) { c.Limit.RequestsPerSecond = -1 }, "limit.requests-per-second"},
 		{func(c *Config) { c.Limit.RequestsPerSecond = 1e9 }, "limit.requests-per-second"},
-		{func(c *Config) { c.Limit.Burst = 1 }, "limit.burst"},
-		{func(c *Config) { c.Limit = Limit{RequestsPerSecond: 1, Burst: -1} }, "limit.burst"},
 		{func(c *Config) { c.Limit.Connections = -1 }, "limit.connections"},
 		{func(c *Config) { c.Limit.Connections = 0 }, ""},
-		{func(c *Config) { c.Auth.StaleAfter = 9 * time.Second }, "auth.stale-after"},
 		{func(c *Config) { c.Listen.GRPC = ":9000" }, "listen.insecure"},
 		{func(c *Config) { c.Listen.HTTP = "10.0.0.1:8080" }, "listen.insecure"},
 		{func(c *Config) { c.Listen.RESP = "[::]:6380" }, "listen.insecure"},
@@ -37,9 +33,6 @@ func TestAccessRules(t *testing.T) {
 		{func(c *Config) { c.Listen.GRPC, c.TLS.Cert, c.TLS.Key = ":9000", "c", "k" }, ""},
 		{func(c *Config) { c.Auth.OpenAdmin = "all" }, "auth.open-admin"},
 		{func(c *Config) { c.Auth.OpenAdmin = "none" }, ""},
-		{func(c *Config) { c.Limit.ConnectionsPerSource = -1 }, "limit.connections-per-source"},
-		{func(c *Config) { c.Limit.Memory = 1 << 20 }, "limit.memory"},
-		{func(c *Config) { c.Limit.Memory = 200 << 20 }, ""},
 		{func(c *Config) { c.HTTP.Hosts = []string{"ids.example.com", ".example.org", "*", "allocator"} }, ""},
 		{func(c *Config) { c.HTTP.Hosts = []string{"https://ids.example.com"} }, "http.hosts"},
 		{func(c *Config) { c.HTTP.Hosts = []string{"ids.example.com:8080"} }, "http.hosts"},

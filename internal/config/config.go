@@ -12,6 +12,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -130,10 +131,9 @@ func (w Worker) Quota() int {
 
 // Issue bounds the IDs themselves.
 type Issue struct {
-	MaxLead      time.Duration // IDs may run ahead of the clock by this; whole ms.
-	MaxWait      time.Duration // A request may wait this long for lead to shrink.
-	EntropyBytes int           // random bytes of a step within a unit of time: 0, 1 or 2; nothing in layouts that count
-	MaxSkew      time.Duration // Clocks of the cluster may differ by this.
+	MaxLead time.Duration // IDs may run ahead of the clock by this; whole ms.
+	MaxWait time.Duration // A request may wait this long for lead to shrink.
+	MaxSkew time.Duration // Clocks of the cluster may differ by this.
 }
 
 // Cluster is what is known of the other nodes in advance.
@@ -162,8 +162,8 @@ type Listen struct {
 
 // Socket is who may connect to the Unix sockets.
 type Socket struct {
-	Mode         fs.FileMode // permissions
-	Owner, Group string      // names or numbers; "": those of the process
+	Mode  fs.FileMode // permissions
+	Group string      // its name or number; "": that of the process
 }
 
 // Advertise is the addresses given to others, as host:port; "" is the address
@@ -201,12 +201,10 @@ type HTTP struct {
 
 // Limit is how much one client, or all of a port, may ask for; 0 is no limit.
 type Limit struct {
-	RequestsPerSecond int // The limit is for each client.
-	Burst             int // One client may make this many at once; 0: RequestsPerSecond.
+	RequestsPerSecond int // The limit is for each client, and of those at once too.
 	Connections       int // The limit is for each port.
 	// ConnectionsPerSource is of one address (of IPv6 a /64) at one port.
 	ConnectionsPerSource int
-	Memory               int64 // bytes of all connections; 0: a part of the process's limit
 }
 
 // Console is who sees the pages for operators on the admin port.
@@ -232,64 +230,46 @@ type Stop struct {
 	Timeout time.Duration
 }
 
+// Times and bounds that nobody has a reason to set.
+const (
+	callTimeout = 2 * time.Second // above etcd's usual leader change, about 1s
+	minGrace    = 5 * time.Second
+)
+
 // Default returns the configuration of a node without any settings.
 func Default() Config {
-	return Config{
-		Node:   Node{Name: hostname()},
-		Space:  "default",
-		Root:   "allocator",
-		Layout: flake.Scalable,
-		Epoch:  clock.Millis(flake.DefaultEpoch),
+	c := Config{
 		Etcd: Etcd{
-			DialTimeout: 3 * time.Second,
+			DialTimeout: 3 * time.Second, // The next member must be tried long before a window runs out.
 			Inside: Inside{
-				ClientPort:    2379,
-				PeerPort:      2380,
-				Quota:         2 << 30,
-				SnapshotEvery: time.Hour,
-				SnapshotKeep:  24,
+				// The most that etcd advises. 1,000 nodes need 20 MB, and 100,000 workers 6 GB, for the history of
+				// an hour.
+				Quota: 8 << 30,
+				// A day of snapshots, which are small. After a restore nodes need a new era whatever its age.
+				SnapshotEvery: time.Hour, SnapshotKeep: 24,
 			},
 		},
-		Lease: Lease{
-			Window:      30 * time.Second,
-			ExtendEvery: 5 * time.Second,
-			TTL:         15 * time.Second,
-			KeepAlive:   3 * time.Second,
-			ReloadEvery: 30 * time.Second,
-			CallTimeout: 2 * time.Second,
-		},
-		Watermark: Watermark{
-			Interval: 5 * time.Second,
-			Grace:    5 * time.Second,
-		},
-		Worker: Worker{Window: time.Minute},
-		Issue: Issue{
-			MaxLead:      250 * time.Millisecond,
-			MaxWait:      100 * time.Millisecond,
-			EntropyBytes: 1,
-			MaxSkew:      250 * time.Millisecond,
-		},
+		Lease: Lease{ReloadEvery: 30 * time.Second}, // A watch reports changes at once.
+		// Waiting 100ms costs a caller less than a refusal that it must retry.
+		Issue: Issue{MaxWait: 100 * time.Millisecond},
 		Clock: Clock{
-			StepHold:      10 * time.Second,
-			StepLimit:     clock.DefaultStepLimit,
-			DowntimeLimit: 60 * 24 * time.Hour,
-			Grace:         60 * time.Second,
-			Policy:        "allow",
+			StepHold:      10 * time.Second,       // A mistake is often undone by then.
+			StepLimit:     clock.DefaultStepLimit, // A wrong time source is off by more, and NTP by less.
+			DowntimeLimit: 60 * 24 * time.Hour,    // A space may be switched off for a month.
+			Grace:         time.Minute,            // Most partitions are shorter, and clocks drift by 10ms in it.
 		},
-		Listen: Listen{
-			GRPC:   "127.0.0.1:9000",
-			HTTP:   "127.0.0.1:8080",
-			Admin:  "127.0.0.1:7947",
-			Gossip: "127.0.0.1:7946",
-			Socket: Socket{Mode: 0o660},
-		},
-		Auth:    Auth{StaleAfter: 5 * time.Minute, OpenAdmin: "loopback"},
-		Limit:   Limit{Connections: 4096, ConnectionsPerSource: 1024},
-		Log:     Log{Level: "info", Format: "text"},
-		Console: Console{Serve: "auto"},
-		Drain:   Drain{Timeout: 10 * time.Second},
-		Stop:    Stop{Timeout: 5 * time.Second},
+		Auth:  Auth{StaleAfter: 5 * time.Minute}, // A file system may hang, or be mounted again.
+		Drain: Drain{Timeout: 10 * time.Second},  // Calls take milliseconds; streams end when clients close them.
+		Stop:  Stop{Timeout: 5 * time.Second},    // two attempts and some reserve
 	}
+	for _, o := range c.options() {
+		if err := o.value.Set(o.def); err != nil {
+			panic(fmt.Sprintf("config: default of %s: %v", o.Key, err))
+		}
+	}
+	c.Node.Name = hostname()
+	c.derive()
+	return c
 }
 
 // Addresses returns the endpoints of etcd: those given, or else the members in etcd.join.
@@ -352,7 +332,7 @@ func (c Config) Gen() gen.Config {
 		Layout:  c.Layout,
 		Epoch:   c.Epoch,
 		MaxLead: clock.MillisOf(c.Issue.MaxLead),
-		MaxStep: c.Layout.MaxStep(c.Issue.EntropyBytes),
+		MaxStep: c.Layout.MaxStep(1), // the specification's default: a step of 1 to 255, in fleet to 7
 	}
 }
 

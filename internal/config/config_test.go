@@ -40,11 +40,11 @@ func flags(t *testing.T, args ...string) *pflag.FlagSet {
 }
 
 func TestPrecedence(t *testing.T) {
-	path := write(t, "lease:\n  window: 40s\n  extend-every: 6s\n  ttl: 20s\nspace: from-file\netcd:\n  endpoints: [a:1, b:2]\n  inside: /var/lib/allocator\n  tls:\n    ca: etcd.pem\n"+
+	path := write(t, "lease:\n  window: 40s\n  ttl: 20s\nwatermark:\n  interval: 6s\nspace: from-file\netcd:\n  endpoints: [a:1, b:2]\n  inside: /var/lib/allocator\n  tls:\n    ca: etcd.pem\n"+
 		"auth:\n  token-file: tokens\ntls:\n  cert: c.pem\n  key: c.key\n  client-ca: ca.pem\ngossip:\n  key-file: key\nepoch: 2025-01-01T00:00:00Z\n")
 	c, settings, err := Load(Sources{
 		File: path,
-		Env: []string{"ALLOCATOR_LEASE_WINDOW=50s", "ALLOCATOR_LEASE_EXTEND_EVERY=7s", "HOME=/", "ALLOCATOR_SPACE=",
+		Env: []string{"ALLOCATOR_LEASE_WINDOW=50s", "ALLOCATOR_WATERMARK_INTERVAL=7s", "HOME=/", "ALLOCATOR_SPACE=",
 			"ALLOCATOR_ETCD_INSIDE=", "ALLOCATOR_ETCD_JOIN=", "ALLOCATOR_ETCD_TLS_CA=", "ALLOCATOR_AUTH_TOKEN_FILE=",
 			"ALLOCATOR_TLS_CLIENT_CA=", "ALLOCATOR_GOSSIP_KEY_FILE="},
 		Flags: flags(t, "--lease.window=60s", "--pprof"),
@@ -58,9 +58,9 @@ func TestPrecedence(t *testing.T) {
 	}
 	for _, want := range []Setting{
 		{"lease.window", "1m", "flag --lease.window"},
-		{"lease.extend-every", "7s", "env ALLOCATOR_LEASE_EXTEND_EVERY"},
+		{"watermark.interval", "7s", "env ALLOCATOR_WATERMARK_INTERVAL"},
 		{"lease.ttl", "20s", "file " + path},
-		{"lease.keepalive", "3s", "default"},
+		{"issue.max-lead", "250ms", "default"},
 		{"space", "from-file", "file " + path},
 		{"etcd.inside", "", "env ALLOCATOR_ETCD_INSIDE"}, // The node is a client.
 		{"etcd.join", "", "default"},
@@ -123,7 +123,7 @@ func TestUnknownKeys(t *testing.T) {
 		want       string // "": no error
 	}{
 		{name: "misspelt", file: "lease:\n  windw: 1m\n", want: `did you mean "lease.window"?`},
-		{name: "section given a value", file: "drain: 5s\n", want: "it is a section: set drain.delay, drain.timeout"},
+		{name: "section given a value", file: "drain: 5s\n", want: "it is a section: set drain.delay"},
 		{name: "empty section", file: "drain:\n"},
 		{name: "empty value", file: "space:\n"},
 		{name: "empty file", file: "\n"},
@@ -175,18 +175,16 @@ func TestNoOptionLooksLikeAServiceLink(t *testing.T) {
 
 func TestBadValues(t *testing.T) {
 	for env, want := range map[string]string{
-		"ALLOCATOR_LEASE_WINDOW=30":                   "with a unit",
-		"ALLOCATOR_ISSUE_ENTROPY_BYTES=one":           "not a whole number",
-		"ALLOCATOR_PPROF=maybe":                       "is not a boolean",
-		"ALLOCATOR_LIMIT_MEMORY=-9007199254740993KiB": "is not a size",
-		"ALLOCATOR_LIMIT_MEMORY=-1":                   "is not a size",
-		"ALLOCATOR_LAYOUT=huge":                       "none of scalable",
-		"ALLOCATOR_SID_RANGE=0..23":                   "write first-last",
-		"ALLOCATOR_SID_RANGE=5-3":                     "the last sid is below the first",
-		"ALLOCATOR_SID_RANGE=1000-4194304":            "write first-last",
-		"ALLOCATOR_EPOCH=yesterday":                   "is not a time",
-		"ALLOCATOR_EPOCH=2024-01-01T0:0:0Z":           "is not a time",
-		"ALLOCATOR_EPOCH=2024-01-01T00:00:00.0001Z":   "fractions of a millisecond",
+		"ALLOCATOR_LEASE_WINDOW=30":                 "with a unit",
+		"ALLOCATOR_CLUSTER_EXPECT=one":              "not a whole number",
+		"ALLOCATOR_PPROF=maybe":                     "is not a boolean",
+		"ALLOCATOR_LAYOUT=huge":                     "none of scalable",
+		"ALLOCATOR_SID_RANGE=0..23":                 "write first-last",
+		"ALLOCATOR_SID_RANGE=5-3":                   "the last sid is below the first",
+		"ALLOCATOR_SID_RANGE=1000-4194304":          "write first-last",
+		"ALLOCATOR_EPOCH=yesterday":                 "is not a time",
+		"ALLOCATOR_EPOCH=2024-01-01T0:0:0Z":         "is not a time",
+		"ALLOCATOR_EPOCH=2024-01-01T00:00:00.0001Z": "fractions of a millisecond",
 	} {
 		_, _, err := Load(Sources{Env: []string{env}})
 		name, _, _ := strings.Cut(env, "=")
@@ -234,22 +232,15 @@ func TestValidate(t *testing.T) {
 		{"etcd.endpoints", func(c *Config) { c.Etcd.Endpoints, c.Etcd.TLS.CA = []string{"http://a:1"}, "ca.pem" }},
 		{"etcd.username", func(c *Config) { c.Etcd.Username = "u" }},
 		{"etcd.tls.cert", func(c *Config) { c.Etcd.TLS.Cert = "x" }},
-		{"etcd.dial-timeout", func(c *Config) { c.Etcd.DialTimeout = 0 }},
-		{"lease.window", func(c *Config) { c.Lease.Window = 9 * time.Second }},
+		{"lease.window", func(c *Config) { c.Lease.Window = 999 * time.Millisecond }},
 		{"lease.window", func(c *Config) { c.Lease.Window = 25 * time.Hour }},
 		{"lease.window", func(c *Config) { c.Layout, _ = flake.ParseLayout("39/8/16,unit=1m") }},
-		{"lease.extend-every", func(c *Config) { c.Lease.ExtendEvery = 0 }},
-		{"lease.ttl", func(c *Config) { c.Lease.TTL, c.Lease.KeepAlive = time.Second, 100*time.Millisecond }},
+		{"lease.ttl", func(c *Config) { c.Lease.TTL = time.Second }},
 		{"lease.ttl", func(c *Config) { c.Lease.TTL = 15500 * time.Millisecond }},
-		{"lease.keepalive", func(c *Config) { c.Lease.KeepAlive = 6 * time.Second }},
-		{"lease.call-timeout", func(c *Config) { c.Lease.CallTimeout = 0 }},
 		{"issue.max-lead", func(c *Config) { c.Issue.MaxLead = -1 }},
 		{"issue.max-lead", func(c *Config) { c.Issue.MaxLead = 11 * time.Second }},
 		{"issue.max-lead", func(c *Config) { c.Issue.MaxLead = 1500 * time.Microsecond }},
-		{"issue.max-wait", func(c *Config) { c.Issue.MaxWait = -1 }},
 		{"issue.max-skew", func(c *Config) { c.Issue.MaxSkew = 0 }},
-		{"issue.entropy-bytes", func(c *Config) { c.Issue.EntropyBytes = 3 }},
-		{"issue.entropy-bytes", func(c *Config) { c.Layout, c.Issue.EntropyBytes = flake.Fleet, 2 }},
 		{"listen.grpc", func(c *Config) { c.Listen.GRPC = "9000" }},
 		{"listen.http", func(c *Config) { c.Listen.HTTP = "localhost:http" }},
 		{"listen.resp", func(c *Config) { c.Listen.RESP = "6380" }},
@@ -263,7 +254,6 @@ func TestValidate(t *testing.T) {
 		{"log.level", func(c *Config) { c.Log.Level = "loud" }},
 		{"log.format", func(c *Config) { c.Log.Format = "xml" }},
 		{"drain.delay", func(c *Config) { c.Drain.Delay = -1 }},
-		{"stop.timeout", func(c *Config) { c.Stop.Timeout = 2 * time.Hour }},
 	} {
 		c := Default()
 		tt.change(&c)
@@ -304,13 +294,53 @@ func TestAdvertisedConsole(t *testing.T) {
 	}
 }
 
-// The settings that failover and outage promises depend on.
-func TestShortSettingsAreAllowed(t *testing.T) {
-	c := Default()
-	c.Lease = Lease{Window: 2 * time.Second, ExtendEvery: 500 * time.Millisecond, TTL: 2 * time.Second,
-		KeepAlive: 500 * time.Millisecond, ReloadEvery: time.Second, CallTimeout: 500 * time.Millisecond}
-	if err := c.Validate(); err != nil {
-		t.Error(err)
+// TestDerived: a lost call to etcd and the next are in time, whatever is set, and a watermark that is to be
+// closer to the clock makes windows be extended as often.
+func TestDerived(t *testing.T) {
+	type times struct{ Window, Extend, Call, TTL, KeepAlive, Interval, Grace time.Duration }
+	const second, ms = time.Second, time.Millisecond
+	for _, want := range []times{
+		{30 * second, 5 * second, 2 * second, 15 * second, 3 * second, 5 * second, 5 * second},
+		{2 * time.Minute, 5 * second, 2 * second, 15 * second, 3 * second, 5 * second, 5 * second},
+		{2 * time.Minute, 20 * second, 2 * second, 15 * second, 3 * second, time.Minute, 5 * second},
+		{30 * second, second, 2 * second, 5 * second, second, second, 5 * second},
+		{3 * second, 500 * ms, 600 * ms, 2 * second, 400 * ms, 5 * second, 5 * second},
+	} {
+		c, _, err := Load(Sources{Given: map[string]string{"lease.window": want.Window.String(),
+			"lease.ttl": want.TTL.String(), "watermark.interval": want.Interval.String()}})
+		if err == nil {
+			err = c.Validate()
+		}
+		l := c.Lease
+		got := times{l.Window, c.ExtendEvery(), l.CallTimeout, l.TTL, l.KeepAlive, c.Watermark.Interval, c.Watermark.Grace}
+		if got != want || err != nil || got.Window <= got.Extend+2*got.Call {
+			t.Errorf("%+v, want %+v; %v", got, want, err)
+		}
+	}
+	c, _, err := Load(Sources{Given: map[string]string{"issue.max-skew": "10s", "etcd.port-clients": "7000", "limit.connections": "10"}})
+	if err != nil || c.Watermark.Grace != 20*time.Second || c.Etcd.Inside.PeerPort != 7001 || c.Limit.ConnectionsPerSource != 3 {
+		t.Errorf("%+v %+v %+v, %v", c.Watermark, c.Etcd.Inside, c.Limit, err)
+	}
+}
+
+// TestRemoved: what could be set once is refused wherever it stands, and the error says what is so now.
+func TestRemoved(t *testing.T) {
+	const key, env = "lease.extend-every", "ALLOCATOR_LEASE_EXTEND_EVERY"
+	for where, s := range map[string]Sources{
+		`"lease.extend-every" in `:           {File: write(t, "lease:\n  extend-every: 20s\n")},
+		"variable " + env:                    {Env: []string{env + "=20s"}},
+		`"lease.extend-every" given by the `: {Given: map[string]string{key: "20s"}},
+	} {
+		_, _, err := Load(s)
+		if !errors.Is(err, ErrUnknownKey) || !strings.Contains(err.Error(), where) ||
+			!strings.Contains(err.Error(), "a sixth of lease.window, and at most watermark.interval") {
+			t.Errorf("%s: %v", where, err)
+		}
+	}
+	for key := range removed {
+		if slices.ContainsFunc(Options(), func(o Option) bool { return o.Key == key }) {
+			t.Errorf("%s is a setting", key)
+		}
 	}
 }
 

@@ -39,13 +39,9 @@ func Sample() string {
 # named allocator (ALLOCATOR_PORT…, ALLOCATOR_SERVICE_…, ALLOCATOR_…_TCP…) are ignored.
 #
 # Rules:
-# - lease.window is above lease.extend-every + 2 × lease.call-timeout: one lost call must
-#   not refuse requests.
-# - lease.ttl is in whole seconds, at least 2s, and lease.keepalive at most a third of it.
-# - issue.max-lead is at most 10s and half of lease.window.
+# - issue.max-lead is at most half of lease.window.
 # - etcd.username and etcd.password-file are set together, as are etcd.tls.cert and
 #   etcd.tls.key, and tls.cert and tls.key. tls.client-ca and tls.admin need these two.
-# - limit.burst needs limit.requests-per-second.
 # - Names of nodes, roots and spaces are of the form ` + NamePattern + `.
 # - layout and epoch are those that the space was initialized with.
 

@@ -27,15 +27,7 @@ type RuleError struct {
 // Error names both.
 func (e *RuleError) Error() string { return "config: " + e.Key + ": " + e.Rule }
 
-// Bounds that are no option's default.
-const (
-	maxName     = 63
-	minTTL      = 2 * time.Second // etcd grants no lease under 1.5 election timeouts
-	maxTTL      = time.Hour
-	maxLead     = 10 * time.Second
-	maxExpect   = 1024 // sids of the largest layout
-	minInterval = 10 * time.Millisecond
-)
+const maxName = 63
 
 // NamePattern is the form of the names of nodes, roots and spaces.
 const NamePattern = `[a-z0-9][a-z0-9._-]{0,62}`
@@ -51,8 +43,12 @@ func (c Config) Validate() error {
 			errs = append(errs, &RuleError{Key: key, Rule: fmt.Sprintf(format, args...)})
 		}
 	}
-	for _, n := range []struct{ key, name string }{{"node.name", c.Node.Name}, {"space", c.Space}, {"root", c.Root}} {
-		rule(namePattern.MatchString(n.name), n.key, "%q is not a valid name: it must match %s", n.name, NamePattern)
+	for _, o := range c.options() {
+		for _, check := range o.checks {
+			if err := check(); err != nil {
+				rule(false, o.Key, "%v", err)
+			}
+		}
 	}
 	rule(c.Node.Name != lease.Operator, "node.name",
 		"%q is the name in records that operators wrote: use another one", c.Node.Name)
@@ -93,79 +89,11 @@ func (c Config) Validate() error {
 	c.validateLease(rule)
 
 	i := c.Issue
-	rule(i.MaxLead >= 0 && i.MaxLead <= maxLead, "issue.max-lead",
-		"%v is out of range: it must be 0 to %v", i.MaxLead, maxLead)
-	rule(i.MaxLead%time.Millisecond == 0, "issue.max-lead",
-		"%v is not a whole number of milliseconds: round it", i.MaxLead)
 	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead",
 		"%v is more than half of lease.window (%v), so IDs ahead of the clock would use up the window: lower it, or "+
 			"raise lease.window", i.MaxLead, c.Lease.Window)
-	rule(i.MaxWait >= 0 && i.MaxWait <= time.Minute, "issue.max-wait",
-		"%v is out of range: it must be 0 to 1m", i.MaxWait)
-	rule(i.MaxSkew > 0 && i.MaxSkew <= time.Minute, "issue.max-skew",
-		"%v is out of range: it must be above 0 and at most 1m", i.MaxSkew)
-	maxBytes := c.Layout.MaxEntropySize()
-	if !c.Layout.Random() {
-		maxBytes = 2 // without effect
-	}
-	rule(i.EntropyBytes >= 0 && i.EntropyBytes <= maxBytes, "issue.entropy-bytes",
-		"%d is out of range: it must be 0 to %d (layout %v)", i.EntropyBytes, maxBytes, c.Layout)
-
-	for _, a := range []struct{ key, addr string }{{"listen.grpc", c.Listen.GRPC}, {"listen.http", c.Listen.HTTP},
-		{"listen.resp", c.Listen.RESP}, {"listen.admin", c.Listen.Admin}, {"listen.gossip", c.Listen.Gossip}} {
-		if a.addr == "" {
-			continue
-		}
-		check := func() error { return checkAddress(a.addr, true) }
-		if socket := unixsocket.Is(a.addr); socket && oneOf(a.key, "listen.grpc", "listen.http", "listen.resp") {
-			check = func() error { return unixsocket.Check(a.addr) }
-		} else if socket {
-			check = func() error {
-				return fmt.Errorf("%q is a Unix socket, and others have to reach this port: write host:port", a.addr)
-			}
-		}
-		if err := check(); err != nil {
-			rule(false, a.key, "%v", err)
-		}
-	}
 	c.validateSockets(rule)
-	for _, a := range []struct{ key, addr string }{{"advertise.grpc", c.Advertise.GRPC},
-		{"advertise.http", c.Advertise.HTTP}} {
-		if err := checkAddress(a.addr, false); a.addr != "" && err != nil {
-			rule(false, a.key, "%v", err)
-		}
-	}
-	if err := checkAddress(c.Advertise.Gossip, false); c.Advertise.Gossip != "" && err != nil {
-		rule(false, "advertise.gossip", "%v", err)
-	}
-	if err := checkConsole(c.Advertise.Console); err != nil {
-		rule(false, "advertise.console", "%v", err)
-	}
-	rule(c.Cluster.Expect >= 0 && c.Cluster.Expect <= maxExpect, "cluster.expect",
-		"%d is out of range: it must be 0 to %d", c.Cluster.Expect, maxExpect)
 	c.validateAccess(rule)
-	rule(oneOf(c.Clock.Policy, "allow", "refuse"), "clock.policy", "%q is neither allow nor refuse", c.Clock.Policy)
-	rule(c.Clock.StepHold > 0 && c.Clock.StepHold <= time.Hour, "clock.step-hold",
-		"%v is out of range: it must be above 0 and at most 1h", c.Clock.StepHold)
-	rule(c.Clock.StepLimit >= time.Minute &&
-		c.Clock.StepLimit <= 24*time.Hour, "clock.step-limit", "%v is out of range: it must be 1m to 24h",
-		c.Clock.StepLimit)
-	rule(c.Clock.DowntimeLimit >= c.Clock.StepLimit &&
-		c.Clock.DowntimeLimit <= 366*24*time.Hour, "clock.downtime-limit",
-		"%v is out of range: it must be at least clock.step-limit, and at most 8784h", c.Clock.DowntimeLimit)
-	rule(c.Clock.Grace > 0 && c.Clock.Grace <= time.Hour, "clock.grace",
-		"%v is out of range: it must be above 0 and at most 1h", c.Clock.Grace)
-	rule(oneOf(c.Console.Serve, "auto", "always", "never"), "console.serve",
-		"%q is none of auto, always, never", c.Console.Serve)
-	rule(oneOf(c.Log.Level, "debug", "info", "warn", "error"), "log.level",
-		"%q is none of debug, info, warn, error", c.Log.Level)
-	rule(oneOf(c.Log.Format, "text", "json"), "log.format", "%q is neither text nor json", c.Log.Format)
-	for _, d := range []struct {
-		key string
-		d   time.Duration
-	}{{"drain.delay", c.Drain.Delay}, {"drain.timeout", c.Drain.Timeout}, {"stop.timeout", c.Stop.Timeout}} {
-		rule(d.d >= 0 && d.d <= time.Hour, d.key, "%v is out of range: it must be 0 to 1h", d.d)
-	}
 	return errors.Join(errs...)
 }
 
@@ -201,7 +129,7 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 		}
 		rule(u.User == nil, "etcd.endpoints",
 			"%q contains credentials, which logs would show: use etcd.username and etcd.password-file", u.Redacted())
-		rule(oneOf(u.Scheme, "http", "https"), "etcd.endpoints",
+		rule(u.Scheme == "http" || u.Scheme == "https", "etcd.endpoints",
 			"%q has an unknown scheme: use http or https", u.Redacted())
 		if err := checkAddress(u.Host, false); err != nil {
 			rule(false, "etcd.endpoints", "%v", err)
@@ -213,18 +141,11 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 		"only one of etcd.username and etcd.password-file is set: set both or neither")
 	rule((e.TLS.Cert == "") == (e.TLS.Key == ""), "etcd.tls.cert",
 		"only one of etcd.tls.cert and etcd.tls.key is set: set both or neither")
-	rule(e.DialTimeout > 0 && e.DialTimeout <= time.Minute, "etcd.dial-timeout",
-		"%v is out of range: it must be above 0 and at most 1m", e.DialTimeout)
 }
 
 // Bounds of etcd inside.
 const (
-	maxMembers      = 7 // etcd's advice
-	minQuota        = 64 << 20
-	maxQuota        = 8 << 30 // etcd warns above it
-	minSnapshot     = time.Minute
-	maxSnapshot     = 168 * time.Hour
-	maxSnapshotKeep = 1000
+	maxMembers = 7 // etcd's advice
 	// minInsideTTL is 1.5 times the election timeout of etcd inside, the shortest lease that it grants.
 	minInsideTTL = 3 * time.Second
 )
@@ -240,7 +161,7 @@ func (c Config) validateInside(rule func(bool, string, string, ...any)) {
 	for _, host := range i.Join {
 		rule(net.ParseIP(host) != nil || hostPattern.MatchString(host) && host != "*" && host[0] != '.', "etcd.join",
 			"%q is not a host: write addresses or names without scheme and port, such as 10.0.0.1; "+
-				"etcd.port-clients and etcd.port-members are the same on all", host)
+				"etcd.port-clients is the same on all", host)
 		name := strings.ToLower(host)
 		if ip := net.ParseIP(host); ip != nil {
 			name = ip.String()
@@ -252,20 +173,6 @@ func (c Config) validateInside(rule func(bool, string, string, ...any)) {
 		"write: let the other nodes be clients, without etcd.inside", len(i.Join), maxMembers)
 	rule(!inside || i.Address == "" || len(i.Join) == 0 || slices.Contains(i.Join, i.Address), "etcd.address",
 		"%q is not in etcd.join (%s): write it as it stands there", i.Address, strings.Join(i.Join, ","))
-	for _, p := range []struct {
-		key  string
-		port int
-	}{{"etcd.port-clients", i.ClientPort}, {"etcd.port-members", i.PeerPort}} {
-		rule(p.port > 0 && p.port < 1<<16, p.key, "%d is not a port: it must be 1 to 65535", p.port)
-	}
-	rule(i.ClientPort != i.PeerPort, "etcd.port-members", "%d is etcd.port-clients too: choose another", i.PeerPort)
-	rule(i.Quota >= minQuota && i.Quota <= maxQuota, "etcd.quota",
-		"%d is out of range: it must be 64MiB to 8GiB", i.Quota)
-	rule(i.SnapshotEvery == 0 || i.SnapshotEvery >= minSnapshot && i.SnapshotEvery <= maxSnapshot,
-		"etcd.snapshot-every", "%v is out of range: it must be %v to %v, or 0 for none",
-		i.SnapshotEvery, minSnapshot, maxSnapshot)
-	rule(i.SnapshotKeep >= 1 && i.SnapshotKeep <= maxSnapshotKeep, "etcd.snapshot-keep",
-		"%d is out of range: it must be 1 to %d", i.SnapshotKeep, maxSnapshotKeep)
 	if !inside {
 		return
 	}
@@ -287,15 +194,8 @@ func (c Config) validateInside(rule func(bool, string, string, ...any)) {
 		strings.Join(open, " and "))
 }
 
-// Bounds of the limits. Beyond them a limit is a mistake, or none.
-const (
-	maxRate        = 10_000_000
-	maxConnections = 1_000_000
-	minMemory      = 16 << 20
-)
-
 func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
-	t, l := c.TLS, c.Limit
+	t := c.TLS
 	rule((t.Cert == "") == (t.Key == ""), "tls.cert", "only one of tls.cert and tls.key is set: set both or neither")
 	rule(t.ClientCA == "" || t.Cert != "", "tls.client-ca",
 		"client certificates need TLS: set tls.cert and tls.key as well")
@@ -305,26 +205,10 @@ func (c Config) validateAccess(rule func(bool, string, string, ...any)) {
 		"everybody who reaches %s could issue IDs, without TLS and without a token: set auth.token-file and "+
 			"tls.cert, or listen on loopback, or set listen.insecure=true where only trusted programs reach the port",
 		strings.Join(open, " and "))
-	rule(c.Auth.StaleAfter >= 10*time.Second &&
-		c.Auth.StaleAfter <= 7*24*time.Hour, "auth.stale-after", "%v is out of range: it must be 10s to 168h",
-		c.Auth.StaleAfter)
-	rule(oneOf(c.Auth.OpenAdmin, "loopback", "none", "any"), "auth.open-admin",
-		"%q is none of loopback, none, any", c.Auth.OpenAdmin)
 	for _, h := range c.HTTP.Hosts {
 		rule(hostPattern.MatchString(h), "http.hosts",
 			"%q is not a host name: write names without scheme and port, .example.com for all names under it, or *", h)
 	}
-	rule(l.RequestsPerSecond >= 0 && l.RequestsPerSecond <= maxRate, "limit.requests-per-second",
-		"%d is out of range: it must be 0 to %d", l.RequestsPerSecond, maxRate)
-	rule(l.Burst >= 0 && l.Burst <= maxRate, "limit.burst", "%d is out of range: it must be 0 to %d", l.Burst, maxRate)
-	rule(l.Burst == 0 || l.RequestsPerSecond > 0, "limit.burst",
-		"it has no effect without a rate: set limit.requests-per-second as well")
-	rule(l.Connections >= 0 && l.Connections <= maxConnections, "limit.connections",
-		"%d is out of range: it must be 0 to %d", l.Connections, maxConnections)
-	rule(l.ConnectionsPerSource >= 0 && l.ConnectionsPerSource <= maxConnections, "limit.connections-per-source",
-		"%d is out of range: it must be 0 to %d", l.ConnectionsPerSource, maxConnections)
-	rule(l.Memory == 0 || l.Memory >= minMemory, "limit.memory",
-		"%d is too little: it must be at least 16MiB, or 0", l.Memory)
 }
 
 var hostPattern = regexp.MustCompile(`^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$`)
@@ -423,51 +307,10 @@ func loopback(addr string) bool {
 }
 
 func (c Config) validateLease(rule func(bool, string, string, ...any)) {
-	l := c.Lease
-	for _, d := range []struct {
-		key string
-		d   time.Duration
-	}{{"lease.extend-every", l.ExtendEvery}, {"lease.keepalive", l.KeepAlive}, {"lease.reload-every", l.ReloadEvery},
-		{"lease.call-timeout", l.CallTimeout}, {"watermark.interval", c.Watermark.Interval}} {
-		rule(d.d >= minInterval && d.d <= time.Hour, d.key, "%v is out of range: it must be %v to 1h", d.d, minInterval)
-	}
-	rule(l.Window > 0 && l.Window <= lease.MaxWindow, "lease.window",
-		"%v is out of range: it must be above 0 and at most %v", l.Window, lease.MaxWindow)
-	unit := time.Duration(c.Layout.Unit()) * time.Millisecond
-	rule(2*unit <= l.Window, "lease.window",
+	window, unit := c.Lease.Window, time.Duration(c.Layout.Unit())*time.Millisecond
+	rule(2*unit <= window, "lease.window",
 		"%v is less than two units of time of layout %v, and only units that lie in a window as a whole are used: "+
-			"raise it to %v", l.Window, c.Layout, 2*unit)
-	// One attempt may be lost and read back, and the next must still be in time.
-	rule(l.Window > l.ExtendEvery+2*l.CallTimeout, "lease.window",
-		"%v is not more than lease.extend-every + 2 × lease.call-timeout (%v), so one lost call to etcd would make "+
-			"the node refuse requests: raise it, or lower those",
-		l.Window, l.ExtendEvery+2*l.CallTimeout)
-	least := 2 * c.Issue.MaxSkew
-	rule(c.Watermark.Grace >= least && c.Watermark.Grace <= time.Hour, "watermark.grace",
-		"%v is out of range: it must be twice issue.max-skew (%v) to 1h", c.Watermark.Grace, least)
-	w := c.Worker.Window
-	rule(w >= minTTL && w <= lease.MaxWindow, "worker.window",
-		"%v is out of range: it must be %v to %v", w, minTTL, lease.MaxWindow)
-	rule(w%time.Second == 0, "worker.window",
-		"%v is not a whole number of seconds, the unit of etcd leases: round it", w)
-	rule(c.Worker.PerClient >= 0 && c.Worker.PerClient <= lease.MaxSIDs, "worker.per-client",
-		"%d is out of range: it must be 0 to %d", c.Worker.PerClient, lease.MaxSIDs)
-	rule(l.TTL >= minTTL && l.TTL <= maxTTL, "lease.ttl",
-		"%v is out of range: it must be %v to %v", l.TTL, minTTL, maxTTL)
-	rule(l.TTL%time.Second == 0, "lease.ttl",
-		"%v is not a whole number of seconds, the unit of etcd leases: round it", l.TTL)
-	rule(l.KeepAlive <= l.TTL/3, "lease.keepalive",
-		"%v is more than a third of lease.ttl (%v), so two failed renewals would lose the lease: lower it, or raise "+
-			"lease.ttl", l.KeepAlive, l.TTL)
-}
-
-func oneOf(s string, of ...string) bool {
-	for _, o := range of {
-		if s == o {
-			return true
-		}
-	}
-	return false
+			"raise it to %v", window, c.Layout, 2*unit)
 }
 
 // NoConsole is the value of advertise.console for no link.
@@ -482,7 +325,8 @@ func checkConsole(text string) error {
 		return checkAddress(text, false)
 	}
 	u, err := url.Parse(text)
-	if err != nil || !oneOf(u.Scheme, "http", "https") || u.Host == "" || len(u.Scheme+"://"+u.Host) != len(text) {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
+		len(u.Scheme+"://"+u.Host) != len(text) {
 		return fmt.Errorf("%q is not a URL such as https://node-1.example.com:7947: it has no user, path or query",
 			text)
 	}
@@ -528,3 +372,29 @@ func checkAddress(addr string, listen bool) error {
 	}
 	return nil
 }
+
+// checkName returns what is wrong with the name of a node, a root or a space.
+func checkName(name string) error {
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("%q is not a valid name: it must match %s", name, NamePattern)
+	}
+	return nil
+}
+
+// checkPort returns what is wrong with an address to listen on, for others than the machine's own programs.
+func checkPort(addr string) error {
+	if unixsocket.Is(addr) {
+		return fmt.Errorf("%q is a Unix socket, and others have to reach this port: write host:port", addr)
+	}
+	return checkAddress(addr, true)
+}
+
+// checkSocketOrPort returns what is wrong with an address to listen on.
+func checkSocketOrPort(addr string) error {
+	if unixsocket.Is(addr) {
+		return unixsocket.Check(addr)
+	}
+	return checkAddress(addr, true)
+}
+
+func checkAdvertised(addr string) error { return checkAddress(addr, false) }

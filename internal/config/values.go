@@ -1,9 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +20,9 @@ type Value struct {
 	kind string
 	get  func() string
 	set  func(string) error
-	text string // given to the last Set that succeeded: a layout's may set the epoch too
+	// compare compares the field with a value of the kind, where the kind has an order.
+	compare func(with string) int
+	text    string // given to the last Set that succeeded: a layout's may set the epoch too
 }
 
 // String returns the field as text.
@@ -78,6 +80,19 @@ func listValue(p *[]string) *Value {
 	}, func(v []string) string { return strings.Join(v, ",") })
 }
 
+// numberValue is a kind that has an order.
+func numberValue[T cmp.Ordered](p *T, kind string, parse func(string) (T, error), print func(T) string) *Value {
+	v := textValue(p, kind, parse, print)
+	v.compare = func(with string) int {
+		other, err := parse(with)
+		if err != nil {
+			panic(fmt.Sprintf("config: bound %q of a %s: %v", with, kind, err))
+		}
+		return cmp.Compare(*p, other)
+	}
+	return v
+}
+
 func boolValue(p *bool) *Value {
 	return textValue(p, "bool", func(s string) (bool, error) {
 		v, err := strconv.ParseBool(s)
@@ -89,42 +104,13 @@ func boolValue(p *bool) *Value {
 }
 
 func intValue(p *int) *Value {
-	return textValue(p, "int", func(s string) (int, error) {
+	return numberValue(p, "int", func(s string) (int, error) {
 		v, err := strconv.Atoi(s)
 		if err != nil {
 			return 0, fmt.Errorf("%q is not a whole number", s)
 		}
 		return v, nil
 	}, strconv.Itoa)
-}
-
-// units of a size, largest first.
-var units = []struct {
-	name  string
-	bytes int64
-}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
-
-func sizeValue(p *int64) *Value {
-	return textValue(p, "size", func(s string) (int64, error) {
-		digits, factor := s, int64(1)
-		for _, u := range units {
-			if d, ok := strings.CutSuffix(s, u.name); ok {
-				digits, factor = d, u.bytes
-			}
-		}
-		v, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || v < 0 || v > math.MaxInt64/factor {
-			return 0, fmt.Errorf("%q is not a size: write bytes, or a whole number with KiB, MiB or GiB", s)
-		}
-		return v * factor, nil
-	}, func(v int64) string {
-		for _, u := range units {
-			if v != 0 && v%u.bytes == 0 {
-				return strconv.FormatInt(v/u.bytes, 10) + u.name
-			}
-		}
-		return strconv.FormatInt(v, 10)
-	})
 }
 
 // modeValue reads permissions in octal, as chmod does.
@@ -139,7 +125,7 @@ func modeValue(p *fs.FileMode) *Value {
 }
 
 func durationValue(p *time.Duration) *Value {
-	return textValue(p, "duration", func(s string) (time.Duration, error) {
+	return numberValue(p, "duration", func(s string) (time.Duration, error) {
 		v, err := time.ParseDuration(s)
 		if err != nil {
 			return 0, fmt.Errorf("%q is not a duration: write it with a unit, such as 30s or 250ms", s)

@@ -8,7 +8,7 @@
 // Stop, one step after the other, each with a timeout:
 //
 //	readiness off → drain.delay → refuse (DRAINING) → finish requests in flight
-//	(drain.timeout) → seal, release the sid, revoke (stop.timeout) → leave gossip → close
+//	(10 s) → seal, release the sid, revoke (5 s) → leave gossip → close
 //
 // Daemon.Run lists the parts in the order of the start; the stop is the reverse. The admin
 // port answers almost to the end, so that a stop can be observed.

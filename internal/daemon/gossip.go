@@ -112,7 +112,7 @@ func (d *Daemon) onClockEvent(e clock.AnchorEvent) {
 	log := d.log.With("step", e.Step.String(), "held", e.Held.String())
 	switch e.Kind {
 	case clock.Stepped:
-		log.Warn("the wall clock was set: IDs keep their time until peers confirm the new one, or clock.step-hold " +
+		log.Warn("the wall clock was set: IDs keep their time until peers confirm the new one, or 10 s " +
 			"has passed")
 	case clock.Followed:
 		log.Warn("IDs follow the wall clock", "by", e.By, "after",
@@ -122,7 +122,7 @@ func (d *Daemon) onClockEvent(e clock.AnchorEvent) {
 	case clock.Withdrawn:
 		log.Info("the step of the wall clock was reverted", "after", e.Lasted.String())
 	case clock.Blocked:
-		log.Error("IDs keep their time: the wall clock was set further ahead than clock.step-limit; set it back, or " +
+		log.Error("IDs keep their time: the wall clock was set further ahead than nodes follow; set it back, or " +
 			"if it is right run \"allocator admin accept-time\"")
 	case clock.Nudged:
 		log.Info("the wall clock was set in small steps", "steps", e.Count)

@@ -100,7 +100,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 func open(ctx context.Context, listen func(context.Context, string, string) (net.Listener, error), addr string,
 	s config.Socket) (net.Listener, error) {
 	if unixsocket.Is(addr) {
-		return unixsocket.Listen(ctx, unixsocket.Config{Addr: addr, Mode: s.Mode, Owner: s.Owner, Group: s.Group})
+		return unixsocket.Listen(ctx, unixsocket.Config{Addr: addr, Mode: s.Mode, Group: s.Group})
 	}
 	return listen(ctx, "tcp", addr)
 }

@@ -12,13 +12,9 @@ import (
 // defaultMemory is for connections where nothing limits the process's memory.
 const defaultMemory = 1 << 30
 
-// memoryLimit returns the bytes that connections may hold: the configured ones, else
-// two fifths of what the process may use. The rest is for the process itself, for what
-// the count of a connection leaves out, and for garbage.
-func memoryLimit(configured int64) int64 {
-	if configured > 0 {
-		return configured
-	}
+// memoryLimit returns the bytes that connections may hold: two fifths of what the process may use. The rest
+// is for the process itself, for what the count of a connection leaves out, and for garbage.
+func memoryLimit() int64 {
 	limit := debug.SetMemoryLimit(-1) // only reads it
 	if group := GroupMemory(); group > 0 {
 		limit = min(limit, group)

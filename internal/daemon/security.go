@@ -60,7 +60,7 @@ func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*securi
 	}
 	s.quota = quota.New(quota.Config{
 		Now:    func() clock.Mono { return src.Now().Mono },
-		Memory: memoryLimit(cfg.Limit.Memory), PerSource: cfg.Limit.ConnectionsPerSource,
+		Memory: memoryLimit(), PerSource: cfg.Limit.ConnectionsPerSource,
 	})
 	var err error
 	if cfg.TLS.Cert != "" {
@@ -73,9 +73,8 @@ func newSecurity(cfg config.Config, src clock.Source, log *slog.Logger) (*securi
 		Certificates: cfg.TLS.ClientCA != "",
 		OpenAdmin: map[string]access.OpenAdmin{"loopback": access.OpenToLoopback, "none": access.OpenToNobody,
 			"any": access.OpenToAll}[cfg.Auth.OpenAdmin],
-		Rate:  cfg.Limit.RequestsPerSecond,
-		Burst: cfg.Limit.Burst,
-		Now:   func() clock.Mono { return src.Now().Mono },
+		Rate: cfg.Limit.RequestsPerSecond,
+		Now:  func() clock.Mono { return src.Now().Mono },
 	}
 	if path := cfg.Auth.TokenFile; path != "" {
 		const setting = "auth.token-file"

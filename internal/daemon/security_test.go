@@ -561,8 +561,6 @@ func TestSecurityThatCannotBe(t *testing.T) {
 		"gossip.key-file (":     func(c *config.Config) { c.Gossip.KeyFile = nonsense },
 		"gossip.key-file: open": func(c *config.Config) { c.Gossip.KeyFile = dir + "/none" },
 		"etcd.tls.ca (":         func(c *config.Config) { c.Etcd.Endpoints, c.Etcd.TLS.CA = []string{"https://127.0.0.1:1"}, nonsense },
-		"limit.burst":           func(c *config.Config) { c.Limit.Burst = 5 },
-		"auth.stale-after":      func(c *config.Config) { c.Auth.StaleAfter = time.Second },
 	} {
 		c := daemontest.Settings(t, "a", shared)
 		change(&c)

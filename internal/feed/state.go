@@ -117,7 +117,7 @@ func (c *change) anchor() {
 			"check NTP", "held", is.Held.String())
 	}
 	if is.Blocked && !was.Blocked {
-		c.add(ClockBlocked, "the wall clock was set further ahead than clock.step-limit: set it back, or if it is "+
+		c.add(ClockBlocked, "the wall clock was set further ahead than nodes follow: set it back, or if it is "+
 			"right run \"allocator admin accept-time\"", "held", is.Held.String())
 	}
 }

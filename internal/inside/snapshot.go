@@ -57,8 +57,8 @@ func (d Dir) beforeUpgrade(to string, now time.Time, free int64) error {
 // on stays free.
 func room(free, size int64) error {
 	if free-minFree < size {
-		return fmt.Errorf("too little disk free for a snapshot: %d MiB, a snapshot needs %d and etcd %d; lower "+
-			"etcd.snapshot-keep or make room", free>>20, size>>20, int64(minFree)>>20)
+		return fmt.Errorf("too little disk free for a snapshot: %d MiB, a snapshot needs %d and etcd %d; make "+
+			"room", free>>20, size>>20, int64(minFree)>>20)
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func (h Blocker) String() string {
 		return who + " is of a version that tells no floor: upgrade it"
 	case BlockedDowntime:
 		return "it was last raised long ago, or clocks are wrong: it goes on once nodes have had sids for " +
-			"clock.step-limit"
+			"10 minutes"
 	case BlockedEra:
 		return "the era began with a floor of " + h.Ceil.Time().UTC().Format(time.RFC3339)
 	}

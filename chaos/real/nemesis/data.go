@@ -227,8 +227,7 @@ func recovered(ctx context.Context, s *Injection) error {
 func (s *Injection) admin(args ...string) []string {
 	return append(append([]string{"admin"}, args...), "--root", rig.Root, "--space", rig.Space,
 		"--etcd.endpoints", s.Endpoints(), "--lease.window", s.Timing.Window.String(),
-		"--worker.window", s.Timing.Window.String(), // There are no workers, for whose windows a new era would wait.
-		"--lease.extend-every", s.Timing.ExtendEvery.String(), "--lease.call-timeout", s.Timing.CallTimeout.String())
+		"--worker.window", s.Timing.Window.String()) // There are no workers, for whose windows a new era would wait.
 }
 
 func releaseSID(ctx context.Context, s *Injection) error {

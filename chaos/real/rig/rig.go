@@ -32,8 +32,10 @@ import (
 
 // Timing is the configured times of nodes.
 type Timing struct {
-	Window, ExtendEvery, CallTimeout, TTL, KeepAlive time.Duration
-	Watermark                                        time.Duration // watermark.interval; 0: the default
+	Window, TTL time.Duration
+	Watermark   time.Duration // watermark.interval; 0: the default
+	ExtendEvery time.Duration // at most a sixth of Window, and Watermark
+	CallTimeout time.Duration // as nodes derive it from Window
 	// Election is how much longer an election may take than with etcd's own settings.
 	Election time.Duration
 }
@@ -44,18 +46,18 @@ type Timing struct {
 var (
 	Brisk = Timing{
 		Window:      5 * time.Second,
+		Watermark:   500 * time.Millisecond,
 		ExtendEvery: 500 * time.Millisecond,
 		CallTimeout: time.Second,
 		TTL:         3 * time.Second,
-		KeepAlive:   600 * time.Millisecond,
 	}
 	// BriskInside is for members inside nodes, whose elections wait twice as long.
 	BriskInside = Timing{
 		Window:      10 * time.Second,
+		Watermark:   time.Second,
 		ExtendEvery: time.Second,
-		CallTimeout: time.Second,
+		CallTimeout: 2 * time.Second,
 		TTL:         3 * time.Second,
-		KeepAlive:   600 * time.Millisecond,
 		Election:    2 * time.Second,
 	}
 	Default = Timing{
@@ -63,7 +65,6 @@ var (
 		ExtendEvery: 5 * time.Second,
 		CallTimeout: 2 * time.Second,
 		TTL:         15 * time.Second,
-		KeepAlive:   3 * time.Second,
 	}
 	// DefaultInside is Default for members inside nodes.
 	DefaultInside = Timing{
@@ -71,7 +72,6 @@ var (
 		ExtendEvery: Default.ExtendEvery,
 		CallTimeout: Default.CallTimeout,
 		TTL:         Default.TTL,
-		KeepAlive:   Default.KeepAlive,
 		Election:    BriskInside.Election,
 	}
 )
@@ -332,9 +332,7 @@ func (r *Rig) EmbeddedNode() *Node {
 }
 
 func (t Timing) flags() []string {
-	flags := []string{"--lease.window", t.Window.String(), "--lease.extend-every", t.ExtendEvery.String(),
-		"--lease.call-timeout", t.CallTimeout.String(),
-		"--lease.ttl", t.TTL.String(), "--lease.keepalive", t.KeepAlive.String()}
+	flags := []string{"--lease.window", t.Window.String(), "--lease.ttl", t.TTL.String()}
 	if t.Watermark > 0 {
 		flags = append(flags, "--watermark.interval", t.Watermark.String())
 	}

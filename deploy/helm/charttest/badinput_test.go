@@ -204,14 +204,12 @@ func TestAsSubchart(t *testing.T) {
 // and nothing else.
 func TestNodesRules(t *testing.T) {
 	for _, values := range []string{
-		"lease: {window: 6s}", "lease: {window: 9s}", "lease: {window: 9001ms}", "lease: {window: 24h}", "lease: {window: 24h1ms}",
-		"lease: {window: 12s, extend-every: 8s}", "lease: {window: 12001ms, extend-every: 8s}", "lease: {extend-every: 9ms}",
-		"lease: {call-timeout: 12.5s}", "lease: {call-timeout: 12s}", "lease: {ttl: 9s}", "lease: {ttl: 8s}", "lease: {ttl: 15500ms}",
-		"lease: {ttl: 1h1s}", "lease: {keepalive: 5s}", "lease: {keepalive: 5001ms}", "lease: {reload-every: 61m}",
+		"lease: {window: 1s}", "lease: {window: 999ms}", "lease: {window: 24h}", "lease: {window: 24h1ms}", "lease: {ttl: 2s}",
+		"lease: {ttl: 1s}", "lease: {ttl: 15500ms}", "lease: {ttl: 1h1s}", "watermark: {interval: 9ms}",
 		"worker: {window: 2s}", "worker: {window: 1s}", "worker: {window: 2500ms}", "worker: {window: 1m30s}",
 		"issue: {max-lead: 10s}", "issue: {max-lead: 10001ms}", "issue: {max-lead: 5s}, lease: {window: 10s}",
-		"issue: {max-lead: 6s}, lease: {window: 10s}", "issue: {max-skew: 0s}", "issue: {max-skew: 1us}", "issue: {max-wait: 61s}",
-		"clock: {step-limit: 59s}", "clock: {downtime-limit: 5m}", "clock: {step-hold: 61m}", "clock: {grace: 0}",
+		"issue: {max-lead: 6s}, lease: {window: 10s}", "issue: {max-skew: 0s}", "issue: {max-skew: 1us}",
+		"issue: {max-skew: 1ms}",
 	} {
 		file := filepath.Join(t.TempDir(), "allocator.yaml")
 		if err := os.WriteFile(file, []byte("{"+values+"}"), 0o600); err != nil {

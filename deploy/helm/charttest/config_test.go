@@ -169,8 +169,8 @@ func TestGrace(t *testing.T) {
 		margin time.Duration
 	}{
 		{"", 10 * time.Second},
-		{"shutdown: {drainDelaySeconds: 0, drainTimeoutSeconds: 0, stopTimeoutSeconds: 0, marginSeconds: 0}", 0},
-		{"shutdown: {drainDelaySeconds: 17, drainTimeoutSeconds: 300, stopTimeoutSeconds: 31, marginSeconds: 4}", 4 * time.Second},
+		{"shutdown: {drainDelaySeconds: 0, marginSeconds: 0}", 0},
+		{"shutdown: {drainDelaySeconds: 17, marginSeconds: 4}", 4 * time.Second},
 	} {
 		r := mustRender(t, with(t, tt.values), install)
 		p, _ := nodePod(t, r)

@@ -3,7 +3,6 @@ package check
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -68,10 +67,7 @@ func exposed(t *testing.T) catalog {
 	cert, key := certstest.NewAuthority(t, "check").Issue(t, "node", 0, time.Hour).Write(t, t.TempDir(), "node")
 	nodes = append(nodes, devtest.Serve(t, program, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
 	inside := devtest.Node{Name: "node-inside", HTTP: loopback.Address(), Admin: loopback.Address()}
-	_, clients, _ := net.SplitHostPort(loopback.Address())
-	_, members, _ := net.SplitHostPort(loopback.Address())
-	devtest.Start(t, nil, program, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--etcd.port-clients", clients,
-		"--etcd.port-members", members, "--node.name", inside.Name, "--listen.grpc", "", "--listen.http", inside.HTTP,
+	devtest.Start(t, nil, program, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--node.name", inside.Name, "--listen.grpc", "", "--listen.http", inside.HTTP,
 		"--listen.admin", inside.Admin, "--listen.gossip", loopback.Address())
 	nodes = append(nodes, inside)
 	var c catalog

@@ -142,8 +142,8 @@ func TestLive(t *testing.T) {
 	}
 	var cut []devtest.Node
 	for _, name := range []string{"cut-1", "cut-2"} {
-		cut = append(cut, devtest.Serve(t, program, etcd.Etcd, name, "--space", "cut", "--lease.window", "10s", "--lease.extend-every", "2s",
-			"--lease.ttl", "10s", "--lease.keepalive", "2s", "--lease.call-timeout", "1s"))
+		cut = append(cut, devtest.Serve(t, program, etcd.Etcd, name, "--space", "cut", "--lease.window", "10s",
+			"--lease.ttl", "10s"))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup

@@ -74,7 +74,7 @@ func settingNames() (out []string) {
 }
 
 // latencyBuckets are upper bounds in seconds. A request takes about 10 µs, or up to
-// issue.max-wait if it waits for the clock.
+// 100 ms if it waits for the clock.
 var latencyBuckets = []float64{
 	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1,
 }

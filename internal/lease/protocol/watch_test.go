@@ -150,7 +150,7 @@ func TestKeptByTheWatch(t *testing.T) {
 	}
 	w.pass(2 * time.Hour)
 	if n := w.lists(); n < 8 || n > 16 {
-		t.Errorf("%d lists within two hours, want one in about 20 times lease.reload-every", n)
+		t.Errorf("%d lists within two hours, want one in about 20 times ReloadEvery", n)
 	}
 }
 

@@ -84,7 +84,7 @@ func AcceptTime(
 			"if this machine's clock is wrong, set it right", out.LatestOf, At(out.Latest), At(reads))
 	case reads <= out.Latest+clock.MillisOf(stepLimit):
 		return out, refuse("there is nothing to accept: %s recorded %s, "+
-			"and nodes follow a clock that reads %s by themselves (clock.step-limit is %v)",
+			"and nodes follow a clock that reads %s by themselves (up to %v ahead)",
 			out.LatestOf, At(out.Latest), At(reads), stepLimit)
 	}
 	if ahead := (out.Accepted.Until - by.Now).Duration(); !out.Done && ahead > 24*time.Hour {

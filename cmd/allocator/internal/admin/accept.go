@@ -21,8 +21,8 @@ func acceptCommand(a *cli.App) *cobra.Command {
 		Use:   "accept-time",
 		Short: "Let nodes follow clocks that are further ahead than they follow by themselves",
 		Long: `Accept-time is for clocks that are right and that nodes do not follow: every clock was set
-ahead by more than clock.step-limit, or the space was switched off for longer than
-clock.downtime-limit. Nodes then follow clocks up to the accepted time within a minute.
+ahead by more than 10 minutes, or the space was switched off for longer than 60 days.
+Nodes then follow clocks up to the accepted time within a minute.
 
 Run it on a machine whose clock you trust. If the clocks are wrong, repair the time source
 instead: time that was used in IDs cannot be taken back. Nodes serve meanwhile.

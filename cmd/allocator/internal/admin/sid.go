@@ -35,7 +35,7 @@ then takes another sid.`,
 		}, func(w repair.Write) string {
 			text := fmt.Sprintf("sid %d is quarantined: no node acquires it.", w.SID)
 			if w.Seen.Holder.Exists() {
-				text += fmt.Sprintf(" %s loses it within lease.extend-every, and issues IDs only within its "+
+				text += fmt.Sprintf(" %s loses it within lease.window / 6, and issues IDs only within its "+
 					"confirmed window, until %s.",
 					w.Seen.Holder.Value.Node, repair.At(w.Window.Ceil))
 			}
@@ -79,7 +79,7 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 			if wait := w.Window.Ceil - w.Window.Wall; wait > 0 {
 				text += fmt.Sprintf(": it can be acquired in %v", wait.Duration().Round(time.Second))
 			}
-			return text + ". Nodes that had listed it as quarantined use it within lease.reload-every (30s)."
+			return text + ". Nodes that had listed it as quarantined use it within 30s."
 		})
 	}
 	return cmd

@@ -16,9 +16,8 @@ import (
 // settings are those that an agent has with serve.
 var settings = []string{
 	"node.name", "listen.grpc", "listen.http", "listen.resp", "listen.admin", "listen.socket-mode",
-	"listen.socket-owner", "listen.socket-group", "listen.insecure", "http.hosts", "limit.requests-per-second",
-	"limit.burst", "limit.connections", "limit.connections-per-source", "limit.memory", "log.level", "log.format",
-	"drain.timeout",
+	"listen.socket-group", "listen.insecure", "http.hosts", "limit.requests-per-second", "limit.connections",
+	"log.level", "log.format",
 }
 
 // defaultWait has time for a node that does not answer and for another one that does.
@@ -45,7 +44,7 @@ error of such a call names those in --addr.
 It listens once a node has answered. SIGINT and SIGTERM stop it in order.
 
 Of the settings of serve it has node.name, listen.grpc, listen.http, listen.resp, listen.admin
-(none unless set), listen.socket-*, listen.insecure, http.hosts, limit.*, log.* and drain.timeout.`,
+(none unless set), listen.socket-*, listen.insecure, http.hosts, limit.* and log.*.`,
 		Example: `  allocator agent --addr node1:9000,node2:9000 --listen.resp unix:/run/allocator/agent.sock
   redis-cli -s /run/allocator/agent.sock ID.NEXT
   allocator agent --addr node1:9000 --ca ca.pem --token-file token --listen.http unix:/run/allocator/http.sock

@@ -26,11 +26,14 @@ func (a *App) SettingsOf(cmd *cobra.Command, base config.Config,
 	file := cmd.Flags().String("config", "", "YAML file with settings (or $"+config.EnvConfig+")")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	config.AddFlags(cmd.Flags(), keys...)
-	for name, words := range words {
-		if cmd.Flags().Lookup(name) == nil {
-			continue
+	for _, o := range config.Options() {
+		words := o.Choices
+		if o.Key == "layout" { // The standalone layout has no sid, so no node can use it.
+			words = slices.DeleteFunc(flake.Layouts(), func(l string) bool { return l == flake.Standalone.String() })
 		}
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+		if words != nil && cmd.Flags().Lookup(o.Key) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(o.Key, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+		}
 	}
 	return func() (config.Config, []config.Setting, error) {
 		path := *file
@@ -54,15 +57,6 @@ func ListSettings(cmd *cobra.Command, used ...string) {
 			cmd.Flags().Lookup(o.Key).Hidden = true
 		}
 	}
-}
-
-// words are the values of those settings that have few, for completion alone:
-// config decides what is valid.
-var words = map[string][]string{
-	// The standalone layout has no sid, so no node can use it.
-	"layout":       slices.DeleteFunc(flake.Layouts(), func(l string) bool { return l == flake.Standalone.String() }),
-	"clock.policy": {"allow", "refuse"}, "log.level": {"debug", "info", "warn", "error"},
-	"log.format": {"text", "json"},
 }
 
 // Getenv returns a variable, or "".

@@ -50,7 +50,7 @@ func printClock(w io.Writer, c *status.Clock) error {
 		fmt.Fprintf(&b, "\n       a step of the wall clock is not followed yet: it differs from the time of IDs by %v",
 			micros(c.Held).Round(100*time.Microsecond))
 		if c.StepBlocked {
-			b.WriteString("; it is beyond clock.step-limit: set the clock right, " +
+			b.WriteString("; it is beyond what nodes follow: set the clock right, " +
 				"or if it is right run \"allocator admin accept-time\"")
 		}
 	}

@@ -185,7 +185,7 @@ func defragmentCommand(a *cli.App) *cobra.Command {
 		Long: `Defragment gives the free space in the databases back to the disk: one member after the other, the
 leader last, and only while all of them answer. A member answers nobody meanwhile.
 
-If the quota of a member is full (alarm NOSPACE), etcd refuses every write, also after etcd.quota was raised.
+If the quota of a member is full (alarm NOSPACE), etcd refuses every write.
 Defragment then compacts first, and ends the alarm when there is room again.`,
 		Example: "  allocator etcd defragment --config /etc/allocator/allocator.yaml --dry-run",
 		Args:    cobra.NoArgs,

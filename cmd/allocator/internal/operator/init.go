@@ -60,7 +60,7 @@ change, and nodes learn them from etcd.`,
 	format := cli.FormatFlag(cmd)
 	load := a.Settings(cmd)
 	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "worker.window",
-		"issue.max-skew", "issue.max-lead", "clock.step-limit")
+		"issue.max-skew", "issue.max-lead")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, _, err := load()
 		if err != nil {

@@ -7,7 +7,7 @@ mounted in the Job that initializes the space.
 {{- $root := index . 0 -}}
 {{- $etcdOnly := index . 1 -}}
 {{- with $root.Values -}}
-{{- $etcd := dict "endpoints" (include "allocator.endpoints" $root | fromJsonArray) "dial-timeout" .etcd.dialTimeout -}}
+{{- $etcd := dict "endpoints" (include "allocator.endpoints" $root | fromJsonArray) -}}
 {{- if .etcd.bundled.enabled -}}
 {{- $_ := set $etcd "tls" (dict "ca" "/etc/allocator/etcd-tls/ca.crt" "cert" "/etc/allocator/etcd-tls/tls.crt" "key" "/etc/allocator/etcd-tls/tls.key") -}}
 {{- else -}}
@@ -54,7 +54,7 @@ mounted in the Job that initializes the space.
 {{- end -}}
 {{- $auth := dict "open-admin" .auth.openAdmin -}}
 {{- if .auth.existingSecret -}}
-{{- $auth = merge $auth (dict "token-file" (printf "/etc/allocator/auth/%s" .auth.key) "stale-after" .auth.staleAfter) -}}
+{{- $auth = merge $auth (dict "token-file" (printf "/etc/allocator/auth/%s" .auth.key)) -}}
 {{- end -}}
 {{- $_ := set $config "auth" $auth -}}
 {{- with include "allocator.hosts" $root | fromJsonArray -}}
@@ -69,8 +69,7 @@ mounted in the Job that initializes the space.
 {{- if and (not .autoscaling.enabled) (not (dig "cluster" "expect" 0 (default dict .config))) -}}
 {{- $_ := set $config "cluster" (dict "expect" (int .replicaCount)) -}}
 {{- end -}}
-{{- $_ := set $config "drain" (dict "delay" (printf "%ds" (int .shutdown.drainDelaySeconds)) "timeout" (printf "%ds" (int .shutdown.drainTimeoutSeconds))) -}}
-{{- $_ := set $config "stop" (dict "timeout" (printf "%ds" (int .shutdown.stopTimeoutSeconds))) -}}
+{{- $_ := set $config "drain" (dict "delay" (printf "%ds" (int .shutdown.drainDelaySeconds))) -}}
 {{- end -}}
 {{- $mine := deepCopy (default dict .config) -}}
 {{- if $etcdOnly -}}

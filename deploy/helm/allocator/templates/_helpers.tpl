@@ -146,7 +146,7 @@ tolerations:
 {{/* Time to stop: config.StopWithin, and a margin for the kubelet. */}}
 {{- define "allocator.grace" -}}
 {{- with .Values.shutdown -}}
-{{- add .drainDelaySeconds .drainTimeoutSeconds .stopTimeoutSeconds 2 .marginSeconds -}}
+{{- add .drainDelaySeconds 17 .marginSeconds -}}
 {{- end -}}
 {{- end -}}
 

@@ -13,10 +13,9 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $errors = append $errors "agent.enabled is true with tls.clientCA.existingSecret: nodes require a certificate of their clients, and the chart's agents have none; run the agent as a sidecar (examples/agent/kubernetes.yaml) with --cert and --key" -}}
 {{- end -}}
 {{- $flags := list
-  "addr" "ca" "cert" "config" "drain.timeout" "http.hosts" "key" "limit.burst" "limit.connections"
-  "limit.connections-per-source" "limit.memory" "limit.requests-per-second" "listen.admin" "listen.grpc"
-  "listen.http" "listen.insecure" "listen.resp" "listen.socket-group" "listen.socket-mode" "listen.socket-owner"
-  "log.format" "log.level" "max-age" "max-wait" "node.name" "plaintext-token" "token-file"
+  "addr" "ca" "cert" "config" "http.hosts" "key" "limit.connections" "limit.requests-per-second" "listen.admin"
+  "listen.grpc" "listen.http" "listen.insecure" "listen.resp" "listen.socket-group" "listen.socket-mode" "log.format"
+  "log.level" "max-age" "max-wait" "node.name" "plaintext-token" "token-file"
 -}}
 {{- $takes := false -}}
 {{- range $v.agent.extraArgs -}}
@@ -75,22 +74,12 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $hour := 3600000 -}}
 {{- $ms := dict -}}
 {{- range list
-  (list "lease" "window" "30s" 1 (mul 24 $hour))
-  (list "lease" "extend-every" "5s" 10 $hour)
+  (list "lease" "window" "30s" 1000 (mul 24 $hour))
   (list "lease" "ttl" "15s" 2000 $hour)
-  (list "lease" "keepalive" "3s" 10 $hour)
-  (list "lease" "reload-every" "30s" 10 $hour)
-  (list "lease" "call-timeout" "2s" 10 $hour)
   (list "watermark" "interval" "5s" 10 $hour)
-  (list "watermark" "grace" "5s" 0 $hour)
   (list "worker" "window" "1m" 2000 (mul 24 $hour))
   (list "issue" "max-lead" "250ms" 0 10000)
-  (list "issue" "max-wait" "100ms" 0 60000)
-  (list "issue" "max-skew" "250ms" 0.000001 60000)
-  (list "clock" "step-hold" "10s" 0.000001 $hour)
-  (list "clock" "step-limit" "10m" 60000 (mul 24 $hour))
-  (list "clock" "downtime-limit" "1440h" 60000 (mul 8784 $hour))
-  (list "clock" "grace" "1m" 0.000001 $hour)
+  (list "issue" "max-skew" "250ms" 1 60000)
 -}}
 {{- $key := printf "%s.%s" (index . 0) (index . 1) -}}
 {{- $text := dig (index . 0) (index . 1) (index . 2) (default dict $v.config) -}}
@@ -102,20 +91,8 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- $errors = append $errors (printf "config.%s is %s: etcd leases have whole seconds; round it" $key $text) -}}
 {{- end -}}
 {{- end -}}
-{{- if le (get $ms "lease.window") (addf (get $ms "lease.extend-every") (mulf 2 (get $ms "lease.call-timeout"))) -}}
-{{- $errors = append $errors "config.lease.window is not more than lease.extend-every + 2 × lease.call-timeout: one lost call to etcd would make nodes refuse; raise it, or lower those" -}}
-{{- end -}}
 {{- if gt (mulf 2 (get $ms "issue.max-lead")) (get $ms "lease.window") -}}
 {{- $errors = append $errors "config.issue.max-lead is more than half of lease.window: IDs ahead of the clock would use up the window; lower it, or raise lease.window" -}}
-{{- end -}}
-{{- if lt (get $ms "watermark.grace") (mulf 2 (get $ms "issue.max-skew")) -}}
-{{- $errors = append $errors "config.watermark.grace is less than twice issue.max-skew: the watermark would pass a holder whose clock is behind; raise it" -}}
-{{- end -}}
-{{- if gt (mulf 3 (get $ms "lease.keepalive")) (get $ms "lease.ttl") -}}
-{{- $errors = append $errors "config.lease.keepalive is more than a third of lease.ttl: two failed renewals would lose the lease; lower it, or raise lease.ttl" -}}
-{{- end -}}
-{{- if gt (get $ms "clock.step-limit") (get $ms "clock.downtime-limit") -}}
-{{- $errors = append $errors "config.clock.downtime-limit is below clock.step-limit: a start would be held to less than a running node; raise it" -}}
 {{- end -}}
 
 {{/* etcd. */}}
