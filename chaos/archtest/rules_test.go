@@ -11,7 +11,7 @@ import (
 var core = []string{
 	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit", "cmd/allocator/internal/ids/adopt",
 	"internal/lease/protocol", "internal/lease/records", "internal/lease/history", "internal/lease/catalog", "internal/lease/session", "internal/lease/repair", "internal/operate",
-	"internal/node", "internal/agreement", "internal/worker", "internal/text", "internal/member",
+	"internal/node", "internal/agreement", "internal/worker", "internal/text", "internal/inside/member",
 }
 
 // shellOnly is what the core must not import: a reader should find a

@@ -23,7 +23,6 @@ import (
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon/metrics"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
@@ -37,7 +36,8 @@ import (
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/internal/status"
-	"github.com/flakelease/allocator/internal/trend"
+	"github.com/flakelease/allocator/internal/status/feed"
+	"github.com/flakelease/allocator/internal/status/trend"
 	"github.com/flakelease/allocator/internal/watermark"
 	"github.com/flakelease/allocator/internal/worker/broker"
 )

@@ -9,12 +9,12 @@ import (
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/daemon/metrics"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/inside"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status"
-	"github.com/flakelease/allocator/internal/trend"
+	"github.com/flakelease/allocator/internal/status/feed"
+	"github.com/flakelease/allocator/internal/status/trend"
 )
 
 const (

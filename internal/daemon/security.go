@@ -22,8 +22,8 @@ import (
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon/metrics"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )

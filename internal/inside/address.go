@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/inside/meet"
 )
 
 // OwnAddress returns the host in etcd.join that is this machine, and the address behind it.

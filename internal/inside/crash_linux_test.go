@@ -18,8 +18,8 @@ import (
 
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // change is a call of the system that changes a file.

@@ -5,7 +5,7 @@
 // leaves the other. A node that starts finds a member that still runs and takes it over. A node
 // that stops in order stops the member too, after it gave its sid back.
 //
-// Inside (the node's part) asks the other members, has internal/member decide how to start, and
+// Inside (the node's part) asks the other members, has internal/inside/member decide how to start, and
 // tends the child: it promotes a learner, notes the members, writes snapshots, and restarts a
 // member that ended. Serve is the child. Neither is on the path of a request for IDs.
 package inside
@@ -25,9 +25,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 // Dir is a directory of etcd.inside:

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 // A directory that cannot be used is an error that says why, and nothing is written.

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
 	"github.com/flakelease/allocator/internal/text"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flakelease/allocator/internal/meet"
+	"github.com/flakelease/allocator/internal/inside/meet"
 )
 
 // errTaken says that another process holds a lock.

@@ -23,8 +23,8 @@ import (
 
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 func TestLock(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // syncMetric is the histogram of how long the disk takes to store an entry of the log.

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 // Restored is what a restore makes of a snapshot: a member of a cluster that never was before.

@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // Prepare writes what Serve runs with.

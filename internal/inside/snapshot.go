@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 const (

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 // Health is how the member and its cluster are, as the node saw them last.

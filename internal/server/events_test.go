@@ -23,8 +23,8 @@ import (
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 // message is one server-sent event.

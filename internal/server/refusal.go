@@ -6,8 +6,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 // ErrorDomain is the domain of all reasons in gRPC's ErrorInfo, and part of the

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/flakelease/allocator/internal/feed"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 // TestFeedKilled: a page is stale within 5 s of the last sign of life, and current again

@@ -18,11 +18,11 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/status"
-	"github.com/flakelease/allocator/internal/trend"
+	"github.com/flakelease/allocator/internal/status/feed"
+	"github.com/flakelease/allocator/internal/status/trend"
 )
 
 // event is one of a stream.

@@ -11,9 +11,9 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/trend"
+	"github.com/flakelease/allocator/internal/status/feed"
+	"github.com/flakelease/allocator/internal/status/trend"
 )
 
 // bars are what the timeline says along all rows, which are 44 px high.

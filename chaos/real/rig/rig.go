@@ -27,7 +27,7 @@ import (
 	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/inside"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // Timing is the configured times of nodes.

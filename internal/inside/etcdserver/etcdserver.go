@@ -23,7 +23,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // Times of raft. etcd's own are 100 ms and 1 s. An election that comes a second later costs

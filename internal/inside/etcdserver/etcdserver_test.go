@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/internal/inside"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // A member listens at its address, is known by its name, and asks everybody for a certificate.

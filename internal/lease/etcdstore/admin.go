@@ -10,8 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/records"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 // Members asks every endpoint for its status at the same time, and measures

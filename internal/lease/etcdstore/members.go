@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // ServerVersion returns the version of etcd that this program has inside.

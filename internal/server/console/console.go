@@ -17,14 +17,14 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/server/runbook"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 // Path is where the console is served.

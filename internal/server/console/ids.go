@@ -11,8 +11,8 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 )
 
 // idsData is what the page of IDs shows.

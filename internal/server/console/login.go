@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 )
 
 // cookie begins the names of cookies, which have the key of a session. Scripts cannot read

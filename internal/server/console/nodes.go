@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/feed"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/status/feed"
+	"github.com/flakelease/allocator/internal/status/trend"
 	"github.com/flakelease/allocator/internal/text"
-	"github.com/flakelease/allocator/internal/trend"
 )
 
 // past is the last hour of the cluster as this node saw it.

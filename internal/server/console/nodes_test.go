@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 // TestPast: a page gets the samples, and the events of the same time.

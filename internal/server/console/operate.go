@@ -10,8 +10,8 @@ import (
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/operate"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 )
 
 // plan is a plan that was shown, and the key of the form that confirms it; "": none does.

@@ -10,8 +10,8 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 const (

@@ -20,8 +20,8 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/wire"
 )
 

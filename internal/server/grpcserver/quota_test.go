@@ -33,8 +33,8 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/ulid"
 )
 

@@ -27,10 +27,10 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/wire"
 )
 

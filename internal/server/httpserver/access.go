@@ -7,8 +7,8 @@ import (
 	"net/http"
 
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/quota"
 )
 
 // guarded returns h behind the check of what its route requires of callers.

@@ -20,8 +20,8 @@ import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 )
 
 // scopesOf is who may call what, on each surface. "" is everybody. A method or route that is not here fails the

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/quota"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 const (

@@ -2,8 +2,8 @@ package httpserver
 
 import (
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 // Route is a pattern of the API, and what it requires of callers.

@@ -18,10 +18,10 @@ import (
 
 	"github.com/flakelease/allocator/api"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/feed"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/runbook"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 // Limits of HTTP connections.

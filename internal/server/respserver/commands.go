@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/server/resp"
 	"github.com/flakelease/allocator/internal/text"
 )

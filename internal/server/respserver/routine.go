@@ -7,8 +7,8 @@ import (
 	"net"
 	"time"
 
-	"github.com/flakelease/allocator/internal/quota"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/server/resp"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/flakelease/allocator/internal/quota"
+	"github.com/flakelease/allocator/internal/server/quota"
 )
 
 // adopt gives a connection to a loop. It returns false for those that need a goroutine, since

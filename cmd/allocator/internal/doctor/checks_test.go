@@ -14,10 +14,10 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
 )
@@ -223,7 +223,9 @@ func TestExamine(t *testing.T) {
 		}, []string{"fail records | sid 5 has a holder and no window |"}},
 		{"a later era", func(f *facts) { f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Era = 2 }) }, []string{"fail records | sid 5 is of era 2 |"}},
 		{"quarantined", func(f *facts) {
-			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.State, w.By, w.Reason = lease.Quarantined, "ann@ops-1", "disk" })
+			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) {
+				w.State, w.By, w.Reason = lease.Quarantined, "ann@ops-1", "disk"
+			})
 		}, []string{"warn quarantine | sid 5: ann@ops-1 quarantined it: disk | release-sid 5"}},
 		{"poison", func(f *facts) {
 			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Ceil += 10 * 365 * 24 * 3600 * 1000 })

@@ -17,8 +17,8 @@ import (
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 // Command returns "allocator etcd".

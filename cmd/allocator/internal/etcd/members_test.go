@@ -20,7 +20,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // A member that is replaced keeps its host, however it was named.

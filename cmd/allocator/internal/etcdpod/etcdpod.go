@@ -2,7 +2,7 @@
 // makes its certificates, takes and offers snapshots, and defragments. People do not call
 // them, so the help does not list them.
 //
-// What a member does when it starts is decided by internal/member.
+// What a member does when it starts is decided by internal/inside/member.
 package etcdpod
 
 import (

@@ -13,8 +13,8 @@ import (
 	"sync"
 
 	"github.com/flakelease/allocator/internal/certs"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // state is what the listener says of a member. It is safe for concurrent use.

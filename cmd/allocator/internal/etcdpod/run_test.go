@@ -24,9 +24,9 @@ import (
 
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/meet"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 // The chart gives no --listen. At the default etcd and this program are reached over IPv6 too, where the

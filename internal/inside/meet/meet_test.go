@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 // A member of an unknown kind must not count as one that agrees to begin.

@@ -7,8 +7,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
-	"github.com/flakelease/allocator/internal/member"
 )
 
 const (

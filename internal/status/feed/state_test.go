@@ -258,7 +258,7 @@ func TestKindsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile("../../docs/reference/events.md")
+	page, err := os.ReadFile("../../../docs/reference/events.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flakelease/allocator/internal/member"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 // Timeout bounds one question to another member.
