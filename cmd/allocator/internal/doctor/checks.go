@@ -386,6 +386,7 @@ func (r *findings) records(f facts) {
 		case w.Worker && s.Holder.Exists():
 			workers = append(workers, fmt.Sprintf("%s (sid %d)", lease.Printable(s.Holder.Value.Node), sid))
 		case w.Worker: // one that was killed is no fault of a node
+		case f.expect > 0 && len(f.registered) >= f.expect: // Others replaced a node that vanished.
 		case w.State == lease.Active && !s.Holder.Exists() && f.now-w.Wall < recently && !f.isRegistered(w.Node):
 			unreleased++
 			r.Add("unreleased", report.Warn,

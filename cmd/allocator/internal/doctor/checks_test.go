@@ -257,6 +257,7 @@ func TestExamine(t *testing.T) {
 		}, []string{"warn node-count | 2 nodes, and 1 is expected |"}},
 		{"a node that extends no window", func(f *facts) { f.sees(func(c *status.Cluster) { c.Self.Ceil -= 14_000 }) }, []string{"warn node | n1 at 10.0.0.1:9000 is ready, with sid 3, but has 14.0s of its window left | reach etcd"}},
 		{"vanished", func(f *facts) { f.vanished(at - 21_000) }, []string{"warn unreleased | n2 has not released sid 5: it last wrote 21s ago | paused"}},
+		{"vanished, and replaced by another", func(f *facts) { f.expect = 1; f.vanished(at - 21_000) }, nil},
 		{"vanished long ago", func(f *facts) { f.vanished(at - 2*3600*1000) }, nil},
 		{"killed, and back", func(f *facts) {
 			f.vanished(at - 21_000)
