@@ -3,6 +3,7 @@ package check
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -127,9 +128,13 @@ func TestPanelsAreComplete(t *testing.T) {
 // The dashboard shows what nodes expose of their members of etcd: it is the part of them that operators look after.
 func TestMembersAreShown(t *testing.T) {
 	board := readFile(t, dashboardFile)
-	for _, name := range []string{"member_up", "members", "database_bytes", "quota_bytes", "snapshot_age_seconds"} {
-		if !strings.Contains(board, "allocator_etcd_"+name+"{") {
-			t.Errorf("no panel shows allocator_etcd_%s", name)
+	names := regexp.MustCompile(`allocator_etcd_\w+`).FindAllString(readFile(t, "../../../internal/metrics/definitions.go"), -1)
+	if len(names) < 8 {
+		t.Errorf("nodes expose %q", names)
+	}
+	for _, name := range names {
+		if !strings.Contains(board, name+"{") && !strings.Contains(board, name+"_bucket{") {
+			t.Errorf("no panel shows %s", name)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type rule struct {
 	Alert       string            `json:"alert"`
 	Expr        string            `json:"expr"`
 	For         string            `json:"for"`
+	KeepFiring  string            `json:"keep_firing_for"`
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 }

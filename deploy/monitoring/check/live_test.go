@@ -32,9 +32,9 @@ var live = flag.String("live", "", "path of the Prometheus to run; without it, T
 type prometheus struct{ addr string }
 
 // shorten changes only durations, so that a test does not wait for minutes: every
-// `for` that is not 0 becomes a second, and rates cover 10 s.
+// `for` and `keep_firing_for` that is not 0 becomes a second, and rates cover 10 s.
 func shorten(text string) string {
-	text = regexp.MustCompile(`(?m)^( +for:) [1-9].*$`).ReplaceAllString(text, "$1 1s")
+	text = regexp.MustCompile(`(?m)^( +(?:keep_firing_)?for:) [1-9].*$`).ReplaceAllString(text, "$1 1s")
 	return regexp.MustCompile(`\[(2|5|10)m\]`).ReplaceAllString(text, "[10s]")
 }
 
