@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"errors"
 	"fmt"
 	"text/tabwriter"
 
@@ -12,9 +13,9 @@ import (
 
 // ConfigCommand returns "allocator config".
 func ConfigCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Show settings", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "config", Short: "Show and check settings", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	cmd.AddCommand(configPrintCommand(a))
+	cmd.AddCommand(configPrintCommand(a), configCheckCommand(a))
 	return cmd
 }
 
@@ -60,6 +61,27 @@ breaks a rule. For a file to begin with, see "allocator docs sample".`,
 		return c.Validate()
 	}
 	return cmd
+}
+
+// configCheckCommand returns "allocator config check".
+func configCheckCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Say what is wrong with a file of settings",
+		Long: `Check reads a file of settings as "allocator serve --config FILE" would, with the variables that
+are set. It prints nothing and exits with 0 if serve would start with it. Else it names each key
+that is unknown, with the closest one that there is, each bad value and each broken rule, and
+exits with 1. Run it in CI, and on a machine before you restart a node.`,
+		Example: `  allocator config check /etc/allocator/allocator.yaml && systemctl restart allocator`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, _, err := config.Load(config.Sources{File: args[0], Env: a.Env})
+			if errors.Is(err, config.ErrFile) {
+				return err // There are no settings whose rules could be broken.
+			}
+			return errors.Join(err, c.Validate())
+		},
+	}
 }
 
 // VersionCommand returns "allocator version".
