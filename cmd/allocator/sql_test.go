@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/output"
@@ -41,12 +45,13 @@ func TestSQLFlags(t *testing.T) {
 }
 
 // TestSQLRun: a database makes IDs while one of two runners writes slices, and says why it makes none; the other runner
-// goes on above all of them. A fence follows the same space, and its readers get every row.
+// goes on above all of them. No ID is below a watermark that was answered before. A fence follows the same space: beside
+// writers whose transactions end in another order, a reader that pages through its view gets every row.
 func TestSQLRun(t *testing.T) {
 	tier.Check(t, "a PostgreSQL server")
 	t.Parallel()
 	d, server := deploy(t), postgres.Start(t)
-	node := d.serve("one", "--worker.sid-range", "16-31", "--worker.window", "20s")
+	node := d.serve("one", "--worker.sid-range", "16-31", "--worker.window", "12s", "--watermark.interval", "1s")
 	at := []string{"--database", server.URL()}
 	_, sql, _ := allocator("sql", "init", "--print-sql")
 	server.Psql(t, sql) // What is printed makes the functions.
@@ -91,7 +96,7 @@ func TestSQLRun(t *testing.T) {
 
 	status(1, "no runner has written a slice")
 	sqlRun := func(name string) (*output.Text, func()) {
-		return start("sql", "run", "--name", name, "--addr", node.grpc, "--every", "100ms", "--hold", "3s")
+		return start("sql", "run", "--name", name, "--addr", node.grpc, "--every", "3s", "--hold", "6s")
 	}
 	first, stopFirst := sqlRun("a")
 	says(first, `msg="writes slices"`)
@@ -102,27 +107,75 @@ func TestSQLRun(t *testing.T) {
 		t.Fatal(errs)
 	}
 	start("fence", "run", "--table", "orders", "--addr", node.grpc)
-	rows := 0
-	var last int64
-	for range 20 {
-		id := insert()
-		if rows++; id <= last {
-			t.Fatalf("%d after %d", id, last)
-		}
-		last = id
+	server.Psql(t, "CREATE TABLE stop ()")
+	var writers sync.WaitGroup
+	t.Cleanup(writers.Wait)
+	for range 4 {
+		writers.Go(func() {
+			server.Psql(t, `DO $$ BEGIN
+  WHILE NOT EXISTS (SELECT FROM stop) LOOP
+    BEGIN
+      INSERT INTO orders DEFAULT VALUES;
+    EXCEPTION WHEN SQLSTATE 'AF001' OR SQLSTATE 'AS002' OR SQLSTATE 'AS003' THEN -- refused, and so no row
+    END;
+    PERFORM pg_sleep(random() * 0.3);
+    COMMIT;
+  END LOOP;
+END $$`)
+		})
 	}
+	var read []string
+	page := func() {
+		after := "0"
+		if len(read) > 0 {
+			after = read[len(read)-1]
+		}
+		read = append(read, strings.Fields(server.Psql(t, "SELECT id FROM orders_complete WHERE id > "+after+" ORDER BY id"))...)
+	}
+	var last, mark int64
+	// moves waits until the watermark has moved so often, and draws IDs and reads beside it.
+	moves := func(times int) {
+		t.Helper()
+		for times > 0 {
+			wait.NoError(t, "the watermark moves", func() error {
+				_, out, errs := allocator("watermark", "--addr", node.grpc, "--format", "json")
+				var m struct {
+					Int int64 `json:"int,string"`
+				}
+				if err := json.Unmarshal([]byte(out), &m); err != nil {
+					return fmt.Errorf("%s%s: %w", out, errs, err)
+				}
+				before := last
+				if last = insert(); last <= before || last < m.Int {
+					t.Fatalf("ID %d after ID %d and the watermark %d", last, before, m.Int)
+				}
+				page()
+				if m.Int <= mark {
+					return fmt.Errorf("it stays at %d", mark)
+				}
+				mark = m.Int
+				return nil
+			})
+			times--
+		}
+	}
+	moves(3)
 	stopFirst()
 	says(second, `msg="writes slices"`)
-	if id := insert(); id <= last {
-		t.Errorf("the second runner: %d after %d", id, last)
-	}
-	rows++
-	wait.NoError(t, "all rows are in the view", func() error {
-		if got := strings.TrimSpace(server.Psql(t, "SELECT count(*) FROM orders_complete")); got != strconv.Itoa(rows) {
-			return errors.New(got)
+	moves(2)
+	server.Psql(t, "INSERT INTO stop DEFAULT VALUES")
+	writers.Wait()
+	rows := strings.Fields(server.Psql(t, "SELECT id FROM orders ORDER BY id"))
+	wait.NoError(t, "the view has the last row", func() error {
+		if page(); read[len(read)-1] != rows[len(rows)-1] {
+			return errors.New(read[len(read)-1])
 		}
 		return nil
 	})
+	if !slices.Equal(read, rows) {
+		t.Errorf("read %d rows of %d", len(read), len(rows))
+	}
+	t.Logf("%d rows", len(rows))
 	if code, _, errs := allocator(append([]string{"sql", "drop"}, at...)...); code != 2 || !strings.Contains(errs, "orders") {
 		t.Errorf("drop of functions in use: exit code %d, %s", code, errs)
 	}
