@@ -172,7 +172,7 @@ func TestPackages(t *testing.T) {
 	if out, err := exec.Command("dpkg-deb", "--raw-extract", deb, to).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for name, command := range map[string]string{"allocator": "serve", "allocator-agent": "agent", "allocator-doctor": "doctor"} {
+	for name, command := range map[string]string{"allocator": "serve", "allocator-agent": "agent", "allocator-sql": "sql run", "allocator-doctor": "doctor"} {
 		unit, err := os.ReadFile(filepath.Join(to, "usr/lib/systemd/system", name+".service"))
 		if err != nil || !bytes.Contains(unit, []byte("\nExecStart=/usr/bin/allocator "+command+" ")) || bytes.Contains(unit, []byte("/usr/local")) {
 			t.Errorf("%v: the unit is\n%s", err, unit)

@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -16,40 +17,45 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 )
 
+// flagsExist checks that a command has the flags of a line, and the chart the nodes of its --addr.
+func flagsExist(t *testing.T, chart rendered, line []string) {
+	t.Helper()
+	reference := commandLine(t)
+	_, section, ok := strings.Cut(reference, "\n## allocator "+line[0]+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	if !ok {
+		t.Fatalf("there is no allocator %s", line[0])
+	}
+	for _, arg := range line[1:] {
+		flag, value, _ := strings.Cut(arg, "=")
+		setting := line[0] == "agent" &&
+			slices.ContainsFunc(config.Options(), func(o config.Option) bool { return "--"+o.Key == flag })
+		if !setting && !regexp.MustCompile(regexp.QuoteMeta(flag)+"[ `]").MatchString(section) {
+			t.Errorf("allocator %s has no flag %s", line[0], flag)
+		}
+		if flag == "--addr" && !strings.HasPrefix(value, "unix:") {
+			host, port, _ := strings.Cut(value, ":")
+			service, _, _ := strings.Cut(host, ".")
+			if !strings.Contains(chart.find(t, "Service/"+service).text, "port: "+port) {
+				t.Errorf("the chart has no %s", value)
+			}
+		}
+		if path, ok := strings.CutPrefix(value, "unix:"); ok && !strings.HasPrefix(path, "/run/allocator/") {
+			t.Errorf("%s is not in the shared directory", arg)
+		}
+	}
+}
+
 // agentPod checks that a pod runs an agent with flags that exist, at nodes of a Service of the chart,
 // and mounts what it has. It returns the directory of the sockets.
 func agentPod(t *testing.T, chart rendered, pod corev1.PodSpec, c corev1.Container) (volume string) {
 	t.Helper()
-	reference := commandLine(t)
 	probe := c.StartupProbe
 	if probe == nil {
 		probe = c.ReadinessProbe
 	}
-	for _, line := range [][]string{c.Args, probe.Exec.Command[1:]} {
-		_, section, ok := strings.Cut(reference, "\n## allocator "+line[0]+"\n")
-		section, _, _ = strings.Cut(section, "\n## ")
-		if !ok {
-			t.Fatalf("there is no allocator %s", line[0])
-		}
-		for _, arg := range line[1:] {
-			flag, value, _ := strings.Cut(arg, "=")
-			setting := line[0] == "agent" &&
-				slices.ContainsFunc(config.Options(), func(o config.Option) bool { return "--"+o.Key == flag })
-			if !setting && !regexp.MustCompile(regexp.QuoteMeta(flag)+"[ `]").MatchString(section) {
-				t.Errorf("allocator %s has no flag %s", line[0], flag)
-			}
-			if flag == "--addr" && !strings.HasPrefix(value, "unix:") {
-				host, port, _ := strings.Cut(value, ":")
-				service, _, _ := strings.Cut(host, ".")
-				if !strings.Contains(chart.find(t, "Service/"+service).text, "port: "+port) {
-					t.Errorf("the chart has no %s", value)
-				}
-			}
-			if path, ok := strings.CutPrefix(value, "unix:"); ok && !strings.HasPrefix(path, "/run/allocator/") {
-				t.Errorf("%s is not in the shared directory", arg)
-			}
-		}
-	}
+	flagsExist(t, chart, c.Args)
+	flagsExist(t, chart, probe.Exec.Command[1:])
 	for _, m := range c.VolumeMounts {
 		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
 			t.Errorf("no volume %s", m.Name)
@@ -61,10 +67,10 @@ func agentPod(t *testing.T, chart rendered, pod corev1.PodSpec, c corev1.Contain
 	return volume
 }
 
-// examples/agent/kubernetes.yaml is valid, passes the Pod Security level "restricted", and shares its
-// sockets with the program.
-func TestAgentExample(t *testing.T) {
-	text, err := os.ReadFile("../../../examples/agent/kubernetes.yaml")
+// example returns the pod of a Deployment of examples, which is valid and passes the Pod Security level "restricted".
+func example(t *testing.T, name string) corev1.PodSpec {
+	t.Helper()
+	text, err := os.ReadFile("../../../examples/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +88,24 @@ func TestAgentExample(t *testing.T) {
 			t.Errorf("%s: %s", result.ForbiddenReason, result.ForbiddenDetail)
 		}
 	}
+	return pod
+}
+
+// The runner of a database has flags that exist, at nodes of the chart, and its probe a port.
+func TestDatabaseExample(t *testing.T) {
+	pod := example(t, "sql/kubernetes.yaml")
+	chart := mustRender(t, ciValues(t)["evaluation"], occasion{name: "install", release: "allocator"})
+	c := pod.Containers[0]
+	flagsExist(t, chart, append([]string{"sql run"}, c.Args[2:]...))
+	if c.Args[0]+" "+c.Args[1] != "sql run" || c.ReadinessProbe.HTTPGet.Port.StrVal != c.Ports[0].Name ||
+		!slices.Contains(c.Args, fmt.Sprint("--metrics=:", c.Ports[0].ContainerPort)) {
+		t.Errorf("%v, %+v, %+v", c.Args, c.ReadinessProbe, c.Ports)
+	}
+}
+
+// The agent of examples/agent/kubernetes.yaml shares its sockets with the program.
+func TestAgentExample(t *testing.T) {
+	pod := example(t, "agent/kubernetes.yaml")
 	chart := mustRender(t, ciValues(t)["evaluation"], occasion{name: "install", release: "allocator"})
 	agent := pod.InitContainers[0]
 	if p := agent.RestartPolicy; p == nil || *p != corev1.ContainerRestartPolicyAlways {

@@ -56,7 +56,7 @@ is "program" "$(mode /usr/bin/allocator)" "root:root 755"
 is "settings" "$(mode /etc/allocator/allocator.yaml)" "root:allocator 640"
 is "their directory" "$(mode /etc/allocator)" "root:allocator 750"
 as_allocator test -r /etc/allocator/allocator.yaml || fail "the user cannot read its settings"
-is "units" "$(cd /usr/lib/systemd/system && echo allocator*)" "allocator-agent.service allocator-doctor.service allocator-doctor.timer allocator.service"
+is "units" "$(cd /usr/lib/systemd/system && echo allocator*)" "allocator-agent.service allocator-doctor.service allocator-doctor.timer allocator-sql.service allocator.service"
 is "program of the agent" "$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' /usr/lib/systemd/system/allocator-agent.service)" /usr/bin/allocator
 [ ! -e /etc/systemd/system/multi-user.target.wants/allocator.service ] || fail "the unit is enabled before there are settings"
 [ -s /usr/share/doc/allocator/copyright ] && [ -s /usr/share/doc/allocator/NOTICE ] || fail "no license or no NOTICE"
@@ -98,7 +98,7 @@ is "IDs go on" "$(printf '%s\n%s\n' "$second" "$first" | sort | head -1)" "$firs
 echo "== remove"
 stop
 dpkg --remove allocator >/tmp/dpkg.log 2>&1 || fail "$(cat /tmp/dpkg.log)"
-gone /usr/bin/allocator /usr/lib/systemd/system/allocator.service /usr/lib/systemd/system/allocator-agent.service /usr/lib/sysusers.d/allocator.conf
+gone /usr/bin/allocator /usr/lib/systemd/system/allocator.service /usr/lib/systemd/system/allocator-agent.service /usr/lib/systemd/system/allocator-sql.service /usr/lib/sysusers.d/allocator.conf
 is "package" "$(status)" "config-files $newer_version"
 is "settings" "$(mode /etc/allocator/allocator.yaml)" "root:allocator 640"
 is "secrets" "$(mode /etc/allocator/gossip.keys)" "root:allocator 640"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # After the files of a deb or an rpm are in place: makes the user, gives it its directory, and
-# restarts a node and an agent that run. It starts none: both need settings first, and a node a
+# restarts a node, an agent and a runner that run. It starts none: all need settings first, and a node a
 # space that `allocator init` has begun.
 set -e
 
@@ -25,5 +25,5 @@ fi
 
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
-	systemctl try-restart allocator.service allocator-agent.service
+	systemctl try-restart allocator.service allocator-agent.service allocator-sql.service
 fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Before the files are removed: stops the agent, and the node, which gives its sid back. In an
+# Before the files are removed: stops the agent, the runner of databases, and the node, which gives its sid back. In an
 # upgrade they run on, and the new version restarts them.
 set -e
 
@@ -7,5 +7,5 @@ case "$1" in
 upgrade | 1) exit 0 ;; # dpkg says "upgrade", rpm how many versions remain.
 esac
 if [ -d /run/systemd/system ]; then
-	systemctl --no-reload disable --now allocator-agent.service allocator.service allocator-doctor.timer
+	systemctl --no-reload disable --now allocator-agent.service allocator-sql.service allocator.service allocator-doctor.timer
 fi
