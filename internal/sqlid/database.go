@@ -57,9 +57,15 @@ func (d *Database) format(ctx context.Context) (f flake.Format, found bool, err 
 	err = d.Pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
 		(SELECT coalesce(obj_description(oid, 'pg_namespace'), '') FROM pg_namespace WHERE nspname = 'allocator')`).
 		Scan(&version, &recovery, &says)
-	switch {
-	case err != nil:
+	if err != nil {
 		return f, false, fmt.Errorf("%s: %w", d, err)
+	}
+	return formatOf(d.String(), version, recovery, says)
+}
+
+// formatOf returns the format of a database of a name from what its server says; says is nil if there is no schema.
+func formatOf(d string, version int, recovery bool, says *string) (f flake.Format, found bool, err error) {
+	switch {
 	case version < 150000:
 		return f, false, userdb.Setup("%s is PostgreSQL %d: 15 or later has sequences that a crash empties", d,
 			version/10000)

@@ -105,6 +105,7 @@ func (r *Runner) hold(ctx context.Context) error {
 	shape := Shape{Format: f, SID: flake.SID(w.Number())}
 	r.mu.Lock()
 	r.stats.SID = int(w.Number())
+	r.uses.number()
 	r.mu.Unlock()
 	r.cfg.Log.Info("holds a worker number", "database", r.cfg.Database.String(), "worker", w.Number())
 	defer func() {

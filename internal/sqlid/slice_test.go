@@ -1,12 +1,44 @@
 package sqlid
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/userdb"
 )
+
+// TestFormatOf: a server that cannot have slices, and a schema that is not ours, are named with what to do.
+func TestFormatOf(t *testing.T) {
+	ours := commentOf(scalable)
+	for _, c := range []struct {
+		version  int
+		recovery bool
+		says     string
+		want     string // in the error; "": none
+	}{
+		{150018, false, ours, ""},
+		{140011, false, ours, "db is PostgreSQL 14: 15 or later"},
+		{150000, true, ours, "db is a standby, and takes no writes: give the address of the primary"},
+		{150000, false, "", "that is not ours"},
+		{150000, false, comment + "scalable", "that is not ours"},
+		{150000, false, comment + "round, epoch 2024-01-01T00:00:00Z", "was made by another version"},
+		{150000, false, comment + "scalable, epoch soon", "was made by another version"},
+	} {
+		f, found, err := formatOf("db", c.version, c.recovery, &c.says)
+		if c.want == "" && (err != nil || !found || f != scalable) ||
+			c.want != "" && (!errors.Is(err, userdb.ErrSetup) || !strings.Contains(fmt.Sprint(err), c.want)) {
+			t.Errorf("%d, %v, %q: %v, %v", c.version, c.recovery, c.says, f, err)
+		}
+	}
+	if _, found, err := formatOf("db", 150000, false, nil); found || err != nil {
+		t.Errorf("without a schema: %v", err)
+	}
+}
 
 // TestCut: slices of a worker are disjoint and rise, begin no earlier than asked and less than a unit later, and each
 // word of them is an ID of the worker in the slice's time.

@@ -2,6 +2,7 @@ package sqlid
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 	"time"
@@ -40,7 +41,7 @@ const nowSQL = `(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1
 
 // operator finds the operators of next_id, which are named with their schema there: the path of a session may have
 // others, and a path of the function's own would cost more than all else. All have one precedence then.
-var operator = regexp.MustCompile(` (<<|>>|<|>=|=|&|\||#|\*) `)
+var operator = regexp.MustCompile(` (<<|>>|<|=|&|\||-|\*) `)
 
 // SQL returns the statements that make all of it, or what is missing. Writers may make IDs; "" is everybody. The
 // runner, unless it is "", may write slices.
@@ -60,7 +61,8 @@ func SQL(f flake.Format, hold time.Duration, writer, runner string) []string {
 	r := strings.NewReplacer(
 		"$now", nowSQL, "$server", serverSQL, "$id", id, "$to", to,
 		"$step", fmt.Sprint(int64(1)<<sid), "$hold", fmt.Sprint(hold.Milliseconds()),
-		"$sidMask", fmt.Sprint(int64(1)<<sid-1), "$comment", strings.ReplaceAll(commentOf(f), "'", "''"),
+		"$sidMask", fmt.Sprint(int64(1)<<sid-1), "$signAndSid", fmt.Sprint(math.MinInt64|(int64(1)<<sid-1)),
+		"$comment", strings.ReplaceAll(commentOf(f), "'", "''"),
 	)
 	var out []string
 	for _, s := range statements {
@@ -151,14 +153,20 @@ BEGIN
   RAISE EXCEPTION 'no ID: the slice of this second is used up'
     USING ERRCODE = '` + UsedUp + `', HINT = 'Run the transaction again: the next slice comes within a second.';
 END $f$`,
+	// It is the same in a whole session, unless the sequence has another file, which makes a session plan again what
+	// has the sequence as an argument. IMMUTABLE has a session compute it once a plan.
+	`CREATE OR REPLACE FUNCTION allocator.this_server(word regclass) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN $server`,
 	`CREATE OR REPLACE FUNCTION allocator.next_id() RETURNS bigint LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE AS $f$
 DECLARE -- The order matters: see the package sqlid.
-  here boolean := $server = pg_catalog.pg_sequence_last_value('allocator.server');
-  stop bigint := pg_catalog.pg_sequence_last_value('allocator.stop');
+  stop bigint := CASE
+    WHEN allocator.this_server('allocator.word') = pg_catalog.pg_sequence_last_value('allocator.server')
+    THEN pg_catalog.pg_sequence_last_value('allocator.stop') END;
   v bigint := pg_catalog.nextval('allocator.word');
-  low bigint := pg_catalog.pg_sequence_last_value('allocator.first');
 BEGIN
-  IF here AND (v < stop) AND (v >= low) AND (((v # low) & $sidMask) = 0)
+  -- At or above the first word, and of the same sid: the difference has neither the sign nor bits of the sid.
+  IF (v < stop) AND (((v - pg_catalog.pg_sequence_last_value('allocator.first')) & '$signAndSid'::bigint) = 0)
     AND ($now < pg_catalog.pg_sequence_last_value('allocator.until')) THEN
     RETURN $id;
   END IF;

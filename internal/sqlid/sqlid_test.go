@@ -351,16 +351,26 @@ func TestRefusals(t *testing.T) {
 	}
 	reset := made(t, newDatabase(t, s), scalable)
 	reset.slice()
+	open := reset.conn() // It has computed before which server it is on.
+	if _, state := reset.nextOf(open); state != "" {
+		t.Fatal(state)
+	}
 	if _, err := reset.conn().Exec(t.Context(), "ALTER SEQUENCE allocator.word RESTART"); err != nil {
 		t.Fatal(err)
 	}
 	reset.refuses(NoSlice, "the word began again")
+	if _, state := reset.nextOf(open); state != NoSlice {
+		t.Errorf("the word began again, in an open session: %q", state)
+	}
 	if _, err := reset.conn().Exec(t.Context(), "UPDATE allocator.runner SET at = clock_timestamp() + interval '1 h'"); err != nil {
 		t.Fatal(err)
 	}
 	cut, _ = reset.shape.Cut(time.Now().UnixMilli(), reset.after, time.Second)
 	if _, err := reset.Write(t.Context(), reset.shape, cut, hold, "other"); err != nil {
 		t.Errorf("after the clock was set back: %v", err)
+	}
+	if _, state := reset.nextOf(open); state != "" {
+		t.Errorf("a slice after the word began again, in an open session: %q", state)
 	}
 }
 
@@ -441,6 +451,11 @@ func TestSetup(t *testing.T) {
 		t.Errorf("a slice by the writer: %v", err)
 	}
 	as("nobody").refuses("42501", "a role without rights")
+	s.Psql(t, "CREATE DATABASE empty")
+	bare := at(t, strings.Replace(as("nobody").url, "/postgres?", "/empty?", 1), scalable)
+	if err := bare.Init(t.Context(), scalable, hold, "", ""); !errors.Is(err, userdb.ErrSetup) {
+		t.Errorf("init without the right to make a schema: %v", err)
+	}
 	s.Psql(t, "DROP SCHEMA allocator CASCADE; CREATE SCHEMA allocator")
 	if err := d.Init(t.Context(), scalable, hold, "", ""); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("another's schema: %v", err)

@@ -56,6 +56,10 @@ func (u *uses) floor(now time.Time) int64 {
 	return u.told
 }
 
+// number begins with another worker number, of which the watermark was told nothing: after a wrong clock, told may be
+// far ahead.
+func (u *uses) number() { u.told = 0 }
+
 // onlyOn reports whether no server but this one may use a slice, or be told of one yet.
 func (u *uses) onlyOn(server int64, now time.Time) bool {
 	u.expire(now)

@@ -35,6 +35,7 @@ func TestUses(t *testing.T) {
 		{"a second server", "add a add b add b", 2900, 0, false},
 		{"a second server, and the first is done", "add a add b add b", 20_000, 2000, false},
 		{"the clock is set back", "add refused floor", -5000, 0, true},
+		{"the clock was far ahead, and the number is another one", "ahead number", 0, -1000, true},
 	} {
 		var u uses
 		n, from := 0, int64(100_000)
@@ -49,6 +50,10 @@ func TestUses(t *testing.T) {
 				u.wrote(n, int64(step[0]))
 			case "floor":
 				u.floor(at(from))
+			case "ahead":
+				u.floor(at(from + 3_600_000))
+			case "number":
+				u.number()
 			}
 		}
 		now := at(100_000 + c.now)
