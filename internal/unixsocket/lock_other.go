@@ -15,6 +15,4 @@ func ours(os.FileInfo) bool { return false }
 
 func refused(error) bool { return false }
 
-func userID(string) (string, error) { return "", errUnsupported }
-
 func groupID(string) (string, error) { return "", errUnsupported }

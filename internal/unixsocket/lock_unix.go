@@ -43,14 +43,6 @@ func ours(info os.FileInfo) bool {
 // refused reports whether nobody listens.
 func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-func userID(name string) (string, error) {
-	u, err := user.Lookup(name)
-	if err != nil {
-		return "", err
-	}
-	return u.Uid, nil
-}
-
 func groupID(name string) (string, error) {
 	g, err := user.LookupGroup(name)
 	if err != nil {

@@ -31,9 +31,9 @@ func listenClosed(ctx context.Context, path string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// open gives a closed socket its owner, where uid or gid is not -1, and its mode. It changes nothing if the file at
+// open gives a closed socket its group, unless gid is -1, and its mode. It changes nothing if the file at
 // path is another one than made, or no socket of this user: who may write the directory can put a link there.
-func open(path string, made os.FileInfo, uid, gid int, mode fs.FileMode) error {
+func open(path string, made os.FileInfo, gid int, mode fs.FileMode) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
@@ -48,8 +48,8 @@ func open(path string, made os.FileInfo, uid, gid int, mode fs.FileMode) error {
 		info.Mode().Type() != fs.ModeSocket {
 		return replaced(path)
 	}
-	if uid >= 0 || gid >= 0 {
-		if err := unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH); err != nil {
+	if gid >= 0 {
+		if err := unix.Fchownat(fd, "", -1, gid, unix.AT_EMPTY_PATH); err != nil {
 			return notGiven(&fs.PathError{Op: "chown", Path: path, Err: err})
 		}
 	}

@@ -19,10 +19,10 @@ func listenClosed(ctx context.Context, path string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// open gives a socket its owner and its mode.
-func open(path string, _ os.FileInfo, uid, gid int, mode fs.FileMode) error {
-	if uid >= 0 || gid >= 0 {
-		if err := os.Lchown(path, uid, gid); err != nil {
+// open gives a socket its group and its mode.
+func open(path string, _ os.FileInfo, gid int, mode fs.FileMode) error {
+	if gid >= 0 {
+		if err := os.Lchown(path, -1, gid); err != nil {
 			return notGiven(err)
 		}
 	}

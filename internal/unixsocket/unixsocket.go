@@ -69,10 +69,9 @@ func Check(addr string) error {
 
 // Config is a socket to listen on.
 type Config struct {
-	Addr string      // unix:/path
-	Mode fs.FileMode // The socket never has more than these permissions.
-	// Owner and Group are names or numbers; "": those of the process.
-	Owner, Group string
+	Addr  string      // unix:/path
+	Mode  fs.FileMode // The socket never has more than these permissions.
+	Group string      // name or number; "": that of the process
 }
 
 // Listener is a Unix socket. Accept returns a *Conn.
@@ -95,7 +94,7 @@ func Listen(ctx context.Context, cfg Config) (*Listener, error) {
 		return nil, err
 	}
 	path, _ := Path(cfg.Addr)
-	uid, gid, err := owner(cfg)
+	gid, err := group(cfg.Group)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +102,7 @@ func Listen(ctx context.Context, cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := bind(ctx, path, cfg.Mode.Perm(), uid, gid)
+	l, err := bind(ctx, path, cfg.Mode.Perm(), gid)
 	if err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -113,7 +112,7 @@ func Listen(ctx context.Context, cfg Config) (*Listener, error) {
 }
 
 // bind makes the socket, which is locked.
-func bind(ctx context.Context, path string, mode fs.FileMode, uid, gid int) (*Listener, error) {
+func bind(ctx context.Context, path string, mode fs.FileMode, gid int) (*Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
@@ -124,7 +123,7 @@ func bind(ctx context.Context, path string, mode fs.FileMode, uid, gid int) (*Li
 	u.SetUnlinkOnClose(false) // Close looks first whose it is.
 	l := &Listener{UnixListener: u, path: path}
 	if l.made, err = os.Lstat(path); err == nil {
-		err = open(path, l.made, uid, gid, mode)
+		err = open(path, l.made, gid, mode)
 	}
 	if err != nil {
 		_ = l.Close()
@@ -163,12 +162,12 @@ func removeStale(ctx context.Context, path string) error {
 // connectClosed connects to a socket with mode 0, as one has that we replace if its process ended before
 // it set the mode. Only the root user may connect to one, but its owner may change the mode.
 func connectClosed(ctx context.Context, path string, found os.FileInfo) error {
-	if err := open(path, found, -1, -1, 0o600); err != nil {
+	if err := open(path, found, -1, 0o600); err != nil {
 		return err
 	}
 	err := connect(ctx, path)
 	if !refused(err) { // It stays, as it was.
-		err = errors.Join(err, open(path, found, -1, -1, 0))
+		err = errors.Join(err, open(path, found, -1, 0))
 	}
 	return err
 }
@@ -182,8 +181,7 @@ func replaced(path string) error {
 // notGiven explains the error of a socket that was to belong to somebody else.
 func notGiven(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: this process may not give the socket away: run it as that user, or name a group "+
-			"that it is in", err)
+		return fmt.Errorf("%w: this process may not give the socket away: name a group that it is in", err)
 	}
 	return err
 }
@@ -201,29 +199,20 @@ func inUse(path string) error {
 	return fmt.Errorf("%w: another process listens on %s: stop it, or use another path", ErrInUse, path)
 }
 
-// owner returns the numbers of the owner and group; -1: those of the process.
-func owner(cfg Config) (uid, gid int, err error) {
-	if uid, err = number(cfg.Owner, userID); err != nil {
-		return 0, 0, fmt.Errorf("owner %q: %w: name a user of this machine, or a number", cfg.Owner, err)
-	}
-	if gid, err = number(cfg.Group, groupID); err != nil {
-		return 0, 0, fmt.Errorf("group %q: %w: name a group of this machine, or a number", cfg.Group, err)
-	}
-	return uid, gid, nil
-}
-
-func number(name string, find func(string) (string, error)) (int, error) {
+// group returns the number of a group; -1: that of the process.
+func group(name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
-	if n, err := strconv.ParseUint(name, 10, 31); err == nil {
-		return int(n), nil
-	}
-	text, err := find(name)
+	n, err := strconv.ParseUint(name, 10, 31)
 	if err != nil {
-		return 0, err
+		text, unknown := groupID(name)
+		if unknown != nil {
+			return 0, fmt.Errorf("group %q: %w: name a group of this machine, or a number", name, unknown)
+		}
+		return strconv.Atoi(text)
 	}
-	return strconv.Atoi(text)
+	return int(n), nil
 }
 
 // Accept returns the next connection.
