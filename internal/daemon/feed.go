@@ -57,9 +57,9 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 		}
 		wait := pace.wait(now, streams, happened)
 		if wait <= 0 {
-			json := feed.JSON(d.console.Complete(d.reader.Snapshot(ctx)))
-			d.feed.SetSnapshot(json)
-			pace.made(now, len(json))
+			picture := d.console.Picture(d.reader.Snapshot(ctx))
+			d.feed.SetSnapshot(picture)
+			pace.made(now, picture)
 			wait = pace.wait(now, streams, false)
 		}
 		timer.Reset(min(wait, observeEvery))
@@ -239,10 +239,10 @@ func (d *Daemon) state() feed.State {
 
 // pace decides when a snapshot is made.
 type pace struct {
-	at    clock.Mono // when the latest was made
-	size  int        // The latest snapshot has this many bytes; 0: none was made.
-	asked bool       // a stream has begun since
-	event bool       // something happened since
+	at     clock.Mono              // when the latest was made
+	latest interface{ Size() int } // nil: none was made
+	asked  bool                    // a stream has begun since
+	event  bool                    // something happened since
 }
 
 // wait returns the time until one is to be made for so many streams, 0 or less if that is
@@ -252,15 +252,17 @@ func (p *pace) wait(now clock.Mono, streams int, happened bool) time.Duration {
 	switch {
 	case streams == 0:
 		return math.MaxInt64
-	case p.size == 0:
+	case p.latest == nil:
 		return 0
 	}
 	after := snapshotEvery
 	if p.asked || p.event {
 		after = snapshotSoon
 	}
-	after = max(after, time.Duration(float64(streams)*float64(p.size)/snapshotBytes*float64(time.Second)))
+	after = max(after, time.Duration(float64(streams)*float64(p.latest.Size())/snapshotBytes*float64(time.Second)))
 	return after - now.Sub(p.at)
 }
 
-func (p *pace) made(now clock.Mono, size int) { *p = pace{at: now, size: size} }
+func (p *pace) made(now clock.Mono, latest interface{ Size() int }) {
+	*p = pace{at: now, latest: latest}
+}

@@ -7,6 +7,11 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 )
 
+// sized is a picture of so many bytes.
+type sized int
+
+func (s sized) Size() int { return int(s) }
+
 // Snapshots come each second, soon after an event, and less often where all of them
 // together would be too many bytes.
 func TestPace(t *testing.T) {
@@ -25,7 +30,10 @@ func TestPace(t *testing.T) {
 		{"many streams", 10_000, 1000, false, 1192 * time.Millisecond},
 		{"many streams of a wide space, and an event", 400_000, 100, true, 4768 * time.Millisecond},
 	} {
-		p := pace{size: tc.size}
+		var p pace
+		if tc.size > 0 {
+			p.latest = sized(tc.size)
+		}
 		got := time.Duration(0)
 		for now := clock.Mono(1); now < 10*second && got == 0; now += second / 1000 {
 			if p.wait(now, tc.streams, tc.happened && now == 1) <= 0 {

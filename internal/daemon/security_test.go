@@ -597,7 +597,7 @@ func TestRebinding(t *testing.T) {
 		}
 		return res.StatusCode, string(body)
 	}
-	for _, path := range []string{"/console/operate", "/console/snapshot", "/metrics", "/livez"} {
+	for _, path := range []string{"/console/operate", "/console/charts", "/metrics", "/livez"} {
 		if code, body := ask("evil.example.com:7947", "GET", path, ""); code != http.StatusMisdirectedRequest {
 			t.Errorf("%s: HTTP %d %.100s", path, code, body)
 		}

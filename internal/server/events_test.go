@@ -318,7 +318,7 @@ func testSlowStreamsAreDropped(t *testing.T) {
 	closed := make(chan struct{})
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer close(closed)
-		httpserver.ServeStream(w, r, httpserver.Stream{Feed: env.Feed, Node: env.Node, Snapshots: true})
+		httpserver.ServeStream(w, r, httpserver.Stream{Feed: env.Feed, Node: env.Node, Show: func(text any, send func(kind, text string)) { send("show", text.(string)) }})
 	})
 	conn, err := serveHTTP(t, handler).dial()
 	if err != nil {
@@ -328,7 +328,7 @@ func testSlowStreamsAreDropped(t *testing.T) {
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: n\r\n\r\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	large := strings.Repeat("x", 1<<20)
 	for {
 		env.Feed.SetSnapshot(large)
 		select {

@@ -284,7 +284,7 @@ var attacks = []attack{
 		short:   true,
 		sends:   "256 live pages on the admin port, from 4 addresses",
 		sources: 4,
-		run:     conns(256, plain(toAdmin, livePage("/console/feed"))),
+		run:     conns(256, plain(toAdmin, livePage("/console/feed?page=nodes"))),
 	},
 	{
 		name:  "events-all",

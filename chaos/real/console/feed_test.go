@@ -93,8 +93,8 @@ func TestReconnect(t *testing.T) {
 	c := dev(t)
 	between := newProxy(t, "http://"+c.nodes[0].Admin)
 	p := open(t, between.URL, "events")
-	p.until(`probe.snapshots > 0 && probe.ids.length > 0`)
-	last := eval[string](p, "probe.ids.at(-1)")
+	p.until(`probe.snapshots > 0`)
+	last := eval[string](p, `document.querySelector("#events tbody tr").dataset.key`)
 
 	between.cut.Store(true)
 	between.CloseClientConnections()

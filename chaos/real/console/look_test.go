@@ -54,7 +54,7 @@ func TestAccessible(t *testing.T) {
 			case "clocks", "node":
 				p.until("document.querySelector('.u-legend')")
 			case "":
-				p.until("!document.querySelector('#past').hidden && document.querySelector('.sparkline polyline')")
+				p.until("!document.querySelector('#past').hidden && document.querySelector('#sparks polyline')")
 				p.run(click("#sidgrid summary"))
 			case "timeline":
 				p.until("!document.querySelector('#time').hidden")

@@ -22,7 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/flakelease/allocator/chaos/build"
-	"github.com/flakelease/allocator/internal/server/console"
+	"github.com/flakelease/allocator/internal/status"
 )
 
 var (
@@ -430,7 +430,7 @@ func dev(t *testing.T) *cluster {
 func (c *cluster) settle() {
 	c.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		s := getJSON[console.Snapshot](c.t, c.nodes[0].own()+"snapshot")
+		s := getJSON[status.Cluster](c.t, "http://"+c.nodes[0].HTTP+"/v1/cluster")
 		if s.Summary.Level == "ok" {
 			return
 		}

@@ -9,24 +9,31 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
 )
 
 // pastOf is what a node answers of its last minutes.
 type pastOf struct {
-	Times   []int64              `json:"times_unix_ms"`
-	Rate    []int64              `json:"ids_per_second"`
-	Refused map[string][]float64 `json:"refused_per_second"`
-	P99     []*int64             `json:"p99_us"`
-	Write   []*int64             `json:"etcd_write_us"`
-	Nodes   []struct {
-		Name string   `json:"name"`
-		Rate []*int64 `json:"ids_per_second"`
-	} `json:"nodes"`
-	Events []struct {
-		Kind string `json:"kind"`
-		Node string `json:"node"`
-	} `json:"events"`
+	Times  []float64 `json:"times"`
+	Charts map[string]struct {
+		Labels []string     `json:"labels"`
+		Lists  [][]*float64 `json:"lists"`
+	} `json:"charts"`
+	Marks []struct {
+		Text string `json:"text"`
+	} `json:"marks"`
+}
+
+// last returns the latest value of a line; 0: there is none.
+func (p pastOf) last(chart, label string) float64 {
+	c := p.Charts[chart]
+	for i, l := range c.Labels {
+		if n := len(c.Lists[i]); l == label && n > 1 && c.Lists[i][n-1] != nil {
+			return *c.Lists[i][n-1]
+		}
+	}
+	return 0
 }
 
 // TestPast: each node has the past of all, with nobody looking, from what the others report;
@@ -52,22 +59,21 @@ func TestPast(t *testing.T) {
 	t.Cleanup(func() { close(stop); <-working })
 	var past pastOf
 	for end := time.Now().Add(patience); ; time.Sleep(time.Second) {
-		past = getJSON[pastOf](t, c.nodes[0].own()+"past")
-		n := len(past.Times) - 1
-		if n > 1 && past.Rate[n] > 0 && len(past.Refused["INVALID_COUNT"]) > 0 && past.Refused["INVALID_COUNT"][n] > 0 && past.P99[n] != nil && past.Write[n] != nil {
+		past = getJSON[pastOf](t, c.nodes[0].own()+"charts")
+		if past.last("rate", "IDs/s") > 0 && past.last("refused", "INVALID_COUNT") > 0 && past.last("latency", "p99") > 0 && past.last("etcd", "write") > 0 {
 			break
 		}
 		if time.Now().After(end) {
 			t.Fatalf("the first node does not see the work of the second: %+v", past)
 		}
 	}
-	if len(past.Nodes) != 3 || len(past.Events) == 0 {
-		t.Errorf("lines of %d nodes, %d events", len(past.Nodes), len(past.Events))
+	if len(past.Marks) == 0 {
+		t.Error("nothing happened")
 	}
 	p := open(t, c.nodes[0].own(), "")
 	for range 2 {
 		p.until(`!document.querySelector("#past").hidden && document.querySelectorAll(".charts canvas").length === 4`)
-		p.until(`document.querySelectorAll("#nodes .sparkline polyline").length === 3`)
+		p.until(`[...document.querySelectorAll("#nodes .sparkline use")].every((u) => document.querySelector(u.getAttribute("href") + " polyline"))`)
 		p.until(`document.querySelector("[data-chart=refused] .u-legend").textContent.includes("INVALID_COUNT")`)
 		if drawn := eval[int](p, `[...document.querySelectorAll(".charts canvas")].filter((c) => c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some((v) => v)).length`); drawn != 4 {
 			t.Errorf("%d of four charts show something", drawn)
@@ -134,6 +140,7 @@ func TestUptimeBelowASecond(t *testing.T) {
 		had := eval[int](p, "probe.snapshots")
 		s.send(t)
 		p.until(fmt.Sprintf("probe.snapshots > %d", had))
+		p.until(`document.querySelector("#nodes tr[data-key='i-1']")`)
 		uptime := eval[string](p, `document.querySelector("#nodes tr[data-key='i-1']").cells[9].textContent`)
 		if uptime == "0s" {
 			return
@@ -158,7 +165,7 @@ func TestBarOfSIDs(t *testing.T) {
 		t.Errorf("the bar has %s", widths)
 	}
 	p.run(click("#sidgrid summary"))
-	p.until(`document.querySelectorAll("#grid .cell").length === 32`)
+	s.until(p, `document.querySelectorAll("#grid .cell").length === 32`)
 	if states := eval[string](p, `[...document.querySelectorAll("#grid .cell")].map((c) => c.dataset.state[0]).join("")`); states != "hhh"+strings.Repeat("n", 13)+strings.Repeat("w", 16) {
 		t.Errorf("the grid has %s", states)
 	}
@@ -173,7 +180,7 @@ func TestLargeLayout(t *testing.T) {
 	s := serve(t, cluster)
 	p := open(t, s.URL, "")
 	s.send(t)
-	p.until(`!document.querySelector("#sidgrid").hidden`)
+	p.until(`document.querySelector("#sidgrid").checkVisibility()`)
 	height := func(selector string) float64 {
 		return eval[float64](p, fmt.Sprintf("document.querySelector(%q).getBoundingClientRect().height", selector))
 	}
@@ -184,7 +191,7 @@ func TestLargeLayout(t *testing.T) {
 		t.Errorf("a closed grid has %d cells", n)
 	}
 	p.run(click("#sidgrid summary"))
-	p.until(`document.querySelectorAll("#grid .cell").length === 1024`)
+	s.until(p, `document.querySelectorAll("#grid .cell").length === 1024`)
 	if h := height("#grid"); h > 360 {
 		t.Errorf("the grid takes %.0f pixels", h)
 	}
@@ -209,4 +216,46 @@ func TestNodesOnPhone(t *testing.T) {
 		t.Errorf("the page is %d pixels wide", w)
 	}
 	p.shot("nodes-phone")
+}
+
+// TestSwapKeeps: what a page is sent takes from nobody the focus, a selection, what was opened, or the place to which the
+// page was scrolled, even where the row of the focus moves.
+func TestSwapKeeps(t *testing.T) {
+	t.Parallel()
+	cluster := size(40)
+	for i := range cluster.Nodes {
+		cluster.Nodes[i].Console = fmt.Sprintf("http://127.0.0.1:9/%d", i)
+	}
+	s := serve(t, cluster)
+	p := open(t, s.URL, "")
+	s.send(t)
+	p.run(click("#sidgrid summary"))
+	s.until(p, `document.querySelectorAll("#grid .cell").length === 40`)
+	eval[bool](p, `(() => {
+		const row = (key) => document.querySelector("#nodes tr[data-key=" + key + "]");
+		row("i-30").querySelector("a").focus();
+		const range = document.createRange();
+		range.selectNodeContents(row("i-7").cells[8]);
+		getSelection().removeAllRanges();
+		getSelection().addRange(range);
+		scrollTo(0, 300);
+		window.kept = row("i-7");
+		window.wasAt = window.kept.getBoundingClientRect().top;
+		return true;
+	})()`)
+	s.mu.Lock()
+	s.snapshot.Nodes[30].Report.Refusing, s.snapshot.Nodes[3].Report.Rate = node.ClockSkew, 987654
+	s.mu.Unlock()
+	s.until(p, `document.querySelector("#nodes tbody tr").dataset.key === "i-30" && document.body.innerText.includes("987,654")`)
+	for what, is := range map[string]string{
+		"the focus":      `document.activeElement === document.querySelector("#nodes tr[data-key=i-30] a")`,
+		"the selection":  `getSelection().toString().trim() === "v1.2.3"`,
+		"what is open":   `document.querySelector("#sidgrid").open && document.querySelectorAll("#grid .cell").length === 40`,
+		"the place":      `Math.abs(window.kept.getBoundingClientRect().top - window.wasAt) < 3`,
+		"the row itself": `window.kept === document.querySelector("#nodes tr[data-key=i-7]")`,
+	} {
+		if !eval[bool](p, is) {
+			t.Errorf("%s was lost: scrolled to %v, %q is selected", what, eval[float64](p, "scrollY"), eval[string](p, "getSelection().toString()"))
+		}
+	}
 }

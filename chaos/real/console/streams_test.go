@@ -33,7 +33,7 @@ func TestManyStreams(t *testing.T) {
 	get(t, c.console) // begins the work that dev's console is for
 	node := c.nodes[0]
 	t.Run("events", func(t *testing.T) { c.stream(t, node, "http://"+node.HTTP+"/v1/events") })
-	t.Run("pages", func(t *testing.T) { c.stream(t, node, c.console+"feed?new=1") })
+	t.Run("pages", func(t *testing.T) { c.stream(t, node, c.console+"feed?new=1&page=nodes") })
 }
 
 func (c *cluster) stream(t *testing.T, node member, url string) {

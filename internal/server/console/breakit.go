@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/flakelease/allocator/internal/access"
 )
@@ -50,14 +51,22 @@ var Faults = []Fault{
 }
 
 func (c *Console) serveBreak(w http.ResponseWriter, r *http.Request) {
-	c.show(w, r, http.StatusOK, "break", struct {
-		Broken
-		Faults []Fault
-	}{c.cfg.Break.Broken(), Faults})
+	c.show(w, r, http.StatusOK, "break", brokenView{c.cfg.Break.Broken(), Faults})
 }
 
-func (c *Console) serveBroken(w http.ResponseWriter, _ *http.Request) {
-	sendJSON(w, http.StatusOK, c.cfg.Break.Broken())
+// brokenView is what the page shows of it.
+type brokenView struct {
+	Broken
+	Faults []Fault
+}
+
+// serveBroken serves the state as JSON, or as the parts of the page that show it.
+func (c *Console) serveBroken(w http.ResponseWriter, r *http.Request) {
+	if state := c.cfg.Break.Broken(); strings.Contains(r.Header.Get("Accept"), "text/html") {
+		sendHTML(w, http.StatusOK, c.execute("break", "broken", brokenView{state, Faults}))
+	} else {
+		sendJSON(w, http.StatusOK, state)
+	}
 }
 
 func (c *Console) doBreak(w http.ResponseWriter, r *http.Request) {

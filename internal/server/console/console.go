@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -113,10 +114,8 @@ func New(cfg Config) *Console {
 	c.route("GET /console/ids", c.serveIDs)
 	c.route("POST /console/ids", c.serveIDs)
 	c.route("GET /console/events", c.showEvents)
-	c.route("GET /console/snapshot", c.serveSnapshot)
 	c.route("GET /console/feed", c.serveFeed)
-	c.route("GET /console/history", c.serveHistory)
-	c.route("GET /console/past", c.servePast)
+	c.route("GET /console/charts", c.serveCharts)
 	c.route("GET /console/timeline", c.showTimeline)
 	if cfg.Snapshot != nil {
 		c.route("GET /console/stretches", c.serveStretches)
@@ -200,6 +199,11 @@ var names = []page{
 	{Path: "break", Name: "Break it"},
 }
 
+// followable reports whether a page changes while it is open.
+func followable(name string) bool {
+	return slices.ContainsFunc(names, func(p page) bool { return name == cmp.Or(p.Path, "nodes") })
+}
+
 // shown returns the handler of a page that needs no more than a snapshot.
 func (c *Console) shown(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { c.show(w, r, http.StatusOK, name, nil) }
@@ -223,14 +227,26 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, name 
 			v.Snapshot = c.snapshot(r.Context())
 		}
 	}
-	var page bytes.Buffer
-	if err := c.pages[name].ExecuteTemplate(&page, "layout.html", v); err != nil {
-		panic(fmt.Sprintf("console: page %s: %v", name, err))
+	sendHTML(w, status, c.render(v))
+}
+
+// render returns a page.
+func (c *Console) render(v view) []byte { return c.execute(v.Page, "layout.html", v) }
+
+// execute returns what a template of a page makes.
+func (c *Console) execute(page, name string, data any) []byte {
+	var out bytes.Buffer
+	if err := c.pages[page].ExecuteTemplate(&out, name, data); err != nil {
+		panic(fmt.Sprintf("console: page %s: %v", page, err))
 	}
+	return out.Bytes()
+}
+
+func sendHTML(w http.ResponseWriter, status int, page []byte) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(page.Len()))
+	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
 	w.WriteHeader(status)
-	_, _ = w.Write(page.Bytes()) // an error means that the client has left
+	_, _ = w.Write(page) // an error means that the client has left
 }
 
 // serveDocument shows a document. It is for everybody, as the sources are.
@@ -267,15 +283,6 @@ func sendJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(body)
 }
 
-func (c *Console) serveSnapshot(w http.ResponseWriter, r *http.Request) {
-	httpserver.Pay(r, quota.CostScrape/10)
-	if c.cfg.Snapshot == nil {
-		sendJSON(w, http.StatusServiceUnavailable, map[string]string{"error": noNode})
-		return
-	}
-	sendJSON(w, http.StatusOK, c.snapshot(r.Context()))
-}
-
 // noNode is what pages say that have no node to show.
 const noNode = "no node answers"
 
@@ -291,9 +298,15 @@ func (c *Console) showEvents(w http.ResponseWriter, r *http.Request) {
 	c.show(w, r, http.StatusOK, "events", events)
 }
 
-// serveFeed serves events and snapshots, as httpserver.ServeStream says. A program's
-// token may be in the header, as for the HTTP API.
+// serveFeed serves what changes in an open page, as httpserver.ServeStream says: "show" has an element that
+// replaces the one with its ID, and where the page has events, "event" has a row. A program's token may be in
+// the header, as for the HTTP API.
 func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
+	what := followed{r.URL.Query().Get("page"), r.URL.Query().Get("grid") != ""}
+	if !followable(what.page) {
+		c.fail(w, r, http.StatusBadRequest, "page is none that can be followed")
+		return
+	}
 	if c.cfg.Feed == nil {
 		c.fail(w, r, http.StatusServiceUnavailable, noNode)
 		return
@@ -312,12 +325,18 @@ func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
 		return c.cfg.Guard.May(caller, access.Read)
 	}
 	refusal := httpserver.ServeStream(w, r, httpserver.Stream{
-		Feed:      c.cfg.Feed,
-		Node:      c.cfg.Node,
-		Snapshots: true,
-		Caller:    caller,
-		Operator:  true,
-		Allowed:   allowed,
+		Feed: c.cfg.Feed,
+		Node: c.cfg.Node,
+		Show: (&follower{what: what}).show,
+		Event: func(e feed.Event) string {
+			if what.page != "events" {
+				return ""
+			}
+			return string(c.execute("events", "event", e))
+		},
+		Caller:   caller,
+		Operator: true,
+		Allowed:  allowed,
 	})
 	if refusal != nil {
 		c.fail(w, r, server.WireOf(refusal.Reason).Status, refusal.Error())

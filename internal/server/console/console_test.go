@@ -148,7 +148,7 @@ func TestPagesAskNobodyElse(t *testing.T) {
 			t.Errorf("%s: HTTP %d", p, w.Code)
 		}
 	}
-	for _, name := range []string{"console.js", "nodes.js", "console.css"} {
+	for _, name := range []string{"console.js", "charts.js", "stretches.js", "console.css"} {
 		content, _ := fs.ReadFile(files, "static/"+name)
 		if m := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|@import|url\(|eval\(`).FindString(string(content)); m != "" {
 			t.Errorf("%s has %s", name, m)
@@ -208,7 +208,7 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%s without a token: HTTP %d to %s", p, w.Code, w.Header().Get("Location"))
 		}
 	}
-	for _, p := range []string{"snapshot", "history", "past", "stretches", "feed", "break/state"} {
+	for _, p := range []string{"charts", "stretches", "feed", "break/state"} {
 		if w := do(c, "GET", Path+p, "", "Accept", "application/json"); w.Code != 401 || strings.Contains(w.Body.String(), "node-1") {
 			t.Errorf("%s without a token: HTTP %d %s", p, w.Code, w.Body)
 		}
@@ -324,9 +324,9 @@ func TestOtherSites(t *testing.T) {
 		{"", "cross-site", "navigate", "document", 200},
 		{"", "cross-site", "navigate", "iframe", 403},
 		{"", "cross-site", "no-cors", "image", 403},
-		{"snapshot", "cross-site", "cors", "empty", 403},
+		{"charts", "cross-site", "cors", "empty", 403},
 		{"feed", "cross-site", "navigate", "document", 403},
-		{"snapshot", "same-origin", "cors", "empty", 200},
+		{"charts", "same-origin", "cors", "empty", 200},
 		{"", "none", "navigate", "document", 200},
 	} {
 		if w := do(c, "GET", Path+tc.path, "", "Sec-Fetch-Site", tc.site, "Sec-Fetch-Mode", tc.mode, "Sec-Fetch-Dest", tc.dest); w.Code != tc.want {
@@ -373,12 +373,9 @@ func TestWhoHoldsTheWatermarkBack(t *testing.T) {
 	const want = "20.5s behind: node node-2 (sid 7) is paused"
 	for _, p := range []string{"break", "pool"} {
 		body := do(c, "GET", Path+p, "").Body.String()
-		if line := regexp.MustCompile(`data-bind="watermark_line">([^<]*)<`).FindStringSubmatch(body); line == nil || !strings.HasSuffix(line[1], want) {
+		if line := regexp.MustCompile(`id="watermark"[^>]*>([^<]*)<`).FindStringSubmatch(body); line == nil || !strings.HasSuffix(line[1], want) {
 			t.Errorf("%s: %q", p, line)
 		}
-	}
-	if body := do(c, "GET", Path+"snapshot", "").Body.String(); !strings.Contains(body, want+`"`) {
-		t.Errorf("the snapshot: %s", body)
 	}
 }
 
@@ -390,9 +387,6 @@ func TestNoNode(t *testing.T) {
 		if w := do(c, "GET", Path+p, ""); p != "nothing" && p != "login" && !strings.Contains(w.Body.String(), noNode) {
 			t.Errorf("%s: HTTP %d %s", p, w.Code, w.Body)
 		}
-	}
-	if w := do(c, "GET", Path+"snapshot", ""); w.Code != 503 {
-		t.Errorf("snapshot: HTTP %d", w.Code)
 	}
 	do(c, "POST", Path+"break", "action=repair&target=node-1")
 	if !slices.Equal(b.done, []string{"repair node-1"}) {

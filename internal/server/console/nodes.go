@@ -3,9 +3,12 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -20,8 +23,9 @@ import (
 
 // past is the last hour of the cluster as this node saw it.
 type past struct {
-	mu      sync.Mutex // guards history
+	mu      sync.Mutex // guards the rest
 	history trend.History
+	drawn   map[string][]string // as lines returns it; nil: it is to be made
 }
 
 // Add adds a sample of the cluster to the history. They come each trend.Every.
@@ -29,41 +33,51 @@ func (c *Console) Add(s status.Cluster) {
 	c.past.mu.Lock()
 	defer c.past.mu.Unlock()
 	c.past.history.Add(clock.Millis(s.Self.Now), s)
+	c.past.drawn = nil
 }
 
-// serveHistory serves the clocks of the last 15 minutes.
-func (c *Console) serveHistory(w http.ResponseWriter, r *http.Request) {
-	httpserver.Pay(r, quota.CostScrape/10)
-	type line struct {
-		Name     string     `json:"name"`
-		Instance string     `json:"instance"`
-		Offsets  []*float64 `json:"offsets_ms"`
+// lines returns the rates of nodes as lines, by instance. They are made once for each sample.
+func (p *past) lines() map[string][]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.drawn == nil {
+		p.drawn = map[string][]string{}
+		for _, l := range p.history.Course(0).Nodes {
+			p.drawn[l.Instance] = linesOf(l.Rate)
+		}
 	}
-	view := struct {
-		Times []int64 `json:"times_unix_ms"`
-		Lines []line  `json:"lines"`
-	}{[]int64{}, []line{}}
-	c.past.mu.Lock()
-	times, clocks := c.past.history.Clocks()
-	c.past.mu.Unlock()
-	view.Times = append(view.Times, times...)
-	for _, k := range clocks {
-		view.Lines = append(view.Lines, line{k.Name, k.Instance, k.Offsets})
-	}
-	sendJSON(w, http.StatusOK, view)
+	return p.drawn
 }
 
-// pastView is what the charts of the page show.
-type pastView struct {
-	trend.Course
-	// Events are those that the node still has of the same time, the oldest first.
-	Events []feed.Event `json:"events"`
+// charts are the lines over time that a page draws.
+type charts struct {
+	Times  []float64        `json:"times"` // Unix s
+	Span   float64          `json:"span"`  // s
+	Charts map[string]chart `json:"charts"`
+	Marks  []moment         `json:"marks"` // what happened in the same time, the oldest first
+}
+
+type chart struct {
+	Labels   []string     `json:"labels"`
+	Lists    [][]*float64 `json:"lists"` // one for each label; null: not known
+	Unit     string       `json:"unit"`
+	FromZero bool         `json:"from_zero"`
+}
+
+func (c *chart) add(label string, list []*float64) {
+	c.Labels, c.Lists = append(c.Labels, label), append(c.Lists, list)
+}
+
+type moment struct {
+	At   float64 `json:"at"`
+	Bad  bool    `json:"bad"`
+	Text string  `json:"text"`
 }
 
 // spans are what a page may ask for.
 var spans = map[string]time.Duration{"15m": 15 * time.Minute, "1h": time.Hour}
 
-func (c *Console) servePast(w http.ResponseWriter, r *http.Request) {
+func (c *Console) serveCharts(w http.ResponseWriter, r *http.Request) {
 	httpserver.Pay(r, quota.CostScrape)
 	span, ok := spans[cmp.Or(r.URL.Query().Get("span"), "15m")]
 	if !ok {
@@ -71,12 +85,65 @@ func (c *Console) servePast(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.past.mu.Lock()
-	view := pastView{Course: c.past.history.Course(span), Events: []feed.Event{}}
+	course := c.past.history.Course(span)
+	times, clocks := c.past.history.Clocks()
 	c.past.mu.Unlock()
-	if len(view.Times) > 0 {
-		view.Events = c.eventsSince(view.Times[0], nil)
+	out := charts{Span: span.Seconds(), Charts: map[string]chart{}, Times: []float64{}, Marks: []moment{}}
+	switch r.URL.Query().Get("page") {
+	case "clocks":
+		offsets := chart{Unit: " ms", Labels: []string{}, Lists: [][]*float64{}}
+		for _, k := range clocks {
+			offsets.add(k.Name[:min(len(k.Name), 30)], k.Offsets)
+		}
+		out.Charts["clocks"], course.Times = offsets, times
+	case "node":
+		left := chart{Unit: " s", FromZero: true}
+		left.add("window left", scaled(course.Left, 1000))
+		out.Charts["window"] = left
+	default:
+		zero := chart{FromZero: true}
+		rate, refused, latency, etcd := zero, zero, zero, zero
+		rate.add("IDs/s", scaled(course.Rate, 1))
+		if len(course.Refused) == 0 {
+			course.Refused["none"] = make([]float64, len(course.Times))
+		}
+		for _, reason := range slices.Sorted(maps.Keys(course.Refused)) {
+			list := make([]*float64, 0, len(course.Times))
+			for _, v := range course.Refused[reason] {
+				list = append(list, &v)
+			}
+			refused.add(reason, list)
+		}
+		latency.add("p50", scaled(course.P50, 1000))
+		latency.add("p99", scaled(course.P99, 1000))
+		etcd.add("write", scaled(course.Write, 1000))
+		out.Charts = map[string]chart{"rate": rate, "refused": refused, "latency": latency, "etcd": etcd}
+		if len(course.Times) > 0 {
+			for _, e := range c.eventsSince(course.Times[0], nil) {
+				out.Marks = append(out.Marks, moment{float64(e.At) / 1000, bad.MatchString(string(e.Kind)),
+					fmt.Sprintf("%s %s: %s: %s", utc(e.At)[11:19], e.Node, e.Kind, e.Message)})
+			}
+		}
 	}
-	sendJSON(w, http.StatusOK, view)
+	for _, at := range course.Times {
+		out.Times = append(out.Times, float64(at)/1000)
+	}
+	sendJSON(w, http.StatusOK, out)
+}
+
+// bad is found in the kinds of events that say of something that it got worse.
+var bad = regexp.MustCompile(`refusing|silent|failing|lost|shut|false|rewound|step|suspend|stall|standby|drained|left`)
+
+// scaled returns values divided by a number.
+func scaled[N int64 | uint32](list []*N, by float64) []*float64 {
+	out := make([]*float64, len(list))
+	for i, v := range list {
+		if v != nil {
+			f := float64(*v) / by
+			out[i] = &f
+		}
+	}
+	return out
 }
 
 // eventsSince returns the events of some kinds, or of all, from a time on that the node still has, the oldest first.
@@ -100,6 +167,8 @@ type timelineView struct {
 	Stretches []trend.Stretch `json:"stretches"`
 	Away      []away          `json:"etcd_away"`
 	Events    []feed.Event    `json:"events"` // They are about clocks.
+	Kept      string          `json:"kept"`   // what the page says of a time outside of it
+	Table     string          `json:"table"`  // the HTML of the table
 }
 
 // away is a time in which etcd did not answer this node, in Unix ms.
@@ -151,9 +220,17 @@ func (c *Console) showTimeline(w http.ResponseWriter, r *http.Request) {
 		c.show(w, r, http.StatusOK, "timeline", nil)
 		return
 	}
-	list := c.timeline().Stretches
-	slices.Reverse(list)
-	c.show(w, r, http.StatusOK, "timeline", list[:min(len(list), shownStretches)])
+	c.show(w, r, http.StatusOK, "timeline", latestOf(c.timeline().Stretches, 0, math.MaxInt64))
+}
+
+// latestOf returns the stretches of a time that a page lists, the latest first.
+func latestOf(list []trend.Stretch, from, to int64) (out []trend.Stretch) {
+	for _, s := range slices.Backward(list) {
+		if s.From <= to && s.Until >= from && len(out) < shownStretches {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // shownStretches is how many of the latest stretches a page lists.
@@ -161,7 +238,15 @@ const shownStretches = 128
 
 func (c *Console) serveStretches(w http.ResponseWriter, r *http.Request) {
 	httpserver.Pay(r, quota.CostScrape)
-	sendJSON(w, http.StatusOK, c.timeline())
+	v, query, to := c.timeline(), r.URL.Query(), int64(math.MaxInt64)
+	from, _ := strconv.ParseInt(query.Get("from"), 10, 64) // without one, all
+	if at, err := strconv.ParseInt(query.Get("to"), 10, 64); err == nil {
+		to = at
+	}
+	v.Kept = fmt.Sprintf("Outside of what is kept: this node keeps the time from %s to %s (UTC).",
+		utc(v.First), utc(v.Latest))
+	v.Table = string(c.execute("timeline", "stretches", latestOf(v.Stretches, from, to)))
+	sendJSON(w, http.StatusOK, v)
 }
 
 // latency writes µs with two digits; 0 is none.
@@ -189,15 +274,9 @@ func (s Snapshot) Written() string {
 
 // Worst returns the nodes in the order of the page: those that do not serve first, and of these those that vanished.
 func (s Snapshot) Worst() []status.Node {
-	out := slices.Concat(s.Gone, s.Nodes)
-	serves := func(n status.Node) int {
-		if n.State == status.Serving {
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(out, func(a, b status.Node) int { return serves(a) - serves(b) })
-	return out
+	serves := func(n status.Node) bool { return n.State == status.Serving }
+	rest := func(n status.Node) bool { return !serves(n) }
+	return slices.Concat(s.Gone, filter(s.Nodes, rest), filter(s.Nodes, serves))
 }
 
 // part is a part of the bar of sids.

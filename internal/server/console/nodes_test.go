@@ -35,15 +35,27 @@ func TestPast(t *testing.T) {
 		s.Judge()
 		c.Add(s)
 	}
-	var got pastView
-	if err := json.Unmarshal(do(c, "GET", Path+"past?span=1h", "").Body.Bytes(), &got); err != nil {
+	var got charts
+	if err := json.Unmarshal(do(c, "GET", Path+"charts?span=1h", "").Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Times) != 3 || got.Times[2]-got.Times[0] != 10_000 || got.Rate[2] == nil || *got.Rate[2] != 3 || len(got.Nodes) != 2 {
+	if rate := got.Charts["rate"].Lists; len(got.Times) != 3 || got.Times[2]-got.Times[0] != 10 || rate[0][2] == nil || *rate[0][2] != 3 || len(got.Charts) != 4 {
 		t.Errorf("%+v", got)
 	}
-	if len(got.Events) != 1+more || got.Events[0].Kind != feed.Drained {
-		t.Errorf("%d events, first %+v", len(got.Events), got.Events[0])
+	if len(got.Marks) != 1+more || !got.Marks[0].Bad || !strings.Contains(got.Marks[0].Text, " node-1: drained: ") {
+		t.Errorf("%d events, first %+v", len(got.Marks), got.Marks[0])
+	}
+	for page, want := range map[string]struct {
+		chart string
+		first float64
+	}{"node": {"window", 29}, "clocks": {"clocks", 1}} { // of node b: its name is first
+		var lines charts
+		if err := json.Unmarshal(do(c, "GET", Path+"charts?page="+page, "").Body.Bytes(), &lines); err != nil {
+			t.Fatal(err)
+		}
+		if lists := lines.Charts[want.chart].Lists; len(lines.Times) != 3 || len(lists) == 0 || len(lists[0]) != 3 || lists[0][0] == nil || *lists[0][0] != want.first {
+			t.Errorf("a page of %s that is opened has %+v", page, lines)
+		}
 	}
 	var drawn timelineView
 	if err := json.Unmarshal(do(c, "GET", Path+"stretches", "").Body.Bytes(), &drawn); err != nil {
@@ -52,7 +64,7 @@ func TestPast(t *testing.T) {
 	if drawn.First != start || len(drawn.Events) != 0 || len(drawn.Away) != more/2 || drawn.Away[0] != (away{start + 7000, start + 7000}) {
 		t.Errorf("the timeline begins at %d with %d events, and etcd is away %d times", drawn.First-start, len(drawn.Events), len(drawn.Away))
 	}
-	if w := do(c, "GET", Path+"past?span=2h", "", "Accept", "application/json"); w.Code != http.StatusBadRequest {
+	if w := do(c, "GET", Path+"charts?span=2h", "", "Accept", "application/json"); w.Code != http.StatusBadRequest {
 		t.Errorf("a span of two hours: HTTP %d", w.Code)
 	}
 }

@@ -1,7 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"html/template"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -15,27 +19,24 @@ import (
 // and what the pages alone have.
 type Snapshot struct {
 	status.Cluster
-	// Conditions are those of readiness.
-	Conditions []Condition `json:"conditions"`
-	// FalseSince is since when the clock of a node is found wrong, by instance, in Unix ms.
-	FalseSince map[string]int64 `json:"false_since_unix_ms"`
-	// Mark is the line about the watermark; empty: it is not known.
-	Mark string `json:"watermark_line"`
-	// Since is since when nodes are in their states, by instance, in Unix ms.
-	Since map[string]int64 `json:"since_unix_ms"`
-	// Gone are the nodes that vanished and have not released their sids.
-	Gone []status.Node `json:"gone"`
-	// Total is what the nodes report together.
-	Total status.Report `json:"total"`
-	// Parts are those of the bar of sids.
-	Parts []part `json:"sid_parts"`
+	Conditions []Condition      // Conditions are those of readiness.
+	FalseSince map[string]int64 // FalseSince is since when the clock of a node is found wrong, by instance, in Unix ms.
+	Mark       string           // Mark is the line about the watermark; empty: it is not known.
+	Since      map[string]int64 // Since is since when nodes are in their states, by instance, in Unix ms.
+	Gone       []status.Node    // Gone are the nodes that vanished and have not released their sids.
+	Total      status.Report    // Total is what the nodes report together.
+	Parts      []part           // Parts are those of the bar of sids.
+	Grid       bool             // Each sid is shown.
+
+	most  int // Tables have at most so many rows; 0: any number.
+	lines map[string][]string
 }
 
 // snapshot returns what the node knows now.
-func (c *Console) snapshot(ctx context.Context) Snapshot { return c.Complete(c.cfg.Snapshot(ctx)) }
+func (c *Console) snapshot(ctx context.Context) Snapshot { return c.complete(c.cfg.Snapshot(ctx)) }
 
-// Complete adds to the picture what the pages alone have.
-func (c *Console) Complete(from status.Cluster) Snapshot {
+// complete adds to the picture what the pages alone have.
+func (c *Console) complete(from status.Cluster) Snapshot {
 	s := Snapshot{
 		Cluster:    from,
 		FalseSince: c.cfg.FalseSince(),
@@ -44,6 +45,7 @@ func (c *Console) Complete(from status.Cluster) Snapshot {
 		Gone:       append([]status.Node{}, from.Vanished()...),
 		Total:      from.Total(),
 		Parts:      parts(from.Use()),
+		lines:      c.past.lines(),
 	}
 	for i, n := range s.Gone {
 		s.Since[n.Instance], s.Gone[i].Started = n.Started, 0
@@ -52,6 +54,49 @@ func (c *Console) Complete(from status.Cluster) Snapshot {
 		s.Conditions = c.cfg.Conditions()
 	}
 	return s
+}
+
+// Cut returns the number of rows that a table would have if it has fewer; else "".
+func (s Snapshot) Cut(rows int) string {
+	if s.most == 0 || rows <= s.most {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", s.most, rows)
+}
+
+// Most returns the nodes that a table has.
+func (s Snapshot) Most(nodes []status.Node) []status.Node {
+	if s.most == 0 {
+		return nodes
+	}
+	return nodes[:min(len(nodes), s.most)]
+}
+
+// Measured returns the nodes of the page of clocks: where the table cannot have all, first those with a clock.
+func (s Snapshot) Measured() []status.Node {
+	if s.most == 0 || len(s.Nodes) <= s.most {
+		return s.Nodes
+	}
+	has := func(n status.Node) bool { return n.Clock != nil }
+	return slices.Concat(filter(s.Nodes, has), filter(s.Nodes, func(n status.Node) bool { return !has(n) }))
+}
+
+// filter returns the nodes for which ok is true.
+func filter(nodes []status.Node, ok func(status.Node) bool) (out []status.Node) {
+	for _, n := range nodes {
+		if ok(n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// ReadAgo says how long ago the sids were read from etcd.
+func (s Snapshot) ReadAgo() string {
+	if s.Read == 0 {
+		return "never"
+	}
+	return text.Seconds(max(0, s.Self.Now-s.Read)) + " ago"
 }
 
 // row is a sid in the table of sids.
@@ -79,6 +124,22 @@ func (s Snapshot) Rows() (out []row) {
 	return out
 }
 
+// Shown returns the rows that the table has: where there are too many, first those that are not simply held.
+func (s Snapshot) Shown() []row {
+	rows := s.Rows()
+	if s.most == 0 || len(rows) <= s.most {
+		return rows
+	}
+	last := func(r row) int {
+		if r.State == status.Held {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(last(a), last(b)) })
+	return rows[:s.most]
+}
+
 // Count returns how many sids are in one of the states. A sid whose holder refuses, or whose
 // window has ended, is held too.
 func (s Snapshot) Count(state string) (n int) {
@@ -90,8 +151,9 @@ func (s Snapshot) Count(state string) (n int) {
 	return n
 }
 
-// Longest returns the longest time that is left of a window, in ms.
-func (s Snapshot) Longest() (longest int64) {
+// Longest returns the length of a window, or the longest time that is left of one, in ms.
+func (s Snapshot) Longest() int64 {
+	longest := s.Self.Window
 	for _, r := range s.Rows() {
 		longest = max(longest, r.Left)
 	}
@@ -99,13 +161,8 @@ func (s Snapshot) Longest() (longest int64) {
 }
 
 // Standbys returns the nodes that wait for a sid.
-func (s Snapshot) Standbys() (out []status.Node) {
-	for _, n := range s.Nodes {
-		if n.State == status.Standby {
-			out = append(out, n)
-		}
-	}
-	return out
+func (s Snapshot) Standbys() []status.Node {
+	return filter(s.Nodes, func(n status.Node) bool { return n.State == status.Standby })
 }
 
 // PagesOf returns the URL of the pages of another node; "" if it has none.
@@ -122,14 +179,20 @@ func (s Snapshot) Offset(n status.Node) string {
 	if n.Clock == nil {
 		return "–"
 	}
-	offset, uncertainty := n.Clock.Offset, n.Clock.Error
+	offset, uncertainty := s.offset(n)
+	return clock.FormatOffset(micros(offset), micros(uncertainty))
+}
+
+// offset returns what Offset writes of a clock that was measured, in µs.
+func (s Snapshot) offset(n status.Node) (offset, uncertainty int64) {
+	offset, uncertainty = n.Clock.Offset, n.Clock.Error
 	if k := s.Self.Clock; k != nil && k.Known {
 		offset -= k.Offset
 		if n.Clock.Self {
 			uncertainty = k.Uncertainty
 		}
 	}
-	return clock.FormatOffset(micros(offset), micros(uncertainty))
+	return offset, uncertainty
 }
 
 // utc returns a Unix time in ms as people read it; "–" for 0.
@@ -148,6 +211,9 @@ var functions = map[string]any{
 		return clock.FormatOffset(micros(us), micros(uncertainty))
 	},
 	"micros": func(us int64) string { return micros(us).String() },
+	"age":    func(us int64) string { return text.Seconds(us / 1000) },
+	"live":   func() template.HTML { return liveMark },
+	"still":  func() template.HTML { return stillMark },
 	"percent": func(part, whole int64) int64 {
 		if whole <= 0 {
 			return 0

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,12 +30,15 @@ const (
 
 // Stream is how ServeStream serves one request.
 type Stream struct {
-	Feed      *feed.Feed
-	Node      server.Issuer
-	Snapshots bool // besides events
-	Caller    access.Caller
-	Operator  bool         // on the admin port
-	Allowed   func() error // nil, or why the caller may not read any more; asked with each heartbeat
+	Feed *feed.Feed
+	Node server.Issuer
+	// Show, if set, sends what SetSnapshot was given, besides events.
+	Show func(snapshot any, send func(kind, text string))
+	// Event, if set, returns what is sent of an event in place of its JSON; "": nothing.
+	Event    func(feed.Event) string
+	Caller   access.Caller
+	Operator bool         // on the admin port
+	Allowed  func() error // nil, or why the caller may not read any more; asked with each heartbeat
 }
 
 // ServeStream answers a request with server-sent events until the client leaves, reads too
@@ -46,7 +50,6 @@ type Stream struct {
 // Its events are:
 //
 //	event      a feed.Event; the id of the message is its ID
-//	snapshot   what SetSnapshot was given
 //	missed     a feed.Missed, where events cannot be had any more
 //	heartbeat  {"now_unix_ms": …}, after heartbeatEvery
 func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refusal {
@@ -54,7 +57,7 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 	from := feed.From{
 		After:     r.Header.Get("Last-Event-ID"),
 		New:       query.Get("new") == "1",
-		Snapshots: cfg.Snapshots,
+		Snapshots: cfg.Show != nil,
 		Client:    cfg.Caller.Owner(),
 		Operator:  cfg.Operator,
 	}
@@ -77,7 +80,7 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 	defer tick.Stop()
 	for quiet := true; ; { // the first sign of life says that all that was kept was sent
 		batch, changed, err := s.Next()
-		out.batch(batch)
+		out.batch(batch, cfg)
 		if quiet && batch.Empty() {
 			out.heartbeat(cfg.Node.Clock().Now().Wall.Time().UnixMilli())
 		}
@@ -144,23 +147,32 @@ func (o *eventWriter) begin() *bytes.Buffer {
 	return o.text
 }
 
-func (o *eventWriter) batch(b feed.Batch) {
+func (o *eventWriter) batch(b feed.Batch, cfg Stream) {
 	if b.Missed != nil {
 		o.event("missed", "", feed.JSON(b.Missed))
 	}
 	for _, e := range b.Entries {
-		o.event("event", e.Event.ID, e.JSON)
+		if cfg.Event == nil {
+			o.event("event", e.Event.ID, e.JSON)
+		} else if text := cfg.Event(e.Event); text != "" {
+			o.event("event", e.Event.ID, lines(text))
+		}
 	}
 	if b.Snapshot != nil {
-		o.event("snapshot", "", b.Snapshot)
+		cfg.Show(b.Snapshot, func(kind, text string) { o.event(kind, "", lines(text)) })
 	}
+}
+
+// lines returns a text, in which a carriage return is one of HTML, as the data of an event.
+func lines(text string) []byte {
+	return []byte(strings.NewReplacer("\n", "\ndata: ", "\r", "&#13;").Replace(text))
 }
 
 func (o *eventWriter) heartbeat(now int64) {
 	o.event("heartbeat", "", []byte(`{"now_unix_ms":`+strconv.FormatInt(now, 10)+`}`))
 }
 
-// event adds an event. data is JSON, and so has no line breaks.
+// event adds an event. data is JSON, which has no line breaks, or of lines.
 func (o *eventWriter) event(kind, id string, data []byte) {
 	text := o.begin()
 	if id != "" {

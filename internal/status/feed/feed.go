@@ -52,7 +52,7 @@ type Feed struct {
 	clients  map[string]int // their streams, except for those of operators
 	pages    []*Stream      // streams of operators, the oldest first
 	watching int            // streams that take snapshots
-	snapshot []byte         // the latest
+	snapshot any            // the latest
 	number   uint64         // The snapshot has this number; 0: there was none.
 	changed  chan struct{}  // closed at the next change of anything a stream shows
 	wanted   chan struct{}  // has room for one: a stream waits for a snapshot
@@ -151,10 +151,10 @@ func (f *Feed) Latest(n int) (events []Event, after string) {
 }
 
 // SetSnapshot passes what streams show besides events.
-func (f *Feed) SetSnapshot(json []byte) {
+func (f *Feed) SetSnapshot(snapshot any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.snapshot = json
+	f.snapshot = snapshot
 	f.number++
 	f.wake()
 }
@@ -312,7 +312,7 @@ func (s *Stream) Next() (b Batch, changed <-chan struct{}, err error) {
 type Batch struct {
 	Missed   *Missed // nil: nothing
 	Entries  []Entry
-	Snapshot []byte // JSON; nil: no new one
+	Snapshot any // as SetSnapshot took it; nil: no new one
 }
 
 // Empty reports whether there is nothing to send.

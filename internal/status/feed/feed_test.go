@@ -238,15 +238,15 @@ func TestStreamsOfAClient(t *testing.T) {
 // A stream gets each snapshot once, and none that is older than itself.
 func TestSnapshots(t *testing.T) {
 	f := New(Config{Boot: "b"})
-	f.SetSnapshot([]byte("old"))
+	f.SetSnapshot("old")
 	s, _ := f.Open(From{Snapshots: true})
 	plain, _ := f.Open(From{})
-	next := func(s *Stream) string { b, _, _ := s.Next(); return string(b.Snapshot) }
+	next := func(s *Stream) string { b, _, _ := s.Next(); text, _ := b.Snapshot.(string); return text }
 	if got := next(s); got != "" {
 		t.Errorf("an old one: %q", got)
 	}
 	_, changed, _ := s.Next()
-	f.SetSnapshot([]byte("1"))
+	f.SetSnapshot("1")
 	select {
 	case <-changed:
 	default:
@@ -261,7 +261,7 @@ func TestSnapshots(t *testing.T) {
 	f = New(Config{Boot: "b"})
 	first, _ := f.Open(From{Snapshots: true})
 	second, _ := f.Open(From{Snapshots: true})
-	f.SetSnapshot([]byte("2"))
+	f.SetSnapshot("2")
 	if next(first) != "2" || next(second) != "2" {
 		t.Error("streams that were opened before the first snapshot do not get it")
 	}
@@ -458,7 +458,7 @@ func TestConcurrentStreams(t *testing.T) {
 			s.Refusing = refusing(node.NoSID)
 		}
 		f.Observe(clock.Mono(i), s)
-		f.SetSnapshot([]byte("{}"))
+		f.SetSnapshot("{}")
 	}
 	f.End()
 	for range cap(done) {

@@ -1,6 +1,6 @@
 // Runs in a page before its own scripts, and notes what happens there with the page's clock.
 (() => {
-  const probe = { log: [], violations: [], feeds: [], ids: [], took: [], snapshots: 0, last: null, heard: 0 };
+  const probe = { log: [], violations: [], feeds: [], ids: [], took: [], bytes: 0, snapshots: 0, heard: 0 };
   Object.defineProperty(window, "probe", { value: probe });
   const note = (where, key, name, value) => probe.log.push({ t: performance.now(), in: where, key, name, value: String(value) });
 
@@ -44,9 +44,9 @@
         f(e);
         probe.heard = performance.now();
         if (kind === "event") probe.ids.push(e.lastEventId);
-        if (kind !== "snapshot") return;
+        if (kind !== "show") return;
         probe.took.push(probe.heard - began);
-        if (!probe.lean) probe.last = { began, took: probe.heard - began, snapshot: e.data, shown: probe.read() };
+        probe.bytes += e.data.length;
         probe.snapshots++;
       });
     }

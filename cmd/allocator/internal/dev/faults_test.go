@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,7 +19,6 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/server/console"
-	"github.com/flakelease/allocator/internal/watermark"
 )
 
 // startDev runs "allocator dev" with args on free ports, and returns the URL of its
@@ -114,15 +112,14 @@ func (p page) get(path string, to any) error {
 func (p page) heldBackBy(node string) {
 	p.t.Helper()
 	wait.NoError(p.t, node+" holds the watermark back", func() error {
-		var s struct {
-			Line      string            `json:"watermark_line"`
-			Watermark *watermark.Answer `json:"watermark"`
-		}
-		if err := p.get("snapshot", &s); err != nil {
+		res, err := http.Get(p.url + "pool")
+		if err != nil {
 			return err
 		}
-		if !strings.Contains(s.Line, " behind: node "+node+" (sid ") || s.Watermark.BlockedBy[0].Node != node {
-			return errors.New(s.Line)
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if !strings.Contains(string(body), " behind: node "+node+" (sid ") {
+			return fmt.Errorf("%v, %s", err, body)
 		}
 		return nil
 	})

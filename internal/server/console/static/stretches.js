@@ -1,11 +1,11 @@
 // The page of the timeline: who held which sid in the last hour, drawn by timeline.js.
 
-import { $, dateTime, json, many, rows, text } from "./console.js";
+import { $, get, show as put, text } from "./console.js";
 
 const hour = 3600e3, least = 60e3, shownRows = 64;
 const quiet = /^(silent|standby|unknown)$/;
 
-let known = null; // what the node said last
+let known = null, soon; // what the node said last
 const asked = new URLSearchParams(location.search);
 const askedAt = Date.parse(asked.get("at")), askedSpan = Number(asked.get("span")) * 1e3;
 let width = Math.min(hour, Math.max(least, askedSpan || 900e3)); // ms that are shown
@@ -28,6 +28,8 @@ function show(at, span) {
   const query = [middle !== null && `at=${new Date(middle).toISOString()}&span=${Math.round(width / 1e3)}`, bySID && "by=sid"].filter(Boolean).join("&");
   history.replaceState(null, "", location.pathname + (query && `?${query}`));
   draw();
+  clearTimeout(soon);
+  soon = setTimeout(load, 200); // for the rows of the table
 }
 
 // rowsOf makes rows of stretches, of nodes or of sids: those of one tenure are one bar.
@@ -70,26 +72,23 @@ function draw() {
   timeline.draw({ from, to, now: known.latest_unix_ms, rows: all.slice(0, shownRows), away: known.away });
   $("#latest").hidden = middle === null;
   $("#kept").hidden = from <= known.latest_unix_ms && to >= known.first_unix_ms;
-  text($("#kept"), `Outside of what is kept: this node keeps the time from ${dateTime(known.first_unix_ms)} to ${dateTime(known.latest_unix_ms)} (UTC).`);
+  text($("#kept"), known.kept);
   $("#by").setAttribute("aria-pressed", String(bySID));
   $("#more").hidden = all.length <= shownRows;
   text($("#more"), `${shownRows} of ${all.length} rows are drawn.`);
-  const list = known.stretches.filter((s) => s.from_unix_ms <= to && s.until_unix_ms >= from).reverse().slice(0, many);
-  rows($("#stretches"), list.map((s) => ({
-    key: `${s.instance} ${s.from_unix_ms}`, state: s.state,
-    values: [s.node, s.what, s.sid < 0 ? "–" : s.sid, s.term || "–", dateTime(s.from_unix_ms), dateTime(s.until_unix_ms), dateTime(s.ceil_unix_ms)],
-  })), [{}, { tag: true }, { class: "n" }, { class: "n" }, {}, {}, {}]);
 }
 
-async function follow() {
-  const answer = document.hidden ? null : await json("stretches");
-  if (answer && answer.stretches) {
-    known = answer;
-    known.away = answer.etcd_away.map((a) => [a.from_unix_ms, a.until_unix_ms || null]);
-    draw();
-  }
-  setTimeout(follow, 5000); // The node takes a sample as often.
+async function load() {
+  const { from, to } = known || middle !== null ? range() : {};
+  const answer = document.hidden ? null : await get("stretches" + (from ? `?from=${Math.round(from)}&to=${Math.round(to)}` : ""));
+  if (!answer) return;
+  known = answer;
+  known.away = answer.etcd_away.map((a) => [a.from_unix_ms, a.until_unix_ms || null]);
+  draw();
+  put(answer.table);
 }
+
+const follow = () => load().then(() => setTimeout(follow, 5000)); // The node takes a sample as often.
 
 follow();
 addEventListener("resize", draw);
