@@ -740,7 +740,7 @@ func TestLogger(t *testing.T) {
 	cfg := program(c, "one")
 	cfg.Logger = slog.New(slog.NewTextHandler(&text, nil))
 	open(t, cfg)
-	for _, want := range []string{"sid acquired", "server=greedy its_range=0-31 range=24-31"} {
+	for _, want := range []string{"event=sid_acquired", "server=greedy its_range=0-31 range=24-31"} {
 		wait.Until(t, "the log has "+want, func() bool { return strings.Contains(text.String(), want) })
 	}
 }

@@ -138,6 +138,7 @@ type AnchorStats struct {
 	Asleep                    time.Duration // sum of all suspends
 	LastStep                  time.Duration // forward if positive; 0: there was none
 	LastStepAt                Mono
+	FollowedBy                Confirmer     // who confirmed the last step that was followed; empty: there was none
 	Pending                   bool          // a step is held
 	Blocked                   bool          // and is further ahead than is followed
 	Since                     Mono          // The pending step was noticed then; 0 without one.

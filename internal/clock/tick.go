@@ -140,6 +140,7 @@ func (t *tick) follow(by Confirmer) {
 	a, held, lasted := t.a, t.held(), t.sinceStep()
 	jump := t.move(held)
 	a.stats.Followed++
+	a.stats.FollowedBy = by
 	a.walked = 0 // the wall clock is confirmed as it is
 	if boot := time.Duration(t.r.Boot); a.ref.Ahead(t.r.Wall, boot) > a.cfg.StepLimit {
 		a.ref.Set(t.r.Wall, boot)

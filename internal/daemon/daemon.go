@@ -245,8 +245,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	})
 	l.start("log of what the node waits for", stepTimeout, d.logWaiting)
 	l.start("clock", stepTimeout, func(ctx context.Context) error {
-		return d.clock.Run(ctx,
-			d.watch.PeerVote, d.onClockEvent)
+		return d.clock.Run(ctx, d.watch.PeerVote, func(clock.AnchorEvent) { d.node.Reconsider() })
 	})
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)

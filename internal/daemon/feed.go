@@ -2,7 +2,10 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,7 +51,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 	for {
 		_, changed := d.node.Watch()
 		now := d.clock.Now().Mono
-		happened := d.feed.Observe(now, d.state())
+		happened := d.observe(now)
 		d.work.read(now, d.counters)
 		streams, _ := d.feed.Watching()
 		if asked == 0 || now.Sub(asked) >= reportsEvery {
@@ -65,6 +68,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 		timer.Reset(min(wait, observeEvery))
 		select {
 		case <-ctx.Done():
+			d.observe(d.clock.Now().Mono) // The sid was given back.
 			return nil
 		case <-changed:
 			time.Sleep(settle)
@@ -73,6 +77,38 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 		case <-timer.C:
 		}
 	}
+}
+
+// logged are the levels at which events of this node are logged. The log has the others from who knows more: alarms
+// and the phase of the lease from the keeper, reasons to refuse from the health service, and what an operator did.
+var logged = map[feed.Kind]slog.Level{
+	feed.SIDAcquired: slog.LevelInfo, feed.SIDReleased: slog.LevelInfo,
+	feed.EtcdFailing: slog.LevelWarn, feed.EtcdAnswers: slog.LevelInfo,
+	feed.ClockStep: slog.LevelWarn, feed.ClockFollowed: slog.LevelWarn, feed.ClockRefuted: slog.LevelWarn,
+	feed.ClockReverted: slog.LevelInfo, feed.ClockBlocked: slog.LevelError,
+	feed.ClockSuspend: slog.LevelWarn, feed.ClockStall: slog.LevelWarn,
+	feed.Confirmed: slog.LevelInfo, feed.Unconfirmed: slog.LevelWarn,
+	feed.GateShut: slog.LevelWarn, feed.GateOpened: slog.LevelInfo,
+}
+
+// observe adds what happened to the feed and to the log, and reports whether anything did.
+func (d *Daemon) observe(now clock.Mono) bool {
+	events := d.feed.Observe(now, d.state())
+	for _, e := range events {
+		level, told := logged[e.Kind]
+		if _, ofPeer := e.Attributes["reported_by"]; !told || ofPeer {
+			continue
+		}
+		attrs := []any{"event", string(e.Kind)}
+		if e.SID >= 0 {
+			attrs = append(attrs, "sid", e.SID)
+		}
+		for _, key := range slices.Sorted(maps.Keys(e.Attributes)) {
+			attrs = append(attrs, key, e.Attributes[key])
+		}
+		d.log.Log(context.Background(), level, e.Message, attrs...)
+	}
+	return len(events) > 0
 }
 
 // work measures what the node did lately.
@@ -229,7 +265,7 @@ func (d *Daemon) state() feed.State {
 	k := d.keeper.Stats()
 	s := feed.State{
 		Node: d.node.Stats(), Refusing: d.node.Ready(), Clocks: d.watch.Report(),
-		EtcdFails: k.Outage, Alarms: k.Alarms, Files: map[string]feed.Files{},
+		EtcdFails: k.Outage != "", EtcdError: k.Outage, Alarms: k.Alarms, Files: map[string]feed.Files{},
 	}
 	for name, f := range d.files() {
 		s.Files[name] = feed.Files{Reloads: f.Reloads(), Failing: f.Failing()}

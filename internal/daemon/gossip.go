@@ -105,30 +105,3 @@ func (d *Daemon) gossipStats() (s cluster.Stats, ok bool) {
 	}
 	return s, false
 }
-
-// onClockEvent passes an event of the machine's clock on, and logs it.
-func (d *Daemon) onClockEvent(e clock.AnchorEvent) {
-	d.node.Reconsider()
-	log := d.log.With("step", e.Step.String(), "held", e.Held.String())
-	switch e.Kind {
-	case clock.Stepped:
-		log.Warn("the wall clock was set: IDs keep their time until peers confirm the new one, or 10 s " +
-			"has passed")
-	case clock.Followed:
-		log.Warn("IDs follow the wall clock", "by", e.By, "after",
-			e.Lasted.String(), "jump", e.Jump.String(), "slew", e.Slew.String())
-	case clock.Refuted:
-		log.Warn("this machine's wall clock is wrong: its peers agree with the time before the step; check NTP")
-	case clock.Withdrawn:
-		log.Info("the step of the wall clock was reverted", "after", e.Lasted.String())
-	case clock.Blocked:
-		log.Error("IDs keep their time: the wall clock was set further ahead than nodes follow; set it back, or " +
-			"if it is right run \"allocator admin accept-time\"")
-	case clock.Nudged:
-		log.Info("the wall clock was set in small steps", "steps", e.Count)
-	case clock.Suspended:
-		log.Warn("the machine was suspended", "for", e.Lasted.String())
-	case clock.Stalled:
-		log.Warn("the process did not run", "for", e.Lasted.String())
-	}
-}

@@ -194,18 +194,16 @@ func (w *Watcher) read() agreement.Reading {
 // log writes what the other actions report.
 func (w *Watcher) log(a agreement.Action) {
 	log := w.cfg.Logger
-	at := func(warn bool) slog.Level {
-		if warn {
-			return slog.LevelWarn
-		}
-		return slog.LevelInfo
-	}
 	switch a := a.(type) {
 	case agreement.GateTransition:
-		j := a.Judgement
-		warn := a.To == clock.Shut || a.To == clock.Strict || a.Kind == clock.Warned || a.Kind == clock.ReleaseDue
-		log.Log(context.Background(), at(warn), "clock gate changed", "change", a.Kind.String(), "from",
-			a.From.String(), "to", a.To.String(),
+		if a.Kind == clock.PhaseChanged {
+			return // An event tells it.
+		}
+		level, j := slog.LevelInfo, a.Judgement
+		if a.Kind == clock.Warned || a.Kind == clock.ReleaseDue {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "clock gate changed", "change", a.Kind.String(), "phase", a.To.String(),
 			"finding", j.Finding.String(), "offset", j.Offset.String(), "uncertainty", j.Uncertainty.String(),
 			"agree", j.Agree, "disagree", j.Disagree, "silent", j.Silent, "registered", j.Registered, "falsetickers",
 			j.Falsetickers)

@@ -52,8 +52,8 @@ type Keeper struct {
 
 	// Run's goroutine owns these.
 	machine *protocol.Machine
-	outage  outage
 	failed  error
+	failing int // so many calls in a row have failed
 	// problem is the kind of the one that was logged last.
 	problem   string
 	problemAt clock.Mono
@@ -67,13 +67,13 @@ type Keeper struct {
 	watched watched
 
 	// Once Run is called, its goroutine alone stores these. limit is nil until the first
-	// pass of the loop, and ticked is the clock.Mono of the last one. failing says that the
-	// outage is logged.
-	status  atomic.Pointer[published]
-	limit   atomic.Pointer[lease.Limit]
-	ticked  atomic.Int64
-	failing atomic.Bool
-	stats   stats
+	// pass of the loop, and ticked is the clock.Mono of the last one. outage is how
+	// calls fail while there is an outage; nil: there is none.
+	status atomic.Pointer[published]
+	limit  atomic.Pointer[lease.Limit]
+	ticked atomic.Int64
+	outage atomic.Pointer[string]
+	stats  stats
 }
 
 // published is a status. changed is closed once one that differs is stored.
@@ -211,7 +211,7 @@ func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 		// Read before sending: what the store does later, it does after this.
 		now := k.cfg.Clock.Now()
 		k.ticked.Store(int64(now.Mono))
-		k.logOutage(now, queue[0])
+		k.noteOutage(queue[0])
 		actions := k.machine.Step(now, queue[0])
 		queue = queue[1:]
 		limit := k.machine.Limit(now)
@@ -220,8 +220,6 @@ func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 			switch a := a.(type) {
 			case lease.Begin:
 				k.cfg.Generator.Begin(a.Grant)
-				k.cfg.Logger.Info("sid acquired", "sid", a.Grant.SID, "term", a.Grant.Term,
-					"base", int64(a.Grant.Base), "ceiling", int64(a.Grant.Ceil))
 			case lease.Lift:
 				k.cfg.Generator.Lift(a.Floor)
 			case lease.Raise:
@@ -323,11 +321,11 @@ func (k *Keeper) publish() {
 }
 
 // logProblem logs what the machine waits for when its kind changes, and once a minute while it
-// lasts: the numbers in it may change each second. An outage has lines of its own.
+// lasts: the numbers in it may change each second. An outage is an event.
 func (k *Keeper) logProblem(now clock.Reading) {
 	s := k.Status()
 	kind := text.Kind(s.Problem)
-	away := k.outage.failed > 0
+	away := k.failing > 0
 	if s.Problem == "" || kind == k.problem && now.Mono.Sub(k.problemAt) < time.Minute && !away {
 		return
 	}

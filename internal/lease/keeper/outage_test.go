@@ -3,14 +3,12 @@ package keeper
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -28,7 +26,7 @@ func Lines() (*slog.Logger, *bytes.Buffer) {
 }
 
 // TestOutage: the second call in a row that fails begins an outage, whatever the calls, and the
-// next answer ends it; each is logged once. That a lease is gone is an answer too.
+// next answer ends it. That a lease is gone is an answer too.
 func TestOutage(t *testing.T) {
 	calls := []func(error) lease.Event{
 		func(err error) lease.Event { return lease.Loaded{Err: err} },
@@ -36,50 +34,27 @@ func TestOutage(t *testing.T) {
 		func(err error) lease.Event { return lease.Registered{Err: err} },
 		func(err error) lease.Event { return lease.KeptAlive{Err: err} },
 	}
-	away := errors.New("away")
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		logger, out := Lines()
-		k := &Keeper{cfg: Config{Logger: logger}}
-		held := seed%2 == 0
-		k.status.Store(&published{status: lease.Status{Held: held, Grant: lease.Grant{Ceil: 50_000}}})
-		failed, since := 0, 0
-		for second := range 100 {
-			want := ""
-			left := "0s"
-			if held {
-				left = fmt.Sprint(time.Duration(max(50-second, 0)) * time.Second)
-			}
+		k := &Keeper{}
+		k.status.Store(&published{})
+		failed := 0
+		for range 100 {
 			var ev lease.Event
 			switch rnd.IntN(4) {
 			case 0:
 				ev = lease.Tick{}
 			case 1:
 				ev = calls[rnd.IntN(len(calls))]([]error{nil, lease.ErrLeaseGone}[rnd.IntN(2)])
-				if failed > 1 {
-					want = fmt.Sprintf("level=INFO msg=\"calls to etcd succeed again\" after=%v window_left=%s\n",
-						time.Duration(second-since)*time.Second, left)
-				}
 				failed = 0
 			default:
-				ev = calls[rnd.IntN(len(calls))](away)
-				if failed++; failed == 1 {
-					since = second
-				} else if failed == 2 {
-					want = fmt.Sprintf("level=WARN msg=\"calls to etcd fail: IDs are issued until the window ends\" "+
-						"window_left=%s error=away\n", left)
-					if !held {
-						want = "level=WARN msg=\"calls to etcd fail: the node has no window, and issues when etcd answers\" error=away\n"
-					}
-				}
+				ev = calls[rnd.IntN(len(calls))](errors.New("away"))
+				failed++
 			}
-			now := time.Duration(second) * time.Second
-			k.logOutage(clock.Reading{Wall: clock.MillisOf(now), Mono: clock.Mono(now)}, ev)
-			if got := out.String(); got != want || k.Stats().Outage != (failed > 1) {
-				t.Fatalf("seed %d, second %d, %T, %d failed: logged %q, want %q; outage %v", seed, second, ev, failed, got,
-					want, k.Stats().Outage)
+			k.noteOutage(ev)
+			if got, want := k.Stats().Outage, map[bool]string{true: "away"}[failed > 1]; got != want {
+				t.Fatalf("seed %d, %T, %d failed: outage %q, want %q", seed, ev, failed, got, want)
 			}
-			out.Reset()
 		}
 	}
 }

@@ -35,13 +35,13 @@ type CallStats struct {
 	Buckets       []uint64
 }
 
-// Stats is a copy of the keeper's counters and the latest status. In an Outage several
-// calls in a row have failed.
+// Stats is a copy of the keeper's counters and the latest status. Outage is how calls to etcd fail, of which several
+// in a row did; empty: they do not.
 type Stats struct {
 	Calls  map[Op]CallStats
 	Alarms map[lease.AlarmKind]uint64
 	Lease  lease.Status
-	Outage bool
+	Outage string
 	Write  Write
 }
 
@@ -108,13 +108,15 @@ func (k *Keeper) Stats() Stats {
 		Calls:  make(map[Op]CallStats, len(k.stats.calls)),
 		Alarms: maps.Clone(k.stats.alarms),
 		Lease:  k.Status(),
-		Outage: k.failing.Load(),
 		Write:  k.stats.write,
 	}
 	for op, c := range k.stats.calls {
 		copied := *c
 		copied.Buckets = append([]uint64(nil), c.Buckets...)
 		out.Calls[op] = copied
+	}
+	if how := k.outage.Load(); how != nil {
+		out.Outage = *how
 	}
 	return out
 }

@@ -35,6 +35,7 @@ const (
 	ClockStep      Kind = "clock_step"
 	ClockFollowed  Kind = "clock_step_followed"
 	ClockRefuted   Kind = "clock_step_refuted"
+	ClockReverted  Kind = "clock_step_reverted"
 	ClockBlocked   Kind = "clock_step_blocked"
 	ClockSuspend   Kind = "clock_suspend"
 	ClockStall     Kind = "clock_stall"

@@ -79,8 +79,8 @@ func New(cfg Config) *Feed {
 }
 
 // Observe takes the state of the node at mono, and adds what happened since the one
-// before. It reports whether anything did.
-func (f *Feed) Observe(mono clock.Mono, s State) bool {
+// before, which it returns.
+func (f *Feed) Observe(mono clock.Mono, s State) []Event {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	events := Transitions(f.state, s)
@@ -98,7 +98,7 @@ func (f *Feed) Observe(mono clock.Mono, s State) bool {
 	if len(events) > 0 {
 		f.wake()
 	}
-	return len(events) > 0
+	return events
 }
 
 // Rate returns how many IDs a second were issued lately.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -19,6 +20,7 @@ type State struct {
 	Refusing  *node.Refusal // why a request would be refused now; nil: it would not
 	Clocks    clock.Report
 	EtcdFails bool                       // calls to etcd fail, more than one in a row
+	EtcdError string                     // what the calls fail with
 	Alarms    map[lease.AlarmKind]uint64 // counters
 	Files     map[string]Files           // The node reads these again when they change; the key is their name.
 }
@@ -106,19 +108,21 @@ func (c *change) anchor() {
 	}
 	if is.StepsForward > was.StepsForward || is.StepsBack > was.StepsBack {
 		c.add(ClockStep, "the wall clock was set: IDs keep their time until the new one is confirmed",
-			"step", is.LastStep.String(), "steps",
+			"step", is.LastStep.String(), "held", is.Held.String(), "steps",
 			strconv.FormatInt(is.StepsForward+is.StepsBack-was.StepsForward-was.StepsBack, 10))
 	}
 	if is.Followed > was.Followed {
-		c.add(ClockFollowed, "IDs follow the wall clock", "step", is.LastStep.String())
+		c.add(ClockFollowed, "IDs follow the wall clock", "step", is.LastStep.String(), "by", string(is.FollowedBy))
+	} else if was.Pending && !is.Pending {
+		c.add(ClockReverted, "the step of the wall clock was reverted", "step", is.LastStep.String())
 	}
 	if is.Refuted > was.Refuted {
 		c.add(ClockRefuted, "this machine's wall clock is wrong: its peers agree with the time before the step; "+
 			"check NTP", "held", is.Held.String())
 	}
 	if is.Blocked && !was.Blocked {
-		c.add(ClockBlocked, "the wall clock was set further ahead than nodes follow: set it back, or if it is "+
-			"right run \"allocator admin accept-time\"", "held", is.Held.String())
+		c.add(ClockBlocked, "IDs keep their time: the wall clock was set further ahead than nodes follow; set it "+
+			"back, or if it is right run \"allocator admin accept-time\"", "held", is.Held.String())
 	}
 }
 
@@ -128,7 +132,8 @@ func (c *change) gate() {
 	j := is.Judgement
 	facts := []string{"phase", to.String(), "finding", j.Finding.String(), "offset", j.Offset.String(), "uncertainty",
 		j.Uncertainty.String(),
-		"agree", strconv.Itoa(j.Agree), "registered", strconv.Itoa(j.Registered)}
+		"agree", strconv.Itoa(j.Agree), "disagree", strconv.Itoa(j.Disagree), "silent", strconv.Itoa(j.Silent),
+		"registered", strconv.Itoa(j.Registered), "falsetickers", strings.Join(j.Falsetickers, ",")}
 	switch wasOpen, isOpen := from.State() == clock.Open, to.State() == clock.Open; {
 	case wasOpen && !isOpen, from == clock.Starting && to != from && !isOpen:
 		message := "the clocks disagree: nothing is issued; check NTP"
@@ -189,11 +194,12 @@ func (c *change) peers() {
 func (c *change) etcd() {
 	switch was, is := c.old.EtcdFails, c.new.EtcdFails; {
 	case is && !was:
-		left := time.Duration(0)
+		message, left := "calls to etcd fail: the node has no window, and issues when etcd answers", time.Duration(0)
 		if c.new.Node.Holding {
+			message = "calls to etcd fail: IDs are issued until the window ends"
 			left = c.new.Node.WindowLeft().Duration()
 		}
-		c.add(EtcdFailing, "calls to etcd fail: the window is not extended", "window_left", left.String())
+		c.add(EtcdFailing, message, "window_left", left.String(), "error", c.new.EtcdError)
 	case was && !is:
 		c.add(EtcdAnswers, "calls to etcd succeed again")
 	}

@@ -114,6 +114,7 @@ func TestTransitions(t *testing.T) {
 		{"step", none, func(s *State) { s.Clocks.Anchor.StepsBack = 1 }, "clock_step"},
 		{"step, followed at once", none, func(s *State) { s.Clocks.Anchor.StepsForward, s.Clocks.Anchor.Followed = 1, 1 }, "clock_step, clock_step_followed"},
 		{"step refuted", none, func(s *State) { s.Clocks.Anchor.Refuted = 1 }, "clock_step_refuted"},
+		{"step reverted", func(s *State) { s.Clocks.Anchor.Pending = true }, none, "clock_step_reverted"},
 		{"step blocked", none, func(s *State) { s.Clocks.Anchor.Blocked = true }, "clock_step_blocked"},
 		{"suspend and stall", none, func(s *State) { s.Clocks.Anchor.Suspends, s.Clocks.Anchor.Stalls = 1, 1 }, "clock_suspend, clock_stall"},
 
