@@ -2,6 +2,7 @@
 package userdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,13 +36,13 @@ func Open(url, program string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &DB{pool, fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)}, nil
+	return &DB{pool, fmt.Sprintf("%s:%d/%s", c.Host, c.Port, cmp.Or(c.Database, c.User))}, nil
 }
 
 // Close closes the connections.
 func (d *DB) Close() { d.Pool.Close() }
 
-// String returns host, port and name.
+// String returns host, port and name; unless a name is given, PostgreSQL takes that of the user.
 func (d *DB) String() string { return d.name }
 
 // ErrSetup is the error of a table, a database or rights that have to be changed first.

@@ -17,6 +17,7 @@ func TestDatabaseFlags(t *testing.T) {
 	for urls, want := range map[string]string{
 		"postgres://a@db1/shop postgres://a@db2/shop": "",
 		"postgres://a@db1/shop postgres://b@db1/shop": "db1:5432/shop is named twice",
+		"postgres://shop@db1 postgres://b@db1/shop":   "db1:5432/shop is named twice",
 	} {
 		cmd := &cobra.Command{}
 		open := databaseFlags(cmd)
