@@ -1,8 +1,7 @@
 // Package cluster finds the other nodes of a space and measures their clocks.
 //
 // It is a shell around hashicorp/memberlist, which carries membership and our
-// datagrams: all of it is gossip, and a package of that name below this one would leave
-// this one empty. The clock readings are our own timestamped echo: a [Cluster] sends
+// datagrams. The clock readings are our own timestamped echo: a [Cluster] sends
 // every peer a ping each two seconds and passes every reply to [Config.OnExchange], with
 // the two local readings that bound it. memberlist's own probes are not used for that:
 // they visit one peer a second, and their callback hides how long a reply lay around

@@ -249,7 +249,7 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 	seen := map[string]member.Answer{}
 	for {
 		for host, a := range i.ask(ctx, own) {
-			// What waited once has no data; that it stopped waiting means that it began.
+			// A host that waited and is silent now has begun: keep that it waited, until it answers.
 			if a.Err == nil || seen[host].Waiting == nil {
 				seen[host] = a
 			}

@@ -142,8 +142,8 @@ type Window struct {
 	Ceil     clock.Millis `json:"ceil"`
 	State    WindowState  `json:"state"`
 	Wall     clock.Millis `json:"wall"`
-	// Gossip: the writer compares its clock with others. Nobody compares that of one that does
-	// not, or of a worker: nobody's clock is held to its Wall within minutes.
+	// Gossip says that peers compare the writer's clock with theirs. Without it, as for a worker, Wall may
+	// be minutes wrong, and the poison guard does not trust it.
 	Gossip bool `json:"gossip,omitempty"`
 	// Started is when the process began that wrote it for itself, by its own clock; 0: it does not say.
 	Started clock.Millis `json:"started,omitempty"`

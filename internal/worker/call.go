@@ -289,8 +289,8 @@ func (c *Call) acquired(now clock.Reading, k Knowledge) Action {
 	return c.write(now, k)
 }
 
-// extended finds out whether the worker still has the sid, and for how long. A handle of term 0
-// is of that of the record.
+// extended finds out whether the worker still has the sid, and for how long. A handle with
+// term 0 matches whatever term the record has.
 func (c *Call) extended(now clock.Reading, k Knowledge, r Extend) Action {
 	if r := c.notHeld(r.Handle.Term); r != nil {
 		return c.refuse(r)

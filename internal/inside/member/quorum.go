@@ -148,10 +148,8 @@ func Replace(members []Status, gone Status, peer string) error {
 	return nil
 }
 
-// MayRestore says why the member of a restore must not begin in the restored cluster, whose members are given: they
-// know it, or another at its place, as one that has started. nil: it never has.
-//
-// It returns a *Refusal.
+// MayRestore refuses a restore on a host that has already started in the restored cluster, whose members are given:
+// it would come back as itself without the votes it cast. The error is a *Refusal.
 func MayRestore(host, peer string, members []Status) error {
 	for _, m := range members {
 		if slices.Contains(m.Peers, peer) && !m.Started() && !m.Learner {

@@ -21,10 +21,10 @@ type Config struct {
 	Registration lease.Registration
 	// Format is what the node is configured for. A space of another one is refused.
 	Format flake.Format
-	// SIDRange is the sids that the node may take; the zero value is all of the space.
-	// Workers are those of them that are for workers alone; the zero value is none.
+	// SIDRange limits the sids that the node may take; the zero value is no limit.
 	SIDRange lease.SIDRange
-	Workers  lease.SIDRange
+	// Workers are the sids that nodes leave to workers; the zero value is none.
+	Workers lease.SIDRange
 
 	// Window is W: how far ahead of the clock a ceiling is reserved. It is raised each
 	// ExtendEvery. WorkerWindow is W of workers.

@@ -99,16 +99,15 @@ func New(cfg Config) *Console {
 		panic(err) // the pattern is wrong
 	}
 	for _, name := range list {
-		c.pages[strings.TrimSuffix(path.Base(name),
-			".html")] = template.Must(template.Must(layout.Clone()).ParseFS(files, name))
+		page := template.Must(template.Must(layout.Clone()).ParseFS(files, name))
+		c.pages[strings.TrimSuffix(path.Base(name), ".html")] = page
 	}
 	c.loadAssets()
 	c.route("GET /console/{$}", c.shown("nodes"))
 	c.mux.Handle("GET /console/nodes", http.RedirectHandler(Path, http.StatusFound))
 	c.route("GET /console/pool", c.shown("pool"))
 	c.route("GET /console/clocks", c.shown("clocks"))
-	c.route("GET /console/node", func(w http.ResponseWriter,
-		r *http.Request) {
+	c.route("GET /console/node", func(w http.ResponseWriter, r *http.Request) {
 		c.show(w, r, http.StatusOK, "node", cfg.Settings)
 	})
 	c.route("GET /console/ids", c.serveIDs)
