@@ -20,7 +20,8 @@ var (
 
 // wrongInWorkflow returns what is wrong with a workflow: an action that is not pinned by the
 // hash of a commit, permissions that are not given for all jobs, a job that may sign as the project
-// and runs code of it or of a module, a target that make has not.
+// and runs code of it or of a module, one that may push and runs a file that tests could write, a target that make
+// has not.
 func wrongInWorkflow(text string, targets map[string]bool) (out []string) {
 	if !strings.Contains(text, "\npermissions:\n  contents: read\n") {
 		out = append(out, "it does not begin with permissions to read alone")
@@ -34,6 +35,10 @@ func wrongInWorkflow(text string, targets map[string]bool) (out []string) {
 		for _, step := range runsOurs.FindAllString(job, -1) {
 			if strings.Contains(job, "id-token: write") {
 				out = append(out, "a job that may sign runs "+step)
+			}
+			program, _, _ := strings.Cut(step, " ")
+			if strings.Contains(job, "packages: write") && !strings.Contains(job, `sha256sum --check --strict <<<"$PROGRAM  `+program+`"`) {
+				out = append(out, "a job that may push runs "+program+" of another job, and does not compare its digest")
 			}
 		}
 	}
@@ -82,6 +87,7 @@ func TestWrongInWorkflow(t *testing.T) {
 
 		head + "  a:\n    run: make lint\n  b:\n    permissions:\n      id-token: write\n    run: cosign sign\n": "",
 		head + "  a:\n    permissions:\n      id-token: write\n    run: |\n      bin/x-y push\n":                 "a job that may sign runs bin/x-y p",
+		head + "  a:\n    permissions:\n      packages: write\n    run: |\n      bin/x-y push\n":                 "runs bin/x-y of another job",
 	} {
 		got := strings.Join(wrongInWorkflow(text, map[string]bool{"lint": true, "contracts": true}), "; ")
 		if want == "" && got != "" || !strings.Contains(got, want) {
