@@ -277,7 +277,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	close(d.listening)
 	d.log.Info("listening", "node", d.cfg.Node.Name, "instance", d.instance, "space", d.cfg.Space,
-		"grpc", d.addrs.GRPC, "http", d.addrs.HTTP, "admin", d.addrs.Admin, "resp", d.addrs.RESP, "version", d.version)
+		"grpc", d.addrs.GRPC, "http", d.addrs.HTTP, "admin", d.addrs.Admin, "resp", d.addrs.RESP, "version", d.version,
+		"callers", d.security.callers())
 
 	<-l.ending.Done()
 	d.log.Info("stopping", "node", d.cfg.Node.Name, "delay", d.cfg.Drain.Delay, "timeout", d.cfg.Drain.Timeout)

@@ -53,6 +53,12 @@ func TestRESP(t *testing.T) {
 	if line, err := secondIn.ReadString('\n'); line != "+PONG\r\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
+	if _, err := io.WriteString(second, "AUTH wrong\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := secondIn.ReadString('\n'); line != "+OK\r\n" || !strings.Contains(r.Log.String(), `callers="all, whatever token they send"`) {
+		t.Errorf("a token that nobody asked for: %q, %v", line, err)
+	}
 	if _, third := dial(); true {
 		if line, err := third.ReadString('\n'); line != "-ERR max number of clients reached\r\n" {
 			t.Errorf("one too many: %q, %v", line, err)

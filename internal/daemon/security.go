@@ -182,6 +182,18 @@ func (s *security) grpcOptions(addr string) []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.Creds(grpcserver.WithQuota(creds))}
 }
 
+// callers returns whom the ports let in. Where no token is asked for, a wrong one is no error: callers can have
+// theirs before nodes ask.
+func (s *security) callers() string {
+	switch {
+	case s.tokens != nil:
+		return "those with a token"
+	case s.tls != nil && s.tls.Config().ClientCAs != nil:
+		return "those with a certificate"
+	}
+	return "all, whatever token they send"
+}
+
 // encrypts reports whether a listener has TLS. A Unix socket has none: the kernel carries its bytes,
 // and says who connects.
 func (s *security) encrypts(addr string) bool { return s.tls != nil && !unixsocket.Is(addr) }

@@ -363,7 +363,7 @@ func (f *securedNode) as2(token string) context.Context {
 func (f *securedNode) logsNoSecrets(t *testing.T) {
 	t.Helper()
 	log := f.Log.String()
-	if !strings.Contains(log, "listening") {
+	if !strings.Contains(log, `callers="those with a token`) {
 		t.Fatal("no log")
 	}
 	secrets := map[string]string{}
