@@ -45,6 +45,7 @@ func run(ctx context.Context) error {
 	slice := flag.Duration("slice", time.Second, "duration of one measurement of a service")
 	only := flag.String("only", "", "measure only cases whose \"group: name\" matches this regular expression")
 	peers := flag.Bool("peers", false, "measure the cases in process alone, and fail if a goal is missed")
+	sql := flag.Bool("sql", false, "measure inserts into PostgreSQL with -allocator alone")
 	profile := flag.String("cpuprofile", "", "file to write a processor profile of the client to")
 	flag.Parse()
 	if *serve != "" {
@@ -60,6 +61,10 @@ func run(ctx context.Context) error {
 	if *binary == "" || *rounds < 1 || *slice <= 0 || flag.NArg() > 0 {
 		flag.Usage()
 		return errors.New("-allocator is required")
+	}
+	if *sql {
+		fmt.Printf("commit %s, load %s when it began\n", commit(), loadAverage())
+		return services.SQL(ctx, *binary, *rounds, *slice, os.Stdout)
 	}
 	if *profile != "" {
 		f, err := os.Create(*profile)
