@@ -34,7 +34,7 @@ var owned = []struct {
 		"only etcdserver and devetcd start an etcd in a process of ours: its server is large and has settings of its own"},
 	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",
 		"only the gossip shell uses memberlist: all other packages take clock samples"},
-	{[]string{"github.com/jackc/pgx"}, "internal/userdb", "internal/fence internal/sqlid chaos/fence",
+	{[]string{"github.com/jackc/pgx"}, "internal/userdb", "internal/fence internal/sqlid chaos/fence chaos/sqlid",
 		"only fences and column defaults need a database of the user's: nodes keep all they know in etcd"},
 }
 

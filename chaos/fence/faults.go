@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/flakelease/allocator/internal/fence"
 )
@@ -36,9 +37,9 @@ func (r *run) mover(ctx context.Context) {
 			return
 		}
 		for n := rand.IntN(4); n >= 0 && ctx.Err() == nil; n-- {
-			sleep(ctx, 2*time.Second)
+			Sleep(ctx, 2*time.Second)
 			_ = cmd.Process.Signal(syscall.SIGSTOP)
-			sleep(ctx, time.Second)
+			Sleep(ctx, time.Second)
 			_ = cmd.Process.Signal(syscall.SIGCONT)
 		}
 		_ = cmd.Process.Signal([]os.Signal{syscall.SIGKILL, syscall.SIGTERM}[rand.IntN(2)])
@@ -58,7 +59,7 @@ func (r *run) move(ctx context.Context, db int, name string) {
 		return
 	}
 	defer d.Close()
-	for ; ctx.Err() == nil; sleep(ctx, interval) {
+	for ; ctx.Err() == nil; Sleep(ctx, interval) {
 		table, err := d.Table(ctx, name, "id")
 		if err != nil {
 			continue
@@ -86,13 +87,11 @@ func (r *run) move(ctx context.Context, db int, name string) {
 // end all others and recover.
 func (r *run) faults(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
-		sleep(ctx, 500*time.Millisecond)
+		Sleep(ctx, 500*time.Millisecond)
 		for i := range r.pool {
 			r.endPrepared(ctx, i, time.Second)
 		}
-		var pid int
-		err := r.pool[n%2].QueryRow(ctx, `SELECT pid FROM pg_stat_activity
-			WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1`).Scan(&pid)
+		pid, err := Backend(ctx, r.pool[n%2])
 		if err != nil {
 			continue
 		}
@@ -105,9 +104,20 @@ func (r *run) faults(ctx context.Context) {
 			continue
 		}
 		_ = syscall.Kill(pid, syscall.SIGSTOP)
-		sleep(ctx, time.Second)
+		Sleep(ctx, time.Second)
 		_ = syscall.Kill(pid, syscall.SIGCONT)
 	}
+}
+
+// Judge is the name of applications that no fault stops.
+const Judge = "judge"
+
+// Backend returns a random process of the server that serves a client.
+func Backend(ctx context.Context, pool *pgxpool.Pool) (pid int, err error) {
+	err = pool.QueryRow(ctx, `SELECT pid FROM pg_stat_activity
+		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND application_name <> $1
+		ORDER BY random() LIMIT 1`, Judge).Scan(&pid)
+	return pid, err
 }
 
 func (r *run) endPrepared(ctx context.Context, db int, age time.Duration) {

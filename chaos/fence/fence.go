@@ -254,7 +254,7 @@ type parts struct {
 func (p *parts) run(ctx context.Context) {
 	raisedTo := map[int64]time.Time{} // when the floor was raised to a time
 	var last time.Time
-	for ; ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
+	for ; ctx.Err() == nil; Sleep(ctx, 20*time.Millisecond) {
 		var ms, floor int64
 		var raised, moved, now time.Time
 		err := p.of.pool[0].QueryRow(ctx, `SELECT floor_ms, floor_at, readable_ms, readable_at, clock_timestamp()
@@ -298,8 +298,8 @@ func Percentiles(of []time.Duration) string {
 		of[len(of)*99/100].Round(time.Millisecond))
 }
 
-// sleep waits for a random time up to limit, mostly a short one.
-func sleep(ctx context.Context, limit time.Duration) {
+// Sleep waits for a random time up to limit, mostly a short one.
+func Sleep(ctx context.Context, limit time.Duration) {
 	x := rand.Float64()
 	select {
 	case <-ctx.Done():

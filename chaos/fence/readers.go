@@ -50,7 +50,7 @@ func (to *reader) run(ctx context.Context, r *run) {
 			_ = c.Close(context.WithoutCancel(ctx))
 		}
 	}()
-	for ; ctx.Err() == nil; sleep(ctx, 50*time.Millisecond) {
+	for ; ctx.Err() == nil; Sleep(ctx, 50*time.Millisecond) {
 		for _, i := range to.of {
 			if conns[i] == nil || conns[i].IsClosed() {
 				conns[i], _ = pgx.Connect(ctx, r.urls[i])

@@ -80,14 +80,14 @@ func (r *run) change(ctx, writing context.Context, changes []setup, all func()) 
 		if turn == len(changes)-1 {
 			all()
 		}
-		sleep(writing, time.Second)
+		Sleep(writing, time.Second)
 	}
 }
 
 // until runs statements in a transaction until the condition says that they have their effect: transactions
 // of writers are in their way, and faults.
 func (r *run) until(ctx context.Context, db int, statements, condition string) {
-	for done := false; ctx.Err() == nil; sleep(ctx, 50*time.Millisecond) {
+	for done := false; ctx.Err() == nil; Sleep(ctx, 50*time.Millisecond) {
 		if r.read(ctx, db, "SELECT "+condition, &done); done || ctx.Err() != nil {
 			return
 		}
@@ -99,6 +99,6 @@ func (r *run) until(ctx context.Context, db int, statements, condition string) {
 // read reads a value, as soon as the server answers.
 func (r *run) read(ctx context.Context, db int, query string, into any) {
 	for ctx.Err() == nil && r.pool[db].QueryRow(ctx, query).Scan(into) != nil {
-		sleep(ctx, 50*time.Millisecond)
+		Sleep(ctx, 50*time.Millisecond)
 	}
 }

@@ -75,9 +75,9 @@ func (r *run) process(writing context.Context) {
 			return
 		}
 		for n := 1 + rand.IntN(4); n > 0 && writing.Err() == nil; n-- {
-			sleep(writing, 4*time.Second)
+			Sleep(writing, 4*time.Second)
 			_ = cmd.Process.Signal(syscall.SIGSTOP)
-			sleep(writing, 2*time.Second)
+			Sleep(writing, 2*time.Second)
 			_ = cmd.Process.Signal(syscall.SIGCONT)
 			r.stopped.Add(1)
 		}
@@ -98,7 +98,7 @@ func (r *run) write(ctx, writing context.Context) {
 	db := rand.IntN(2)
 	c, err := pgx.Connect(ctx, r.urls[db])
 	if err != nil {
-		sleep(writing, 200*time.Millisecond)
+		Sleep(writing, 200*time.Millisecond)
 		return
 	}
 	defer func() { _ = c.Close(ctx) }()
@@ -135,12 +135,12 @@ func (r *run) transaction(ctx, writing context.Context, c *pgx.Conn) error {
 	}
 	id, err := r.Next(ctx)
 	if err != nil {
-		sleep(writing, 200*time.Millisecond)
+		Sleep(writing, 200*time.Millisecond)
 		return err
 	}
-	sleep(writing, pause)
+	Sleep(writing, pause)
 	if table == noTrigger || rand.IntN(8) == 0 { // Only late rows show what the trigger is for.
-		sleep(writing, r.Late)
+		Sleep(writing, r.Late)
 	}
 	if !early {
 		if _, err := c.Exec(ctx, begin); err != nil {
@@ -160,9 +160,9 @@ func (r *run) transaction(ctx, writing context.Context, c *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	sleep(writing, pause)
+	Sleep(writing, pause)
 	if table == noWait { // Only transactions that stay open show what the wait is for.
-		sleep(writing, r.Late)
+		Sleep(writing, r.Late)
 	}
 	switch rand.IntN(10) {
 	case 0:
@@ -172,7 +172,7 @@ func (r *run) transaction(ctx, writing context.Context, c *pgx.Conn) error {
 		if _, err := c.Exec(ctx, fmt.Sprintf("PREPARE TRANSACTION '%d'", id.Int64())); err != nil {
 			return err
 		}
-		sleep(writing, pause)
+		Sleep(writing, pause)
 		_, err = c.Exec(ctx, fmt.Sprintf("COMMIT PREPARED '%d'", id.Int64()))
 	default:
 		_, err = c.Exec(ctx, "COMMIT")

@@ -9,10 +9,13 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Server is a server that listens on a socket alone. Its superuser is "test", without a
@@ -22,28 +25,34 @@ type Server struct {
 	Bin string // directory of PostgreSQL's programs
 
 	settings []string
+	data     string
 	control  func(args ...string) error // pg_ctl, with the data directory
+	stop     func() error
 }
 
 // Start returns a new server that is stopped when the test ends. Settings are such as
 // "wal_level=logical". It skips the test where PostgreSQL is not installed.
 func Start(t *testing.T, settings ...string) *Server {
 	t.Helper()
-	s, stop, err := New(settings...)
-	return started(t, s, stop, err)
+	s, _, err := New(settings...)
+	return started(t, s, err)
 }
 
 // New returns a new server, and what stops it. The error is ErrMissing where PostgreSQL is not installed.
 func New(settings ...string) (s *Server, stop func() error, err error) {
-	return start(settings, func(run runner, data string) error {
+	s, err = start(settings, func(run runner, data string) error {
 		return run("initdb", "--no-sync", "--auth=trust", "--username=test", "--pgdata", data)
 	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, s.stop, nil
 }
 
 // ErrMissing means that PostgreSQL cannot run here.
 var ErrMissing = errors.New("PostgreSQL cannot run here")
 
-func started(t *testing.T, s *Server, stop func() error, err error) *Server {
+func started(t *testing.T, s *Server, err error) *Server {
 	t.Helper()
 	if errors.Is(err, ErrMissing) {
 		t.Skipf("not run: %v", err)
@@ -52,7 +61,7 @@ func started(t *testing.T, s *Server, stop func() error, err error) *Server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := stop(); err != nil {
+		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -65,21 +74,99 @@ type runner func(name string, args ...string) error
 // Standby returns a new server that repeats what s writes.
 func (s *Server) Standby(t *testing.T) *Server {
 	t.Helper()
-	standby, stop, err := start(s.settings, func(run runner, data string) error {
-		return run("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--host", s.Dir,
-			"--username=test", "--pgdata", data)
-	})
-	return started(t, standby, stop, err)
+	return s.backup(t, "--write-recovery-conf")
 }
 
-func start(settings []string, create func(run runner, data string) error) (_ *Server, stop func() error, err error) {
+// Backup returns a new server that begins with a base backup of s, and takes writes as s does.
+func (s *Server) Backup(t *testing.T) *Server {
+	t.Helper()
+	return s.backup(t)
+}
+
+func (s *Server) backup(t *testing.T, more ...string) *Server {
+	t.Helper()
+	copied, err := start(s.settings, func(run runner, data string) error {
+		return run("pg_basebackup", append(more, "--no-sync", "--checkpoint=fast", "--host", s.Dir, "--username=test",
+			"--pgdata", data)...)
+	})
+	return started(t, copied, err)
+}
+
+// Copy shuts s down, copies its files, and starts both.
+func (s *Server) Copy(t *testing.T) *Server {
+	t.Helper()
+	if err := s.control("stop", "--mode", "fast"); err != nil {
+		t.Fatal(err)
+	}
+	copied, err := start(s.settings, func(run runner, data string) error { return run("/bin/cp", "-a", s.data, data) })
+	if err := s.control("start"); err != nil {
+		t.Fatal(err)
+	}
+	return started(t, copied, err)
+}
+
+// Kill ends all processes of the server at once, as a loss of power does, and starts it again.
+func (s *Server) Kill(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.data, "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(first)
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGSTOP) // It starts no more processes.
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []int{pid}
+	tasks, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for child := range strings.FieldsSeq(string(tasks)) {
+		n, _ := strconv.Atoi(child)
+		all = append(all, n)
+	}
+	for _, pid := range all {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	for n := 0; slices.ContainsFunc(all, runs); n++ {
+		if time.Sleep(5 * time.Millisecond); n > 12_000 {
+			t.Fatal("processes of the server do not end")
+		}
+	}
+	// They name the process, whose number the system may still have.
+	for _, lock := range []string{filepath.Join(s.data, "postmaster.pid"), filepath.Join(s.Dir, ".s.PGSQL.5432.lock")} {
+		if err := os.Remove(lock); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.control("start"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runs reports whether a process has memory still: one that ended has none, also before its parent notices.
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// Stop ends the server, as a crash does, and removes its files.
+func (s *Server) Stop(t *testing.T) {
+	t.Helper()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func start(settings []string, create func(run runner, data string) error) (_ *Server, err error) {
 	bin, err := programs()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "pg") // a path of t.TempDir is too long for a socket
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -89,14 +176,17 @@ func start(settings []string, create func(run runner, data string) error) (_ *Se
 	as := &syscall.SysProcAttr{}
 	if os.Getuid() == 0 { // PostgreSQL does not run as root
 		if as.Credential, err = credential("postgres"); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if err := os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	run := func(name string, args ...string) error {
-		cmd := exec.Command(filepath.Join(bin, name), args...)
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(bin, name)
+		}
+		cmd := exec.Command(name, args...)
 		cmd.SysProcAttr, cmd.Dir = as, os.TempDir()
 		var problems bytes.Buffer
 		cmd.Stderr = &problems
@@ -107,7 +197,7 @@ func start(settings []string, create func(run runner, data string) error) (_ *Se
 	}
 	data := filepath.Join(dir, "data")
 	if err := create(run, data); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	options := fmt.Sprintf("-F -c listen_addresses='' -c unix_socket_directories=%s", dir)
 	for _, s := range settings {
@@ -118,13 +208,13 @@ func start(settings []string, create func(run runner, data string) error) (_ *Se
 			"--options", options)...)
 	}
 	if err := control("start"); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	stop = func() error {
+	stop := sync.OnceValue(func() error {
 		err := run("pg_ctl", "stop", "--silent", "--mode=immediate", "--pgdata", data)
 		return errors.Join(err, os.RemoveAll(dir))
-	}
-	return &Server{Dir: dir, Bin: bin, settings: settings, control: control}, stop, nil
+	})
+	return &Server{Dir: dir, Bin: bin, settings: settings, data: data, control: control, stop: stop}, nil
 }
 
 // Restart stops the server and starts it again. With mode "immediate" it is as after a crash, with "fast" it was shut
