@@ -51,7 +51,8 @@ func TestSQLRun(t *testing.T) {
 	tier.Check(t, "a PostgreSQL server")
 	t.Parallel()
 	d, server := deploy(t), postgres.Start(t)
-	node := d.serve("one", "--worker.sid-range", "16-31", "--worker.window", "12s", "--watermark.interval", "1s")
+	node := d.serve("one", "--sid-range", "0-15", "--worker.sid-range", "16-17", "--worker.per-client", "3",
+		"--worker.window", "12s", "--watermark.interval", "1s")
 	at := []string{"--database", server.URL()}
 	_, sql, _ := allocator("sql", "init", "--print-sql")
 	server.Psql(t, sql) // What is printed makes the functions.
@@ -103,6 +104,9 @@ func TestSQLRun(t *testing.T) {
 	status(0, "next ID")
 	second, _ := sqlRun("b")
 	says(second, "another runner writes slices there: runner sql a wrote a slice")
+	third, stopThird := sqlRun("c")
+	says(third, "no sid of worker.sid-range 16-17 .*: stop some workers, or widen the range")
+	stopThird()
 	if code, _, errs := allocator(append([]string{"fence", "init", "--table", "orders"}, at...)...); code != 0 {
 		t.Fatal(errs)
 	}
