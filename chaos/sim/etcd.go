@@ -462,25 +462,29 @@ func (sim *simulation) anySID() flake.SID {
 
 // quarantineSID quarantines a sid by an operator's word, or gives one back.
 func (e *etcd) quarantineSID() {
-	sim := e.sim
+	sim, v := e.sim, e.view()
 	sid := sim.anySID()
-	v := e.view()
-	win := v.SIDs[sid].Window
-	if !win.Exists() || win.Err != nil || win.Value.State == lease.Reserved {
+	sim.numbers++
+	by := repair.Author{Instance: "operator", Nonce: fmt.Sprintf("x%d", sim.numbers), Now: sim.trueMillis()}
+	var w repair.Write
+	var err error
+	switch window := v.SIDs[sid].Window; {
+	case !window.Exists() || window.Err != nil:
+		return
+	case window.Value.State == lease.Quarantined:
+		var r repair.Release
+		r, err = repair.ReleaseSID(v, nil, sid, 0, sim.repairSlack(), by)
+		w = r.Write
+	default:
+		w, err = repair.Quarantine(v, false, sid, "", true, by)
+	}
+	if err != nil { // It is reserved, or a wrong clock wrote its ceiling.
 		return
 	}
-	put := win.Value
-	put.Era, put.State = v.Era.Value.Number, lease.Quarantined
-	if win.Value.State == lease.Quarantined {
-		put.State, put.Term, put.Base, put.Instance, put.Node = lease.Released, put.Term+1, put.Ceil, "operator",
-			lease.Operator
-	}
-	sim.numbers++
-	put.Nonce = fmt.Sprintf("x%d", sim.numbers)
-	sim.note(nil, "an operator makes sid %d "+string(put.State), int64(sid))
+	sim.note(nil, "an operator makes sid %d "+string(w.Window.State), int64(sid))
 	sim.points.hit(OperatorQuarantined)
 	e.change(func() {
 		e.mem.Delete(fmt.Sprintf("holder/%d", sid))
-		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(put))
+		e.mem.Put(fmt.Sprintf("window/%d", sid), lease.Encode(w.Window))
 	})
 }
