@@ -234,7 +234,7 @@ func TestMoreNodesThanSIDs(t *testing.T) {
 
 // TestSinceWhen: a node says since when it and others are in a state, whether it serves its pages or not.
 func TestSinceWhen(t *testing.T) {
-	for _, serve := range []string{"always", "never"} {
+	for serve, known := range map[string]time.Duration{"always": 10 * time.Second, "never": 65 * time.Second} {
 		run(t, func(e *env) {
 			var asked []*grpc.ClientConn
 			for range 2 {
@@ -243,11 +243,11 @@ func TestSinceWhen(t *testing.T) {
 				asked = append(asked, m.dial())
 				defer asked[len(asked)-1].Close()
 			}
-			time.Sleep(10 * time.Second)
+			time.Sleep(known)
 			if _, err := pb.NewAdminServiceClient(asked[1]).Drain(e.t.Context(), &pb.DrainRequest{}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(10 * time.Second)
+			time.Sleep(known)
 			for i, conn := range asked {
 				c, err := status.Ask(e.t.Context(), conn)
 				if want := "node-2: drained or stopping, so it refuses (since "; err != nil || !strings.HasPrefix(c.Problems[0].Text, want) {

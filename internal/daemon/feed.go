@@ -212,8 +212,12 @@ func (d *Daemon) insideMetrics() metrics.Inside {
 
 // samplePeers is how many other nodes are asked for their reports before each sample of the
 // history, in turn. More than that are not all asked each time, so that a node of any cluster
-// sends 6.4 packets a second for it.
+// sends 6.4 packets a second for it, and half a packet where it shows no pages.
 const samplePeers = 32
+
+// sampleAlone is how often a node without pages takes a sample: it needs them only for since when others
+// are in their states.
+const sampleAlone = time.Minute
 
 // sampleWait is how long a sample waits for their answers.
 const sampleWait = 500 * time.Millisecond
@@ -224,10 +228,14 @@ func (d *Daemon) showsPages() bool { return d.cfg.ServesConsole() || d.host.Brea
 // runSamples samples the cluster until ctx ends: the reader takes from it since when nodes are in their
 // states, and the pages their history.
 func (d *Daemon) runSamples(ctx context.Context) error {
-	ticker := time.NewTicker(trend.Every)
+	every := sampleAlone
+	if d.showsPages() {
+		every = trend.Every
+	}
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		if c := d.sample(ctx); d.showsPages() {
+		if c := d.sample(ctx, every); d.showsPages() {
 			d.console.Add(c)
 		}
 		select {
@@ -238,10 +246,10 @@ func (d *Daemon) runSamples(ctx context.Context) error {
 	}
 }
 
-// sample returns the nodes for the history. A report counts until the turn comes
+// sample returns the nodes, as it does so often. A report counts until the turn comes
 // to its node again.
-func (d *Daemon) sample(ctx context.Context) status.Cluster {
-	maxAge := trend.Every
+func (d *Daemon) sample(ctx context.Context, every time.Duration) status.Cluster {
+	maxAge := every
 	if c := d.cluster.Load(); c != nil {
 		c.AskReports(samplePeers)
 		maxAge *= time.Duration(1 + len(c.Reports())/samplePeers)
