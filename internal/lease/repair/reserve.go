@@ -93,7 +93,8 @@ func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by 
 		return Write{}, refuse("sid %d is reserved, and held by %s: etcd's data was edited; "+
 			"run \"allocator admin quarantine %d --force\" first", sid, holderName(s), sid)
 	case above == 0:
-		above = by.Now + clock.MillisOf(2*slack.MaxSkew)
+		// A generator that stopped just now has used the unit of time that the clock is in.
+		above = by.Now + clock.MillisOf(2*slack.MaxSkew) + clock.Millis(v.Config.Value.Layout.Unit())
 	}
 	ceil := max(w.Ceil, above)
 	return Write{

@@ -87,7 +87,7 @@ func TestReserve(t *testing.T) {
 	}
 
 	for above, want := range map[clock.Millis]clock.Millis{
-		0:          by.Now + 500, // the clocks may differ by 250 ms each
+		0:          by.Now + 501, // The clocks may differ by 250 ms each, and its last ID is of this ms.
 		now + 9000: now + 9000,
 		now - 9000: now, // never below the record's
 	} {

@@ -210,7 +210,7 @@ func (m *member) inject(action string) error {
 		case <-m.start: // it was repaired twice
 		default:
 		}
-		m.link.set(true) // A process that is killed gives nothing back,
+		m.link.set(true)                            // A process that is killed gives nothing back,
 		if err := m.gossip.Shutdown(); err != nil { // and tells nobody that it ends.
 			return err
 		}
