@@ -45,7 +45,8 @@ type tableMover struct {
 
 	mu    sync.Mutex // guards the rest
 	stats Stats
-	quiet time.Time // when an error or a wait may be logged again
+	quiet time.Time // when a wait may be logged again
+	said  text.Said // errors
 }
 
 // NewMovers returns movers that have done nothing yet.
@@ -109,8 +110,7 @@ func (t *tableMover) update(change func(*Stats)) {
 	change(&t.stats)
 }
 
-// logAfter is how long a wait lasts before it is logged, and logEvery how often that and
-// errors are.
+// logAfter is how long a wait lasts before it is logged, and logEvery how often that is.
 const (
 	logAfter = 5 * time.Second
 	logEvery = 30 * time.Second
@@ -188,10 +188,10 @@ func (t *tableMover) failed(ctx context.Context, what string, err error) {
 	}
 	now, level := time.Now(), slog.LevelInfo
 	t.mu.Lock()
-	log := t.stats.Err == nil || text.Kind(t.stats.Err.Error()) != text.Kind(err.Error()) || now.After(t.quiet)
-	if log {
-		t.quiet = now.Add(logEvery)
+	if t.stats.Err == nil {
+		t.said = nil
 	}
+	log := t.said.New(err.Error(), now)
 	t.stats.Err, t.stats.BlockedBy = err, nil
 	if !errors.Is(err, ErrOtherMover) {
 		t.stats.Failures++

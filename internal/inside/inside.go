@@ -47,8 +47,7 @@ type Inside struct {
 
 	mu     sync.Mutex // guards what follows
 	health Health
-	said   string // the kind of what was logged last of why it waits
-	saidAt time.Time
+	said   text.Said // why it waits
 }
 
 // New checks everything that can be checked without the other members, and writes nothing.
@@ -79,8 +78,6 @@ func New(ctx context.Context, cfg Config) (*Inside, error) {
 const (
 	// askEvery is the pause between questions to the other members.
 	askEvery = 500 * time.Millisecond
-	// sayEvery is how often the log repeats why the member waits.
-	sayEvery = time.Minute
 	// tendEvery is how often the member is looked after.
 	tendEvery = 5 * time.Second
 	// restartAfter is the pause before a member that ended is started again.
@@ -136,16 +133,12 @@ func (i *Inside) Run(ctx context.Context) error {
 	}
 }
 
-// say logs why the member waits, when the kind of that changes and each minute.
+// say logs why the member waits, each kind of reason once a minute.
 func (i *Inside) say(level slog.Level, message, why string) {
-	kind := text.Kind(why)
 	i.mu.Lock()
-	told := kind == i.said && time.Since(i.saidAt) < sayEvery
-	if !told {
-		i.said, i.saidAt = kind, time.Now()
-	}
+	log := i.said.New(why, time.Now())
 	i.mu.Unlock()
-	if !told {
+	if log {
 		i.cfg.Log.Log(context.Background(), level, message, "because", why)
 	}
 }

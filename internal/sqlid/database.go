@@ -58,7 +58,7 @@ func (d *Database) format(ctx context.Context) (f flake.Format, found bool, err 
 		(SELECT coalesce(obj_description(oid, 'pg_namespace'), '') FROM pg_namespace WHERE nspname = 'allocator')`).
 		Scan(&version, &recovery, &says)
 	if err != nil {
-		return f, false, fmt.Errorf("%s: %w", d, err)
+		return f, false, d.failed(err)
 	}
 	return formatOf(d.String(), version, recovery, says)
 }
@@ -111,11 +111,11 @@ func (d *Database) Init(ctx context.Context, f flake.Format, hold time.Duration,
 	})
 }
 
-// failed gives errors that an operator has to act on their kind.
+// failed names the database, says in words what failed, and gives errors that an operator has to act on their kind.
 func (d *Database) failed(err error) error {
 	var e *pgconn.PgError
 	if !errors.As(err, &e) {
-		return err
+		return userdb.Broken(d.String(), err)
 	}
 	switch e.Code {
 	case Occupied:
@@ -170,11 +170,12 @@ func (d *Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Du
 	return w, err
 }
 
-// End ends the last slice of a runner, and returns the server; -1 with an error.
-func (d *Database) End(ctx context.Context, name string) (server int64, err error) {
+// End ends the slice that the database uses, if it is of the worker that sent the slice last, whose first word is
+// given, and returns the server; -1 with an error.
+func (d *Database) End(ctx context.Context, last int64) (server int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := d.Pool.QueryRow(ctx, `SELECT allocator.stop_slice($1)`, name).Scan(&server); err != nil {
+	if err := d.Pool.QueryRow(ctx, `SELECT allocator.stop_slice($1)`, last).Scan(&server); err != nil {
 		return -1, d.failed(err)
 	}
 	return server, nil
@@ -196,11 +197,11 @@ WHERE p.pronamespace = 'allocator'::regnamespace AND d.deptype IN ('n', 'a')
            AND d.objid IN (SELECT oid FROM pg_proc WHERE pronamespace = 'allocator'::regnamespace))
 ORDER BY 1 LIMIT 10`)
 	if err != nil {
-		return err
+		return d.failed(err)
 	}
 	used, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return err
+		return d.failed(err)
 	}
 	if len(used) > 0 {
 		return userdb.Setup("%s uses it still: %s; give the columns another default first", d,

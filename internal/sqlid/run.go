@@ -29,9 +29,12 @@ type Config struct {
 type Runner struct {
 	cfg Config
 
-	mu    sync.Mutex
+	sent int64 // The first word of the last slice that was sent; hold has it.
+
+	mu    sync.Mutex // guards the rest
 	stats Stats
 	uses  uses
+	said  text.Said
 }
 
 // Stats are what a Runner has done.
@@ -72,14 +75,17 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// failed notes an error, and logs it if it is another than before.
+// failed notes an error, and logs its kind once a minute while no slice is written.
 func (r *Runner) failed(err error) {
 	r.mu.Lock()
-	before := r.stats.Err
+	if r.stats.Err == nil {
+		r.said = nil
+	}
 	r.stats.Err = err
 	r.stats.Failures++
+	log := r.said.New(err.Error(), time.Now())
 	r.mu.Unlock()
-	if before == nil || text.Kind(before.Error()) != text.Kind(err.Error()) {
+	if log {
 		r.cfg.Log.Warn("no slice was written", "database", r.cfg.Database.String(), "error", err)
 	}
 }
@@ -106,6 +112,7 @@ func (r *Runner) hold(ctx context.Context) error {
 	r.mu.Lock()
 	r.stats.SID = int(w.Number())
 	r.uses.number()
+	r.sent = int64(shape.SID) // none yet: less than that of each slice
 	r.mu.Unlock()
 	r.cfg.Log.Info("holds a worker number", "database", r.cfg.Database.String(), "worker", w.Number())
 	defer func() {
@@ -123,7 +130,7 @@ func (r *Runner) hold(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-w.Lost():
-			_, _ = r.cfg.Database.End(ctx, r.cfg.Name) // What it made is still this worker's: others follow above.
+			_, _ = r.cfg.Database.End(ctx, r.sent) // What it made is still this worker's: others follow above.
 			return fmt.Errorf("the worker number is lost: %w", w.Err())
 		case <-ctx.Done():
 			return r.end(context.WithoutCancel(ctx), w)
@@ -137,7 +144,7 @@ const margin = time.Second
 // end ends the last slice and gives the number back, unless a slice may be in use still, or be written yet. Then the
 // number is left to expire, and the watermark waits until its interval has passed: the process ends next.
 func (r *Runner) end(ctx context.Context, w *worker.Worker) error {
-	server, err := r.cfg.Database.End(ctx, r.cfg.Name)
+	server, err := r.cfg.Database.End(ctx, r.sent)
 	r.mu.Lock()
 	over := r.uses.onlyOn(server, time.Now())
 	r.mu.Unlock()
@@ -183,7 +190,7 @@ func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after
 	var did Written
 	sent := false
 	if err = errors.Join(w.Permit(s.FromMs), w.Permit(last)); err == nil {
-		sent = true
+		sent, r.sent = true, s.First
 		did, err = r.cfg.Database.Write(ctx, shape, s, r.cfg.Hold, r.cfg.Name)
 	}
 	r.mu.Lock()

@@ -210,13 +210,16 @@ BEGIN
   PERFORM setval('allocator.stop', stop_at);
   RETURN $server;
 END $f$`,
-	// It ends the slice of a runner that stops, and returns the server.
-	`CREATE OR REPLACE FUNCTION allocator.stop_slice(name_of text) RETURNS bigint LANGUAGE plpgsql
+	// It ends the slice of a runner that stops, and returns the server. The slice is none of another runner, which may
+	// have the same name: it begins where the last one of the sid that stops does, or before.
+	`CREATE OR REPLACE FUNCTION allocator.stop_slice(last bigint) RETURNS bigint LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $f$
+DECLARE low bigint;
 BEGIN
   LOCK TABLE allocator.runner IN EXCLUSIVE MODE;
-  UPDATE allocator.runner SET at = '-infinity' WHERE name = name_of;
-  IF FOUND THEN
+  low := pg_sequence_last_value('allocator.first');
+  IF low <= last AND (low # last) & $sidMask = 0 THEN
+    UPDATE allocator.runner SET at = '-infinity';
     PERFORM setval('allocator.until', 0);
   END IF;
   RETURN $server;

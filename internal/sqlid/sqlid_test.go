@@ -35,6 +35,7 @@ type database struct {
 	url   string
 	shape Shape
 	after int64
+	first int64 // the first word of the last slice
 }
 
 func server(t *testing.T) *postgres.Server {
@@ -69,7 +70,7 @@ func (d *database) slice() Slice {
 	d.Helper()
 	s, err := d.shape.Cut(time.Now().UnixMilli(), d.after, 10*time.Millisecond)
 	if err == nil {
-		d.after = s.ToMs
+		d.after, d.first = s.ToMs, s.First
 		_, err = d.Write(d.Context(), d.shape, s, hold, "test")
 	}
 	if err != nil {
@@ -314,13 +315,19 @@ func TestRefusals(t *testing.T) {
 	if w, err := d.Write(t.Context(), other, cut, hold, "test"); !errors.Is(err, userdb.ErrSetup) || w.Unknown {
 		t.Errorf("a slice of another space: %v", err)
 	}
-	if _, err := d.End(t.Context(), "other"); err != nil {
-		t.Fatal(err)
+	before := written.First
+	for _, last := range []int64{before - before&(d.shape.Step()-1), before, d.first - d.shape.Step(), d.first + 1} {
+		if _, err := d.End(t.Context(), last); err != nil {
+			t.Fatal(err)
+		}
+		if _, state := d.next(); state != "" {
+			t.Errorf("a runner whose last slice began at %d ended the one from %d: %s", last, d.first, state)
+		}
+		if _, err := d.Write(t.Context(), d.shape, cut, hold, "other"); !errors.Is(err, ErrOccupied) {
+			t.Errorf("a second runner, after the end of one from %d: %v", last, err)
+		}
 	}
-	if _, state := d.next(); state != "" {
-		t.Errorf("another runner ended the slice: %s", state)
-	}
-	if _, err := d.End(t.Context(), "test"); err != nil {
+	if _, err := d.End(t.Context(), d.first+d.shape.Step()); err != nil { // The reply to its last slice was lost.
 		t.Fatal(err)
 	}
 	d.refuses(Expired, "ended")

@@ -5,6 +5,7 @@ package text
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,24 @@ func Printable(s string) string {
 func Kind(s string) string {
 	words := slices.DeleteFunc(strings.Fields(s), func(w string) bool { return strings.ContainsAny(w, "0123456789") })
 	return strings.Join(words, " ")
+}
+
+// Said has the kinds of problems that a log has said, and when. The zero value has said none.
+type Said map[string]time.Time
+
+// New reports whether to log a problem now: its kind was not logged in the last minute. So one that lasts is logged
+// once a minute, and several that alternate are too.
+func (s *Said) New(problem string, now time.Time) bool {
+	maps.DeleteFunc(*s, func(_ string, at time.Time) bool { return now.Sub(at) >= time.Minute })
+	kind := Kind(problem)
+	if _, said := (*s)[kind]; said {
+		return false
+	}
+	if *s == nil {
+		*s = Said{}
+	}
+	(*s)[kind] = now
+	return true
 }
 
 // Cut returns the first n bytes of s, without a character that would be cut in two and

@@ -6,6 +6,26 @@ import (
 	"time"
 )
 
+// TestSaid: each kind of problem is logged once a minute, also while several alternate.
+func TestSaid(t *testing.T) {
+	var said Said
+	for _, step := range []struct {
+		second  int
+		problem string
+		want    bool
+	}{
+		{0, "no answer in 10s", true}, {1, "no answer in 11s", false}, {2, "refused", true}, {3, "no answer in 10s", false},
+		{4, "refused", false}, {60, "no answer", true}, {61, "no answer", false}, {62, "refused", true},
+	} {
+		if got := said.New(step.problem, time.Unix(int64(step.second), 0)); got != step.want {
+			t.Errorf("%d s, %s: %v", step.second, step.problem, got)
+		}
+	}
+	if len(said) != 2 {
+		t.Errorf("it keeps %v", said)
+	}
+}
+
 func TestTexts(t *testing.T) {
 	for name, tc := range map[string]struct{ got, want string }{
 		"nothing to hide":        {Printable("node-1 ü"), "node-1 ü"},

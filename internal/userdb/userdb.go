@@ -56,6 +56,33 @@ type setupError struct{ error }
 func (e setupError) Is(target error) bool { return target == ErrSetup }
 func (e setupError) Unwrap() error        { return e.error }
 
+// Broken returns the error of a call that no server answered, with the name of the database. What the driver was doing
+// when it noticed is left out: it differs from call to call.
+func Broken(database string, err error) error {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	cause := err
+	for next := err; next != nil; next = errors.Unwrap(next) {
+		cause = next
+	}
+	switch {
+	case err == nil:
+		return nil
+	case connecting:
+		return fmt.Errorf("%s: %w", database, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return brokenError{fmt.Sprintf("%s: the server does not answer in time", database), err}
+	}
+	return brokenError{fmt.Sprintf("%s: the connection broke: %v", database, cause), err}
+}
+
+type brokenError struct {
+	says string
+	err  error
+}
+
+func (e brokenError) Error() string { return e.says }
+func (e brokenError) Unwrap() error { return e.err }
+
 // Code returns the SQLSTATE of an error, or "".
 func Code(err error) string {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
