@@ -78,8 +78,8 @@ var fewLines = []string{"chaos/kube", "deploy"}
 
 // mutated are the packages of which a night tries some mutants.
 var mutated = "gen lease lease/repair lease/keeper lease/catalog lease/protocol clock agreement node worker " +
-	"worker/broker quota feed adopt operate daemon server/resp server/respserver server/console agent " +
-	"unixsocket wire ../client ../embed ../worker"
+	"worker/broker server/quota status/feed operate daemon server/resp server/respserver server/console daemon/agent " +
+	"unixsocket wire ../client ../embed ../worker ../cmd/allocator/internal/ids/adopt"
 
 // format names files that gofmt would change.
 const format = `

@@ -128,7 +128,7 @@ func TestPanelsAreComplete(t *testing.T) {
 // The dashboard shows what nodes expose of their members of etcd: it is the part of them that operators look after.
 func TestMembersAreShown(t *testing.T) {
 	board := readFile(t, dashboardFile)
-	names := regexp.MustCompile(`allocator_etcd_\w+`).FindAllString(readFile(t, "../../../internal/metrics/definitions.go"), -1)
+	names := regexp.MustCompile(`allocator_etcd_\w+`).FindAllString(readFile(t, "../../../internal/daemon/metrics/definitions.go"), -1)
 	if len(names) < 8 {
 		t.Errorf("nodes expose %q", names)
 	}
