@@ -399,7 +399,8 @@ func (r *Rig) Start(ctx context.Context) error {
 		_, err := r.Allocate(ctx, init...)
 		return err
 	}); err != nil {
-		return err
+		p := r.Etcds[0]
+		return fmt.Errorf("%w\n%s", err, tail(p.Output(p.Run())))
 	}
 	for _, n := range r.Nodes {
 		if err := n.Start(); err != nil {
