@@ -25,9 +25,23 @@ type Config struct {
 	Log      *slog.Logger
 }
 
+// writer is what a Database does for a Runner, and holder what a worker does. Tests have others.
+type (
+	writer interface {
+		Write(context.Context, Shape, Slice, time.Duration, string) (Written, error)
+		End(ctx context.Context, last int64) (server int64, err error)
+	}
+	holder interface {
+		Permit(unixMs int64) error
+		Err() error
+		Close() error
+	}
+)
+
 // Runner writes the slices of one database.
 type Runner struct {
 	cfg Config
+	db  writer
 
 	sent int64 // The first word of the last slice that was sent; hold has it.
 
@@ -47,7 +61,7 @@ type Stats struct {
 }
 
 // NewRunner returns a Runner that does nothing yet.
-func NewRunner(cfg Config) *Runner { return &Runner{cfg: cfg, stats: Stats{SID: -1}} }
+func NewRunner(cfg Config) *Runner { return &Runner{cfg: cfg, db: cfg.Database, stats: Stats{SID: -1}} }
 
 // Database returns the name of its database.
 func (r *Runner) Database() string { return r.cfg.Database.String() }
@@ -109,11 +123,7 @@ func (r *Runner) hold(ctx context.Context) error {
 		return err
 	}
 	shape := Shape{Format: f, SID: flake.SID(w.Number())}
-	r.mu.Lock()
-	r.stats.SID = int(w.Number())
-	r.uses.number()
-	r.sent = int64(shape.SID) // none yet: less than that of each slice
-	r.mu.Unlock()
+	r.begin(shape)
 	r.cfg.Log.Info("holds a worker number", "database", r.cfg.Database.String(), "worker", w.Number())
 	defer func() {
 		r.mu.Lock()
@@ -130,7 +140,7 @@ func (r *Runner) hold(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-w.Lost():
-			_, _ = r.cfg.Database.End(ctx, r.sent) // What it made is still this worker's: others follow above.
+			_, _ = r.db.End(ctx, r.sent) // What it made is still this worker's: others follow above.
 			return fmt.Errorf("the worker number is lost: %w", w.Err())
 		case <-ctx.Done():
 			return r.end(context.WithoutCancel(ctx), w)
@@ -138,13 +148,22 @@ func (r *Runner) hold(ctx context.Context) error {
 	}
 }
 
+// begin begins with a worker number: it sent no slice yet.
+func (r *Runner) begin(shape Shape) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.SID = int(shape.SID)
+	r.uses.number()
+	r.sent = int64(shape.SID)
+}
+
 // margin is added to the time for which a slice may be used: clocks do not run alike.
 const margin = time.Second
 
 // end ends the last slice and gives the number back, unless a slice may be in use still, or be written yet. Then the
 // number is left to expire, and the watermark waits until its interval has passed: the process ends next.
-func (r *Runner) end(ctx context.Context, w *worker.Worker) error {
-	server, err := r.cfg.Database.End(ctx, r.sent)
+func (r *Runner) end(ctx context.Context, w holder) error {
+	server, err := r.db.End(ctx, r.sent)
 	r.mu.Lock()
 	over := r.uses.onlyOn(server, time.Now())
 	r.mu.Unlock()
@@ -179,7 +198,7 @@ const maxAhead = time.Minute
 
 // slice cuts a slice from after on and writes it. It returns from where the next one may be cut: a slice counts as used
 // from when it is sent.
-func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after int64) (int64, error) {
+func (r *Runner) slice(ctx context.Context, w holder, shape Shape, after int64) (int64, error) {
 	now, n, s, err := r.cut(shape, after)
 	if err != nil {
 		return after, err
@@ -191,7 +210,7 @@ func (r *Runner) slice(ctx context.Context, w *worker.Worker, shape Shape, after
 	sent := false
 	if err = errors.Join(w.Permit(s.FromMs), w.Permit(last)); err == nil {
 		sent, r.sent = true, s.First
-		did, err = r.cfg.Database.Write(ctx, shape, s, r.cfg.Hold, r.cfg.Name)
+		did, err = r.db.Write(ctx, shape, s, r.cfg.Hold, r.cfg.Name)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -121,12 +121,12 @@ func draw(ctx context.Context, sdk *client.Client, note func(history.Op)) {
 // start returns a cluster that issues, and gives worker numbers.
 func start(t *testing.T) *rig.Rig {
 	t.Helper()
-	dir := t.TempDir()
-	allocator, err := build.Allocator(t.Context(), dir)
+	dir, bin := t.TempDir(), t.TempDir()
+	allocator, err := build.Allocator(t.Context(), bin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := build.Etcd(t.Context(), dir)
+	etcd, err := build.Etcd(t.Context(), bin)
 	if err != nil {
 		t.Fatal(err)
 	}
