@@ -133,12 +133,13 @@ type AnchorEvent struct {
 type AnchorStats struct {
 	StepsForward, StepsBack   int64 // These steps of the wall clock were of more than 20 ms.
 	NudgesForward, NudgesBack int64 // These changes of the wall clock were of 2 to 20 ms.
-	Followed, Refuted         int64 // steps
+	Followed, Withdrawn       int64 // steps that ended
+	Refuted                   int64 // steps
 	Suspends, Stalls          int64
-	Asleep                    time.Duration // sum of all suspends
+	Asleep, Stalled           time.Duration // sums of all suspends, and of all stalls
 	LastStep                  time.Duration // forward if positive; 0: there was none
 	LastStepAt                Mono
-	FollowedBy                Confirmer     // who confirmed the last step that was followed; empty: there was none
+	Ended                     AnchorEvent   // the end of the last step: Followed or Withdrawn; zero: none ended
 	Pending                   bool          // a step is held
 	Blocked                   bool          // and is further ahead than is followed
 	Since                     Mono          // The pending step was noticed then; 0 without one.
@@ -230,6 +231,7 @@ func (a *Anchor) Tick(r Readings, k Kernel, w PeerVote) (events []AnchorEvent) {
 
 	if a.ticked && elapsed > stall {
 		a.stats.Stalls++
+		a.stats.Stalled += elapsed
 		t.report(AnchorEvent{Kind: Stalled, Lasted: elapsed})
 	}
 	if slept > agreement {

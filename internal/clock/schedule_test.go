@@ -56,7 +56,7 @@ func (s *schedule) check(w PeerVote) {
 	t.Helper()
 	a := s.anchor
 	old, target := a.line, a.target
-	last := a.last.Mono
+	last, was := a.last.Mono, a.stats
 	if got, least := old.unixNano(m)-old.unixNano(last), int64(m-last)*9/10-1; got < least {
 		t.Fatalf("issuing time ran %d in %d ns, at least %d is promised", got, m-last, least)
 	}
@@ -73,6 +73,18 @@ func (s *schedule) check(w PeerVote) {
 		case Suspended:
 			slept = true
 		}
+		switch e.Kind {
+		case Followed, Withdrawn:
+			was.Ended = e
+			if e.Kind == Withdrawn {
+				was.Withdrawn++
+			}
+		case Stalled:
+			was.Stalled += e.Lasted
+		}
+	}
+	if st := a.stats; st.Withdrawn != was.Withdrawn || st.Stalled != was.Stalled || st.Ended != was.Ended {
+		t.Fatalf("%v are counted as %+v", events, a.stats)
 	}
 	for d := range 10 {
 		at := m.Add(time.Duration(d) * slewGrace / 10)

@@ -45,8 +45,8 @@ func (t *tick) count(step time.Duration) {
 func (t *tick) agree(held time.Duration) {
 	a, moved := t.a, t.moved.Abs()
 	if a.stats.Pending {
-		t.report(AnchorEvent{Kind: Withdrawn, Step: t.moved, Held: held, Lasted: t.sinceStep()})
-		a.settle()
+		a.stats.Withdrawn++
+		t.end(AnchorEvent{Kind: Withdrawn, Step: t.moved, Held: held, Lasted: t.sinceStep()})
 		if moved > agreement {
 			t.count(t.moved)
 			moved = 0
@@ -140,16 +140,21 @@ func (t *tick) follow(by Confirmer) {
 	a, held, lasted := t.a, t.held(), t.sinceStep()
 	jump := t.move(held)
 	a.stats.Followed++
-	a.stats.FollowedBy = by
 	a.walked = 0 // the wall clock is confirmed as it is
 	if boot := time.Duration(t.r.Boot); a.ref.Ahead(t.r.Wall, boot) > a.cfg.StepLimit {
 		a.ref.Set(t.r.Wall, boot)
 	}
-	a.settle()
-	t.report(AnchorEvent{
+	t.end(AnchorEvent{
 		Kind: Followed, Held: held, Lasted: lasted, By: by,
 		Jump: jump, Slew: a.line.ahead(t.r.Mono),
 	})
+}
+
+// end ends the pending step.
+func (t *tick) end(e AnchorEvent) {
+	t.a.settle()
+	t.report(e)
+	t.a.stats.Ended = t.events[len(t.events)-1]
 }
 
 // settle ends what is pending.

@@ -273,7 +273,8 @@ func (d *Daemon) state() feed.State {
 	k := d.keeper.Stats()
 	s := feed.State{
 		Node: d.node.Stats(), Refusing: d.node.Ready(), Clocks: d.watch.Report(),
-		EtcdFails: k.Outage != "", EtcdError: k.Outage, Alarms: k.Alarms, Files: map[string]feed.Files{},
+		EtcdFails: k.Outage.Error != "", EtcdSince: k.Outage.Since, EtcdError: k.Outage.Error,
+		Alarms: k.Alarms, Files: map[string]feed.Files{},
 	}
 	for name, f := range d.files() {
 		s.Files[name] = feed.Files{Reloads: f.Reloads(), Failing: f.Failing()}

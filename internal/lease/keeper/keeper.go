@@ -53,7 +53,9 @@ type Keeper struct {
 	// Run's goroutine owns these.
 	machine *protocol.Machine
 	failed  error
-	failing int // so many calls in a row have failed
+	// failing is how many calls in a row have failed, the first of them at failedAt.
+	failing  int
+	failedAt clock.Millis
 	// problem is the kind of the one that was logged last.
 	problem   string
 	problemAt clock.Mono
@@ -72,7 +74,7 @@ type Keeper struct {
 	status atomic.Pointer[published]
 	limit  atomic.Pointer[lease.Limit]
 	ticked atomic.Int64
-	outage atomic.Pointer[string]
+	outage atomic.Pointer[Outage]
 	stats  stats
 }
 
@@ -211,7 +213,7 @@ func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 		// Read before sending: what the store does later, it does after this.
 		now := k.cfg.Clock.Now()
 		k.ticked.Store(int64(now.Mono))
-		k.noteOutage(queue[0])
+		k.noteOutage(now.Wall, queue[0])
 		actions := k.machine.Step(now, queue[0])
 		queue = queue[1:]
 		limit := k.machine.Limit(now)

@@ -3,6 +3,7 @@ package keeper
 import (
 	"errors"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -10,8 +11,14 @@ import (
 // is a change of etcd's leader, or a lost packet.
 const outageAfter = 2
 
+// Outage is how calls to etcd fail: several in a row, since the first of them.
+type Outage struct {
+	Since clock.Millis
+	Error string // empty: there is no outage
+}
+
 // noteOutage notes the beginning and the end of an outage, if ev is the answer to a call.
-func (k *Keeper) noteOutage(ev lease.Event) {
+func (k *Keeper) noteOutage(now clock.Millis, ev lease.Event) {
 	var err error
 	switch ev := ev.(type) {
 	case lease.Loaded:
@@ -30,8 +37,10 @@ func (k *Keeper) noteOutage(ev lease.Event) {
 		k.outage.Store(nil)
 		return
 	}
+	if k.failing == 0 {
+		k.failedAt = now
+	}
 	if k.failing++; k.failing == outageAfter {
-		text := err.Error()
-		k.outage.Store(&text)
+		k.outage.Store(&Outage{Since: k.failedAt, Error: err.Error()})
 	}
 }

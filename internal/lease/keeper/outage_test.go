@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -38,8 +39,8 @@ func TestOutage(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		k := &Keeper{}
 		k.status.Store(&published{})
-		failed := 0
-		for range 100 {
+		failed, since := 0, clock.Millis(0)
+		for now := range clock.Millis(100) {
 			var ev lease.Event
 			switch rnd.IntN(4) {
 			case 0:
@@ -49,11 +50,13 @@ func TestOutage(t *testing.T) {
 				failed = 0
 			default:
 				ev = calls[rnd.IntN(len(calls))](errors.New("away"))
-				failed++
+				if failed++; failed == 1 {
+					since = now
+				}
 			}
-			k.noteOutage(ev)
-			if got, want := k.Stats().Outage, map[bool]string{true: "away"}[failed > 1]; got != want {
-				t.Fatalf("seed %d, %T, %d failed: outage %q, want %q", seed, ev, failed, got, want)
+			k.noteOutage(now, ev)
+			if got, want := k.Stats().Outage, map[bool]Outage{true: {since, "away"}}[failed > 1]; got != want {
+				t.Fatalf("seed %d, %T, %d failed: outage %v, want %v", seed, ev, failed, got, want)
 			}
 		}
 	}

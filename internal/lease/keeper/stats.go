@@ -35,13 +35,13 @@ type CallStats struct {
 	Buckets       []uint64
 }
 
-// Stats is a copy of the keeper's counters and the latest status. Outage is how calls to etcd fail, of which several
-// in a row did; empty: they do not.
+// Stats is a copy of the keeper's counters and the latest status. Outage is zero while calls to
+// etcd succeed.
 type Stats struct {
 	Calls  map[Op]CallStats
 	Alarms map[lease.AlarmKind]uint64
 	Lease  lease.Status
-	Outage string
+	Outage Outage
 	Write  Write
 }
 

@@ -20,6 +20,7 @@ type State struct {
 	Refusing  *node.Refusal // why a request would be refused now; nil: it would not
 	Clocks    clock.Report
 	EtcdFails bool                       // calls to etcd fail, more than one in a row
+	EtcdSince clock.Millis               // since when they do
 	EtcdError string                     // what the calls fail with
 	Alarms    map[lease.AlarmKind]uint64 // counters
 	Files     map[string]Files           // The node reads these again when they change; the key is their name.
@@ -104,7 +105,8 @@ func (c *change) anchor() {
 			"the machine was suspended for "+slept.Round(time.Millisecond).String(), "for", slept.String())
 	}
 	if is.Stalls > was.Stalls {
-		c.add(ClockStall, "the process did not run for a second or more")
+		c.add(ClockStall, "the process did not run for a second or more", "for",
+			(is.Stalled - was.Stalled).String())
 	}
 	if is.StepsForward > was.StepsForward || is.StepsBack > was.StepsBack {
 		c.add(ClockStep, "the wall clock was set: IDs keep their time until the new one is confirmed",
@@ -112,9 +114,11 @@ func (c *change) anchor() {
 			strconv.FormatInt(is.StepsForward+is.StepsBack-was.StepsForward-was.StepsBack, 10))
 	}
 	if is.Followed > was.Followed {
-		c.add(ClockFollowed, "IDs follow the wall clock", "step", is.LastStep.String(), "by", string(is.FollowedBy))
-	} else if was.Pending && !is.Pending {
-		c.add(ClockReverted, "the step of the wall clock was reverted", "step", is.LastStep.String())
+		c.add(ClockFollowed, "IDs follow the wall clock", "held", is.Ended.Held.String(), "jump",
+			is.Ended.Jump.String(), "after", is.Ended.Lasted.String(), "by", string(is.Ended.By))
+	}
+	if is.Withdrawn > was.Withdrawn {
+		c.add(ClockReverted, "the step of the wall clock was reverted", "after", is.Ended.Lasted.String())
 	}
 	if is.Refuted > was.Refuted {
 		c.add(ClockRefuted, "this machine's wall clock is wrong: its peers agree with the time before the step; "+
@@ -194,18 +198,26 @@ func (c *change) peers() {
 func (c *change) etcd() {
 	switch was, is := c.old.EtcdFails, c.new.EtcdFails; {
 	case is && !was:
-		message, left := "calls to etcd fail: the node has no window, and issues when etcd answers", time.Duration(0)
+		message := "calls to etcd fail: the node has no window, and issues when etcd answers"
 		if c.new.Node.Holding {
 			message = "calls to etcd fail: IDs are issued until the window ends"
-			left = c.new.Node.WindowLeft().Duration()
 		}
-		c.add(EtcdFailing, message, "window_left", left.String(), "error", c.new.EtcdError)
+		c.add(EtcdFailing, message, "window_left", c.windowLeft(), "error", c.new.EtcdError)
 	case was && !is:
-		c.add(EtcdAnswers, "calls to etcd succeed again")
+		c.add(EtcdAnswers, "calls to etcd succeed again", "after", (c.at - c.old.EtcdSince).Duration().String(),
+			"window_left", c.windowLeft())
 	}
 	if c.new.Alarms[lease.AlarmClock] > c.old.Alarms[lease.AlarmClock] {
 		c.add(ClockAhead, c.new.Node.Lease.Problem)
 	}
+}
+
+// windowLeft returns for how long the node issues IDs without etcd.
+func (c *change) windowLeft() string {
+	if !c.new.Node.Holding {
+		return "0s"
+	}
+	return c.new.Node.WindowLeft().Duration().String()
 }
 
 func (c *change) history() {

@@ -114,7 +114,10 @@ func TestTransitions(t *testing.T) {
 		{"step", none, func(s *State) { s.Clocks.Anchor.StepsBack = 1 }, "clock_step"},
 		{"step, followed at once", none, func(s *State) { s.Clocks.Anchor.StepsForward, s.Clocks.Anchor.Followed = 1, 1 }, "clock_step, clock_step_followed"},
 		{"step refuted", none, func(s *State) { s.Clocks.Anchor.Refuted = 1 }, "clock_step_refuted"},
-		{"step reverted", func(s *State) { s.Clocks.Anchor.Pending = true }, none, "clock_step_reverted"},
+		{"step reverted", none, func(s *State) { s.Clocks.Anchor.Withdrawn = 1 }, "clock_step_reverted"},
+		{"step, reverted at once", none, func(s *State) {
+			s.Clocks.Anchor.StepsForward, s.Clocks.Anchor.StepsBack, s.Clocks.Anchor.Withdrawn = 1, 1, 1
+		}, "clock_step, clock_step_reverted"},
 		{"step blocked", none, func(s *State) { s.Clocks.Anchor.Blocked = true }, "clock_step_blocked"},
 		{"suspend and stall", none, func(s *State) { s.Clocks.Anchor.Suspends, s.Clocks.Anchor.Stalls = 1, 1 }, "clock_suspend, clock_stall"},
 
@@ -177,7 +180,11 @@ func TestTransitions(t *testing.T) {
 // TestFacts: attributes tell of the change, and not of all since the start.
 func TestFacts(t *testing.T) {
 	old := healthy()
-	old.Clocks.Anchor = clock.AnchorStats{StepsForward: 5, StepsBack: 7, Suspends: 1, Asleep: time.Hour}
+	old.Clocks.Anchor = clock.AnchorStats{StepsForward: 5, StepsBack: 7, Suspends: 1, Asleep: time.Hour, Stalled: time.Minute}
+	none, followed := func(*State) {}, func(s *State) {
+		s.Clocks.Anchor.Followed++
+		s.Clocks.Anchor.Ended = clock.AnchorEvent{Held: time.Hour, Lasted: 10 * time.Second, Jump: 59 * time.Minute, By: clock.ByHold}
+	}
 	for _, tc := range []struct {
 		name   string
 		change func(*State)
@@ -191,6 +198,20 @@ func TestFacts(t *testing.T) {
 			s.Clocks.Anchor.Suspends++
 			s.Clocks.Anchor.Asleep += 90 * time.Second
 		}, ClockSuspend, "for", "1m30s"},
+		{"stall", func(s *State) {
+			s.Clocks.Anchor.Stalls++
+			s.Clocks.Anchor.Stalled += 3 * time.Second
+		}, ClockStall, "for", "3s"},
+		{"followed", followed, ClockFollowed, "held", "1h0m0s"},
+		{"when", followed, ClockFollowed, "after", "10s"},
+		{"how far at once", followed, ClockFollowed, "jump", "59m0s"},
+		{"by whom", followed, ClockFollowed, "by", "hold"},
+		{"reverted", func(s *State) {
+			s.Clocks.Anchor.Withdrawn++
+			s.Clocks.Anchor.Ended.Lasted = 4 * time.Second
+		}, ClockReverted, "after", "4s"},
+		{"end of an outage", none, EtcdAnswers, "after", "1m30s"},
+		{"what is left then", none, EtcdAnswers, "window_left", "30s"},
 		{"window", func(s *State) { s.EtcdFails = true }, EtcdFailing, "window_left", "30s"},
 		{"no window", func(s *State) { s.EtcdFails, s.Node.Holding = true, false }, EtcdFailing, "window_left", "0s"},
 		{"unconfirmed", func(s *State) { s.Clocks.Gate.Verdict.Phase = clock.Strict }, GateShut, "",
@@ -201,7 +222,11 @@ func TestFacts(t *testing.T) {
 		now := healthy()
 		now.Clocks.Anchor = old.Clocks.Anchor
 		tc.change(&now)
-		events := Transitions(&old, now)
+		was := old
+		if was.EtcdFails = tc.kind == EtcdAnswers; was.EtcdFails {
+			was.EtcdSince = now.Node.Now - 90_000
+		}
+		events := Transitions(&was, now)
 		i := slices.IndexFunc(events, func(e Event) bool { return e.Kind == tc.kind })
 		if i < 0 {
 			t.Errorf("%s: got %q", tc.name, shown(events))
