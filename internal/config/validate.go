@@ -94,6 +94,10 @@ func (c Config) Validate() error {
 			"raise lease.window", i.MaxLead, c.Lease.Window)
 	c.validateSockets(rule)
 	c.validateAccess(rule)
+	rule(c.Listen.Gossip == "" || loopback(c.Listen.Gossip) || c.Gossip.KeyFile != "" || c.Gossip.Insecure,
+		"gossip.key-file", "gossip on %s, beyond loopback, needs a key: set it to a file from \"allocator gossip "+
+			"keygen\", or listen on 127.0.0.1, or set gossip.insecure=true where only nodes reach the port",
+		c.Listen.Gossip)
 	return errors.Join(errs...)
 }
 

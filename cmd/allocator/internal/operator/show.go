@@ -69,15 +69,20 @@ func configCheckCommand(a *cli.App) *cobra.Command {
 		Use:   "check FILE",
 		Short: "Say what is wrong with a file of settings",
 		Long: `Check reads a file of settings as "allocator serve --config FILE" would, with the variables that
-are set. It prints nothing and exits with 0 if serve would start with it. Else it names each key
-that is unknown, with the closest one that there is, each bad value and each broken rule, and
-exits with 1. Run it in CI, and on a machine before you restart a node.`,
+are set, but opens none of the files that the settings name. It prints nothing and exits with 0 if
+nothing is wrong. Else it names each key that is unknown, with the closest one that there is, each
+bad value and each broken rule, and exits with 1. Run it in CI, and on a machine before you restart
+a node.`,
 		Example: `  allocator config check /etc/allocator/allocator.yaml && systemctl restart allocator`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			c, _, err := config.Load(config.Sources{File: args[0], Env: a.Env})
 			if errors.Is(err, config.ErrFile) {
 				return err // There are no settings whose rules could be broken.
+			}
+			if len(c.Etcd.Addresses()) == 0 {
+				err = errors.Join(err, &config.RuleError{Key: "etcd.endpoints",
+					Rule: "there are none, and serve needs them, or etcd.join of nodes with etcd inside"})
 			}
 			return errors.Join(err, c.Validate())
 		},
