@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -291,6 +292,25 @@ func TestAdvertisedConsole(t *testing.T) {
 		if got := c.AdvertisedConsole("node-1:7947"); got != tt.want {
 			t.Errorf("%s: %q, want %q", what, got, tt.want)
 		}
+	}
+}
+
+// TestBounds: the bounds that are named are allowed.
+func TestBounds(t *testing.T) {
+	n := 0
+	for _, o := range Options() {
+		for _, bounds := range regexp.MustCompile(`; (\d\S*) to (\d[^\s,]*)`).FindAllStringSubmatch(o.Usage, -1) {
+			for _, bound := range bounds[1:] {
+				n++
+				c, _, err := Load(Sources{Given: map[string]string{o.Key: bound}})
+				if err = errors.Join(err, c.Validate()); err != nil && strings.Contains(err.Error(), o.Key+": "+bound+" is out of range") {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	if n < 20 {
+		t.Errorf("%d bounds were tested", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"bytes"
 	"reflect"
 	"testing"
 	"time"
@@ -25,6 +26,17 @@ func TestSaid(t *testing.T) {
 	}
 	if got, err := ParseSaid(Self{Now: 5}.Say(), 0, 9); err != nil || !reflect.DeepEqual(got, Said{}) {
 		t.Errorf("of a node that did nothing yet: %+v, %v", got, err)
+	}
+	if b := (Self{Now: 5}).Say(); !bytes.Equal(b, make([]byte, saidSize)) {
+		t.Errorf("of a node that did nothing yet: %x", b)
+	}
+	for reason := range node.Reason(maxReasons) {
+		b := Self{Refusing: reason}.Say()
+		b[5*8+1+4*reason] = 1
+		got, err := ParseSaid(b, 0, 9)
+		if known := reason > 0 && int(reason) < node.NumReasons; err != nil || got.Refusing != reason || (len(got.Work.Refused) == 1) != known {
+			t.Errorf("reason %d: %+v, %v", reason, got, err)
+		}
 	}
 	far := Self{Rate: 1 << 62, Lead: -1 << 62, Ceil: -1, Era: 1 << 62, Highest: -1, Now: -5, Work: Work{P50: 1 << 40, P99: -1, Write: 1, Written: 1}}
 	got, err = ParseSaid(far.Say(), 0, 9)
