@@ -28,7 +28,7 @@ func TestAccess(t *testing.T) {
 		want   []string // state and a part of the detail
 	}{
 		{"loopback alone", nil, []string{"ok reachable from other machines"}},
-		{"all well", map[string]access{"a": {asks: true}, "b": {unknown: true}}, []string{"ok unauthenticated clients are refused"}},
+		{"all well", map[string]access{"a": {asks: true}, "b": {unknown: true}}, []string{"ok unauthenticated clients are refused: one call was tried at each node, which counts it as UNAUTHENTICATED"}},
 		{"wide open", map[string]access{"a": {plain: true}, "b": {plain: true}}, []string{"warn no TLS: requests and tokens are sent unencrypted: the API at a, b", "warn no authentication: any client that can connect may issue IDs: the API at a, b"}},
 		{"tokens without TLS", map[string]access{"a": {plain: true, asks: true}}, []string{"warn no TLS"}},
 		{"TLS alone", map[string]access{"a": {}}, []string{"warn no authentication"}},
