@@ -40,8 +40,8 @@ const harnessDir = "chaos/real"
 
 // limits of one test.
 const (
-	testLimit = 3 * time.Minute // by go test itself, which then prints where it hangs
-	runLimit  = 5 * time.Minute // with compiling, on an overloaded machine
+	testLimit = 5 * time.Minute // by go test itself, which then prints where it hangs
+	runLimit  = 7 * time.Minute // with compiling, on an overloaded machine
 )
 
 // overlay writes changed files into dir, and the list of them that the go command

@@ -153,8 +153,13 @@ func (x *fixture) serve(l net.Listener) *fixture {
 		if err := x.listener.Shutdown(ctx); err != nil {
 			x.t.Errorf("shutdown: %v", err)
 		}
-		if err := <-x.ended; !errors.Is(err, respserver.ErrClosed) {
-			x.t.Errorf("Serve returned %v", err)
+		select {
+		case err := <-x.ended:
+			if !errors.Is(err, respserver.ErrClosed) {
+				x.t.Errorf("Serve returned %v", err)
+			}
+		case <-ctx.Done():
+			x.t.Error("Serve did not return")
 		}
 	})
 	return x
