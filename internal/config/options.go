@@ -182,8 +182,8 @@ func (c *Config) options() []Option {
 
 		option("lease.window", duration(&c.Lease.Window), "30s",
 			"how far ahead of the clock milliseconds are reserved",
-			"Nodes keep issuing while etcd is unavailable, for this time less a sixth, after which it is reserved "+
-				"again. The sid of a crashed node is unusable for as long.", between("1s", "24h")),
+			"Nodes keep issuing while etcd is unavailable, for at least five sixths of this time. The "+
+				"sid of a crashed node is unusable for as long.", between("1s", "24h")),
 		option("lease.ttl", duration(&c.Lease.TTL), "15s",
 			"how long after its last renewal a node's sid counts as free",
 			"A pause or an etcd leader change should cost no sid: four renewals in a row may fail. Uniqueness does "+
@@ -364,8 +364,8 @@ var removed = map[string]string{
 	"auth.stale-after":             "it is 5m",
 	"limit.burst":                  "it is limit.requests-per-second",
 	"limit.connections-per-source": "it is a quarter of limit.connections",
-	"limit.memory": "it is two fifths of GOMEMLIMIT, else of the control group's limit, else 1 GiB: " +
-		"set GOMEMLIMIT",
+	"limit.memory": "it is two fifths of GOMEMLIMIT or of the control group's limit, whichever is lower, else " +
+		"1 GiB: set GOMEMLIMIT",
 	"listen.socket-owner": "the user of the process owns the sockets: set listen.socket-group",
 	"drain.timeout":       "it is 10s",
 	"stop.timeout":        "it is 5s",
