@@ -215,8 +215,8 @@ func (d *Daemon) insideMetrics() metrics.Inside {
 // sends 6.4 packets a second for it, and half a packet where it shows no pages.
 const samplePeers = 32
 
-// sampleAlone is how often a node without pages takes a sample: it needs them only for since when others
-// are in their states.
+// sampleAlone is how often a node without pages takes a sample while nobody looks: it needs them only for
+// since when others are in their states.
 const sampleAlone = time.Minute
 
 // sampleWait is how long a sample waits for their answers.
@@ -228,15 +228,16 @@ func (d *Daemon) showsPages() bool { return d.cfg.ServesConsole() || d.host.Brea
 // runSamples samples the cluster until ctx ends: the reader takes from it since when nodes are in their
 // states, and the pages their history.
 func (d *Daemon) runSamples(ctx context.Context) error {
-	every := sampleAlone
-	if d.showsPages() {
-		every = trend.Every
-	}
-	ticker := time.NewTicker(every)
+	ticker := time.NewTicker(trend.Every)
 	defer ticker.Stop()
+	var last clock.Mono // when the latest sample was taken
 	for {
-		if c := d.sample(ctx, every); d.showsPages() {
-			d.console.Add(c)
+		now := d.clock.Now().Mono
+		if d.showsPages() {
+			d.console.Add(d.sample(ctx))
+		} else if last == 0 || d.lookedLately(now) || now.Sub(last) >= sampleAlone {
+			d.sample(ctx)
+			last = now
 		}
 		select {
 		case <-ctx.Done():
@@ -246,10 +247,9 @@ func (d *Daemon) runSamples(ctx context.Context) error {
 	}
 }
 
-// sample returns the nodes, as it does so often. A report counts until the turn comes
-// to its node again.
-func (d *Daemon) sample(ctx context.Context, every time.Duration) status.Cluster {
-	maxAge := every
+// sample returns the nodes. A report counts until the turn comes to its node again.
+func (d *Daemon) sample(ctx context.Context) status.Cluster {
+	maxAge := trend.Every
 	if c := d.cluster.Load(); c != nil {
 		c.AskReports(samplePeers)
 		maxAge *= time.Duration(1 + len(c.Reports())/samplePeers)
