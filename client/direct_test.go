@@ -183,7 +183,7 @@ func TestCall(t *testing.T) {
 			b.pool.since = func() time.Duration { return time.Hour + time.Since(began) }
 			e := b.nodes.Nodes[0]
 			e.refuse(&Refusal{Reason: NoSID, RetryAfter: 1})
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			b.pick(nil) // the trial
 			sent, wake := time.Now(), b.wake
 			ctx, cancel := context.WithCancel(t.Context())
