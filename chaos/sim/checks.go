@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/internal/agreement"
@@ -17,8 +18,9 @@ type clockChecks struct {
 	// At each evaluation since then, enough sound peers had answered twice to find a wrong clock; negative: there
 	// was no evaluation yet.
 	findableSince time.Duration
-	slept         time.Duration // The host had slept this long at the last tick.
-	sets          int           // The host's wall clock had been set this often at the last tick.
+	voters        []clock.Member // by whom the clock was judged at the last check
+	slept         time.Duration  // The host had slept this long at the last tick.
+	sets          int            // The host's wall clock had been set this often at the last tick.
 }
 
 // lastAnswer is when, by our raw clock, a process last answered.
@@ -123,8 +125,10 @@ func (p *process) checkMajority(r agreement.Reading) {
 		p.checkAlone()
 	}
 	// Peers whose clocks never fail have a wrong time too, if they started under a wrong time source.
-	if sound < n-quorum+1 || p.checked.findableSince < 0 || p.sim.late != nil {
-		p.checked.findableSince = p.sim.now
+	// Nor is a wrong clock found before those that the latest list added have answered: what they answered while
+	// a list had them before is forgotten.
+	if sound < n-quorum+1 || p.checked.findableSince < 0 || p.sim.late != nil || !slices.Equal(voters, p.checked.voters) {
+		p.checked.findableSince, p.checked.voters = p.sim.now, slices.Clone(voters)
 	}
 	// Within 250 ms the finding is made, and 1 s later it is made again, with up to another
 	// 250 ms: 1.5 s, however much gossip is lost, and as much again to be sure.
