@@ -59,8 +59,6 @@ var dialects = map[string]dialect{
 	},
 }
 
-func init() { dialects["mariadb"] = dialects["mysql"] }
-
 // Databases returns the names of the databases that there are functions for.
 func Databases() []string { return []string{"postgresql", "mysql", "mariadb", "sqlite", "clickhouse"} }
 
@@ -124,12 +122,12 @@ func Check(f flake.Format) error {
 }
 
 // SQL returns the functions of a database, each with the schema before its name, which ends with a dot or is empty.
-// The format has passed Check.
+// The database is one of Databases, and the format has passed Check.
 func SQL(database, schema string, f flake.Format) string {
-	d, ok := dialects[database]
-	if !ok {
-		panic("no functions for " + database)
+	if database == "mariadb" {
+		database = "mysql"
 	}
+	d := dialects[database]
 	l := f.Layout
 	random := ulid.RandomBits(l)
 	beside := 62 - random
