@@ -127,7 +127,8 @@ func (p *process) checkMajority(r agreement.Reading) {
 	// Peers whose clocks never fail have a wrong time too, if they started under a wrong time source.
 	// Nor is a wrong clock found before those that the latest list added have answered: what they answered while
 	// a list had them before is forgotten.
-	if sound < n-quorum+1 || p.checked.findableSince < 0 || p.sim.late != nil || !slices.Equal(voters, p.checked.voters) {
+	if others := !slices.Equal(voters, p.checked.voters); others || sound < n-quorum+1 ||
+		p.checked.findableSince < 0 || p.sim.late != nil {
 		p.checked.findableSince, p.checked.voters = p.sim.now, slices.Clone(voters)
 	}
 	// Within 250 ms the finding is made, and 1 s later it is made again, with up to another
