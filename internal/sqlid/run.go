@@ -181,16 +181,16 @@ func (r *Runner) check(ctx context.Context, f flake.Format) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }()
+	return errors.Join(r.compare(ctx, c, f), c.Close())
+}
+
+func (r *Runner) compare(ctx context.Context, c *client.Client, f flake.Format) error {
 	b, err := c.Block(ctx, 1)
-	if err != nil {
-		return err
-	}
-	if b.Format != f {
-		return userdb.Setup("the schema of %s makes IDs of %v, and the space has %v: give --addr of its space, "+
+	if err == nil && b.Format != f {
+		err = userdb.Setup("the schema of %s makes IDs of %v, and the space has %v: give --addr of its space, "+
 			"or drop the schema and make it again", r.cfg.Database, f, b.Format)
 	}
-	return nil
+	return err
 }
 
 // maxAhead is how far the last slice of another runner may lie ahead of this machine's clock.

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/client/clienttest"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/userdb"
 	"github.com/flakelease/allocator/worker"
 )
@@ -119,5 +122,18 @@ func TestRunner(t *testing.T) {
 				t.Errorf("at the end: %v, given back: %v, ended %d, want %d", err, f.closed, f.ended, last)
 			}
 		})
+	}
+}
+
+// TestSpaceOfTheSchema: slices of another layout or epoch than that of the nodes are never written.
+func TestSpaceOfTheSchema(t *testing.T) {
+	c := clienttest.NewClient(t, client.Options{}, clienttest.NewNode(clienttest.Options{}))
+	r := &Runner{cfg: Config{Database: &Database{&userdb.DB{}}}}
+	later := scalable
+	later.Epoch++
+	for f, same := range map[flake.Format]bool{scalable: true, later: false, {Layout: flake.Fleet, Epoch: scalable.Epoch}: false} {
+		if err := r.compare(t.Context(), c, f); (err == nil) != same || errors.Is(err, userdb.ErrSetup) == same {
+			t.Errorf("%v: %v", f, err)
+		}
 	}
 }
