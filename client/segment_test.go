@@ -55,6 +55,9 @@ func TestAgeInACopiedMemory(t *testing.T) {
 				t.Errorf("the clock was set by %v: it gave %d: %v", set.by, id, kept)
 			}
 		}
+		if leapt := time.Duration(p.c.uptime.leapt.Load()); leapt != 4*time.Hour {
+			t.Errorf("%v count as age, want the two steps forward", leapt)
+		}
 	})
 }
 
