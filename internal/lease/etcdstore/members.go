@@ -23,6 +23,7 @@ func ServerVersion() string { return version.Version }
 var (
 	ErrBusy     = errors.New("etcd adds one member at a time: another one has not got its vote yet")
 	ErrAway     = errors.New("etcd adds no member while it is without another one")
+	ErrAwayOnce = errors.New("etcd adds no member until all have been connected for 5 s: try again")
 	ErrNotReady = errors.New("the learner has not caught up yet")
 )
 
@@ -69,14 +70,15 @@ func (g *Group) List(ctx context.Context) (cluster uint64, list []member.Member,
 // Add adds a member that has not started, without a vote. One that was added already is no error: a node
 // whose member waits adds it by itself, and may have given it its vote since.
 //
-// It returns ErrBusy while another one is being added, and ErrAway with those that do not answer.
+// It returns ErrBusy while another one is being added, ErrAway with those that do not answer, and
+// ErrAwayOnce where all answer again.
 func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
 	r, err := g.client.MemberAddAsLearner(ctx, []string{peer})
 	switch {
 	case errors.Is(err, rpctypes.ErrTooManyLearners):
 		return 0, fmt.Errorf("%w: %w", ErrBusy, err)
 	case errors.Is(err, rpctypes.ErrUnhealthy):
-		return 0, fmt.Errorf("%w: %s", ErrAway, g.away(ctx))
+		return 0, g.away(ctx)
 	case errors.Is(err, rpctypes.ErrPeerURLExist):
 		_, list, listed := g.List(ctx)
 		added := slices.IndexFunc(list, func(m member.Member) bool { return slices.Contains(m.Peers, peer) })
@@ -90,11 +92,11 @@ func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
 	return r.Member.ID, nil
 }
 
-// away says which members do not answer, and what to do.
-func (g *Group) away(ctx context.Context) string {
+// away returns ErrAway with the members that do not answer and what to do, or ErrAwayOnce.
+func (g *Group) away(ctx context.Context) error {
 	_, list, err := g.List(ctx)
 	if err != nil {
-		return err.Error()
+		return fmt.Errorf("%w: %w", ErrAway, err)
 	}
 	var names []string
 	for _, m := range g.Status(ctx, list) {
@@ -103,9 +105,10 @@ func (g *Group) away(ctx context.Context) string {
 		}
 	}
 	if len(names) == 0 {
-		return "all answer, and were connected a moment ago: try again"
+		return ErrAwayOnce
 	}
-	return strings.Join(names, ", ") + " does not answer: start it, or replace it with \"allocator etcd replace\""
+	return fmt.Errorf("%w: %s does not answer: start it, or replace it with \"allocator etcd replace\"", ErrAway,
+		strings.Join(names, ", "))
 }
 
 // Promote gives a learner its vote.

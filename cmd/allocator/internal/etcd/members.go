@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -306,7 +307,7 @@ func (c *call) change(ctx context.Context, s config.Config, g *etcdstore.Group, 
 	if with == "" {
 		return nil
 	}
-	id, err := g.Add(ctx, s.Etcd.PeerURL(with))
+	id, err := add(ctx, g, s.Etcd.PeerURL(with))
 	if err != nil {
 		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w\nThe node at %s adds its member itself when it starts "+
 			"with an empty directory", err, with))
@@ -315,6 +316,25 @@ func (c *call) change(ctx context.Context, s config.Config, g *etcdstore.Group, 
 		with, id)
 	return err
 }
+
+// add adds a member. A removal may break connections between the others for a moment, and etcd waits until
+// they have lasted: so it is asked again for as long as the command may take.
+func add(ctx context.Context, g *etcdstore.Group, peer string) (uint64, error) {
+	for {
+		id, err := g.Add(ctx, peer)
+		if !errors.Is(err, etcdstore.ErrAwayOnce) {
+			return id, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-time.After(addAgain):
+		}
+	}
+}
+
+// addAgain is after what time etcd is asked again.
+const addAgain = 500 * time.Millisecond
 
 // hostOf returns the host of a member, which may be named by its ID or name.
 func hostOf(all []member.Status, which string) (string, error) {

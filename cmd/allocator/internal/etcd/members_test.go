@@ -128,7 +128,7 @@ type cluster struct {
 	silent    map[uint64]bool
 	alarmed   uint64 // the member whose quota is full; 0: none
 	lost      bool   // A majority does not answer.
-	busy      bool   // It adds no member.
+	busy      int    // It adds no member so many times.
 	first     string // The node of a member that is removed adds it at this address before the command does; "": no.
 	lists     int
 	meanwhile func(*cluster) // what happens while a person is asked; nil: nothing
@@ -200,7 +200,8 @@ func (c *cluster) MemberAdd(_ context.Context, r *etcdserverpb.MemberAddRequest)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.busy:
+	case c.busy > 0:
+		c.busy--
 		return nil, rpctypes.ErrGRPCUnhealthy
 	case c.first == r.PeerURLs[0]:
 		return nil, rpctypes.ErrGRPCPeerURLExist
@@ -294,8 +295,10 @@ func TestChange(t *testing.T) {
 		{name: "another node adds its member first", words: []string{"replace", "c", "--yes"},
 			now: func(c *cluster) { c.first = "http://d:2380" }, code: cli.ExitUnavailable, done: []string{removed},
 			says: "The node at c adds its member itself"},
-		{name: "etcd adds none", words: []string{"replace", "c", "--yes"},
-			now: func(c *cluster) { c.busy = true }, code: cli.ExitUnavailable, done: []string{removed},
+		{name: "etcd adds it after a moment", words: []string{"replace", "c", "--yes"},
+			now: func(c *cluster) { c.busy = 1 }, done: []string{removed, added}, says: "c (9) is added without a vote"},
+		{name: "etcd adds none", words: []string{"replace", "c", "--yes", "--timeout", "1s"},
+			now: func(c *cluster) { c.busy = 1000 }, code: cli.ExitUnavailable, done: []string{removed},
 			says: "The node at c adds its member itself"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
