@@ -137,7 +137,7 @@ func TestCallFrom(t *testing.T) {
 					list = append(urls(list), address(nodes[0]), service.url)
 				}
 				const count = 10_000
-				ids, out, _, err := draw(t, count, "NODES="+strings.Join(list, ","))
+				ids, out, took, err := draw(t, count, "NODES="+strings.Join(list, ","))
 				if err != nil || len(ids) != count {
 					t.Fatalf("%d IDs, %v:\n%s", len(ids), err, out)
 				}
@@ -148,7 +148,7 @@ func TestCallFrom(t *testing.T) {
 					}
 					sids[flake.Default.SID(id)]++
 				}
-				if service != nil && (len(sids) != 2 || service.connections.Load() > 2) {
+				if service != nil && (len(sids) != 2 || service.connections.Load() > 2+unanswered(took)) {
 					t.Errorf("%v IDs of the sids over %d connections", sids, service.connections.Load())
 				}
 			})
@@ -216,11 +216,12 @@ func TestCallFrom(t *testing.T) {
 						t.Errorf("%d IDs, %v:\n%s", len(ids), err, out)
 					}
 					requests.Store(0)
-					if ids, out, _, err := draw(t, 1000, append(env, "TOKEN_FILE="+write("wrong", "x\n"))...); err == nil || len(ids) != 0 || !strings.Contains(out, "UNAUTHENTICATED") {
+					ids, out, took, err := draw(t, 1000, append(env, "TOKEN_FILE="+write("wrong", "x\n"))...)
+					if err == nil || len(ids) != 0 || !strings.Contains(out, "UNAUTHENTICATED") {
 						t.Errorf("with a wrong token: %d IDs, %v:\n%s", len(ids), err, out)
 					}
-					if n := requests.Load(); n != 1 {
-						t.Errorf("%d requests with a wrong token: every node would refuse it", n)
+					if n := requests.Load(); n < 1 || n > 1+unanswered(took) {
+						t.Errorf("%d requests in %v with a wrong token: every node would refuse it", n, took)
 					}
 					if ids, _, _, err := draw(t, 1000, env[0], "TOKEN_FILE="+filepath.Join(dir, "token")); err == nil || len(ids) != 0 {
 						t.Errorf("from a server that nobody vouches for: %d IDs, %v", len(ids), err)
@@ -242,6 +243,11 @@ func TestCallFrom(t *testing.T) {
 		})
 	}
 }
+
+// unanswered returns how many requests a program may have given up in a time: on a busy
+// machine it waits 2 s for an answer that has come but that it had no time to read. A program
+// that repeats a refusal sends one request a second.
+func unanswered(took time.Duration) int64 { return int64(took / (2 * time.Second)) }
 
 // closed returns an address at which nothing listens.
 func closed(t *testing.T) string {
