@@ -42,6 +42,7 @@ var mayRead = map[string]string{
 	"chaos/tier/ci":                    "the same: how long steps take",
 	"chaos/fence":                      "the same: how old rows are when they are read",
 	"chaos/sqlid":                      "the same: how long faults take",
+	"clients/conformance":              "how long calls of clients take",
 	"cmd/allocator":                    "the command line is a shell: its times are of offline IDs and of what it prints",
 }
 

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/ulid"
+)
+
+// maxBlock is how many IDs a request over gRPC may ask for.
+const maxBlock = 1_000_000
+
+// serve answers a request over gRPC, or refuses it. The error ends the call or the stream; again: the
+// answer is sent twice.
+func (n *scripted) serve(ctx context.Context, r *pb.AllocateRequest) (res *pb.AllocateResponse, no *pb.Refusal,
+	again bool, err error) {
+	q := request{count: int(r.GetCount()), form: "int", after: flake.ID(r.GetAfter())}
+	if v := metadata.ValueFromIncomingContext(ctx, "authorization"); len(v) > 0 {
+		q.token = strings.TrimPrefix(v[0], "Bearer ")
+	}
+	o := n.decide(q, maxBlock)
+	if o.refuse != 0 {
+		no = &pb.Refusal{Reason: pb.Reason(o.refuse), Message: o.detail, RetryAfterMs: o.retry.Milliseconds()}
+		if o.refuse == node.InvalidCount {
+			no.Metadata = map[string]string{"limit": strconv.Itoa(o.limit)}
+		}
+		return nil, no, false, nil
+	}
+	n.mu.Lock()
+	done := n.done
+	n.mu.Unlock()
+	layout := pb.Layout_LAYOUT_SCALABLE
+	switch o.act {
+	case "late":
+		ms, _ := strconv.Atoi(o.arg)
+		select {
+		case <-time.After(time.Duration(ms) * time.Millisecond):
+		case <-ctx.Done():
+		case <-done:
+		}
+	case "hang":
+		select {
+		case <-ctx.Done():
+		case <-done:
+		}
+		return nil, nil, false, status.FromContextError(context.Canceled).Err()
+	case "drop", "cut":
+		n.hangUp()
+		return nil, nil, false, status.Error(codes.Unavailable, "the connection is lost")
+	case "html":
+		return nil, nil, false, status.Error(codes.Unavailable, "unexpected HTTP status code received from server: 502")
+	case "unknown":
+		return nil, &pb.Refusal{Reason: 9999, Message: "of a later version"}, false, nil
+	case "layout":
+		layout = pb.Layout_LAYOUT_FLEET
+	}
+	return &pb.AllocateResponse{
+		First:       o.ids[0].Int64(),
+		Count:       int32(len(o.ids)),
+		Stride:      stride(o.ids),
+		Node:        fmt.Sprint("node-", n.sid),
+		Sid:         int32(n.sid),
+		Layout:      layout,
+		EpochUnixMs: flake.DefaultEpoch,
+	}, nil, o.act == "twice", nil
+}
+
+func stride(ids []flake.ID) int64 {
+	if len(ids) < 2 {
+		return flake.Default.Layout.Stride()
+	}
+	return int64(ids[1] - ids[0])
+}
+
+// Allocate serves a unary request.
+func (n *scripted) Allocate(ctx context.Context, r *pb.AllocateRequest) (*pb.AllocateResponse, error) {
+	res, no, _, err := n.serve(ctx, r)
+	if no == nil {
+		return res, err
+	}
+	reason := node.Reason(no.Reason).String()
+	code := server.WireOf(node.Reason(no.Reason)).Code
+	if no.Reason == 9999 {
+		reason, code = laterReason, codes.Unavailable
+	}
+	st, err := status.New(code, no.Message).WithDetails(
+		&errdetails.ErrorInfo{Reason: reason, Domain: server.ErrorDomain, Metadata: no.Metadata})
+	if err == nil && no.RetryAfterMs > 0 {
+		delay := durationpb.New(time.Duration(no.RetryAfterMs) * time.Millisecond)
+		st, err = st.WithDetails(&errdetails.RetryInfo{RetryDelay: delay})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, st.Err()
+}
+
+// AllocateStream serves the requests of a stream.
+func (n *scripted) AllocateStream(stream pb.AllocatorService_AllocateStreamServer) error {
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		res, no, again, err := n.serve(stream.Context(), r.GetRequest())
+		if err != nil {
+			return err
+		}
+		out := &pb.AllocateStreamResponse{Sequence: r.GetSequence()}
+		if no != nil {
+			out.Result = &pb.AllocateStreamResponse_Refusal{Refusal: no}
+		} else {
+			out.Result = &pb.AllocateStreamResponse_Response{Response: res}
+		}
+		if err := stream.Send(out); err != nil {
+			return err
+		}
+		if again {
+			if err := stream.Send(out); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// mark is the watermark of the next answer: it rises by a millisecond with each request for it.
+func (n *scripted) mark() *pb.Watermark {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at := start.UnixMilli() + int64(n.marks)
+	n.marks++
+	id, err := flake.Default.Min(at)
+	if err != nil {
+		panic("conformance: " + err.Error())
+	}
+	w, err := ulid.FromFlake(flake.Default, id, 0)
+	if err != nil {
+		panic("conformance: " + err.Error())
+	}
+	return &pb.Watermark{UnixMs: at, Int: id.Int64(), Flake: id.String(), Ulid: w.String(), Uuid: w.UUID()}
+}
+
+// GetWatermark answers with the watermark at once, whatever it was asked to wait for.
+func (n *scripted) GetWatermark(context.Context, *pb.GetWatermarkRequest) (*pb.Watermark, error) {
+	return n.mark(), nil
+}
+
+// watermark is the same over HTTP.
+func (n *scripted) watermark() []byte {
+	m := n.mark()
+	body, err := json.Marshal(map[string]any{"unix_ms": m.UnixMs, "int": strconv.FormatInt(m.Int, 10), "flake": m.Flake,
+		"ulid": m.Ulid, "uuid": m.Uuid, "lag_ms": 0, "blocked_by": []any{}, "not_covered": []any{}, "held": false})
+	if err != nil {
+		panic("conformance: " + err.Error())
+	}
+	return body
+}

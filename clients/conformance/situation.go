@@ -1,0 +1,209 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// situation is a row of the table: what happens, and what the caller sees.
+type situation struct {
+	name    string
+	nodes   string // what each node does, divided by |: see newScripted
+	options options
+	call    call              // the only call; without an op: next
+	want    string            // what it ends with: "ids N", or kinds and reasons of errors, divided by |
+	most    int               // requests to all nodes together; 0: any number
+	least   int               // requests to all nodes together
+	after   time.Duration     // the call takes no less
+	within  time.Duration     // nor more; 0: whole. It tells two behaviors apart, and is no measure of speed.
+	not     map[string]string // why the row is not for a language
+	do      func(*stage)      // in place of call, for what takes more than one
+}
+
+// stage is what a situation runs on.
+type stage struct {
+	ctx      context.Context
+	s        situation
+	d        *driver
+	nodes    []*scripted
+	client   string
+	problems []string
+}
+
+// failf notes what a client did wrong.
+func (t *stage) failf(format string, args ...any) {
+	t.problems = append(t.problems, fmt.Sprintf(format, args...))
+}
+
+// run carries the situation out, and returns what the client did wrong.
+func (s situation) run(ctx context.Context, d *driver) []string {
+	t := &stage{ctx: ctx, s: s, d: d, client: s.name}
+	defer func() {
+		for _, n := range t.nodes {
+			n.stop()
+		}
+	}()
+	for i, script := range strings.Split(s.nodes, "|") {
+		n, err := newScripted(i+1, script, nil)
+		if err != nil {
+			return []string{err.Error()}
+		}
+		t.nodes = append(t.nodes, n)
+	}
+	if s.do != nil {
+		s.do(t)
+		return t.problems
+	}
+	if !t.open() {
+		return t.problems
+	}
+	begun := time.Now()
+	a := t.ask(s.call)
+	took := time.Since(begun)
+	t.expect(s.call, a, s.want)
+	t.count(took)
+	if took < s.after {
+		t.failf("the call ended after %v, and not before %v", took, s.after)
+	}
+	if s.within > 0 && took > s.within {
+		t.failf("the call ended after %v, and not within %v", took, s.within)
+	}
+	t.close()
+	return t.problems
+}
+
+// open makes the client, with all nodes.
+func (t *stage) open() bool {
+	c := call{Op: "open", Options: t.s.options}
+	for _, n := range t.nodes {
+		c.Nodes, c.GRPC = append(c.Nodes, "http://"+n.http), append(c.GRPC, n.rpc)
+	}
+	a := t.ask(c)
+	if a.Error != nil {
+		t.failf("open: %s", a)
+	}
+	return a.Error == nil
+}
+
+func (t *stage) close() {
+	if a := t.ask(call{Op: "close"}); a.Error != nil {
+		t.failf("close: %s", a)
+	}
+}
+
+// begin begins a call.
+func (t *stage) begin(c call) (int, <-chan answer) {
+	if c.Op == "" {
+		c.Op = "next"
+	}
+	c.Client = t.client
+	id, from, err := t.d.send(c)
+	if err != nil {
+		t.failf("%s: %v", c.Op, err)
+	}
+	return id, from
+}
+
+// end returns the answer of a call.
+func (t *stage) end(from <-chan answer) answer {
+	a, err := t.d.wait(t.ctx, from)
+	if err != nil {
+		t.failf("%v", err)
+		return answer{Error: &failure{Kind: "none", Message: err.Error()}}
+	}
+	return a
+}
+
+// ask is begin and end.
+func (t *stage) ask(c call) answer {
+	_, from := t.begin(c)
+	return t.end(from)
+}
+
+// String returns the answer for a person.
+func (a answer) String() string {
+	if f := a.Error; f != nil {
+		return fmt.Sprintf("%s: %s", strings.TrimSpace(f.Kind+" "+f.Reason), f.Message)
+	}
+	if n := len(a.IDs); n > 0 {
+		return fmt.Sprintf("ids %d, from %s", n, a.IDs[0])
+	}
+	return strings.TrimSpace("done " + a.Value + a.Watermark)
+}
+
+// expect compares how a call ended with want, which are the answers that are right, divided by |.
+func (t *stage) expect(c call, a answer, want string) {
+	for w := range strings.SplitSeq(want, "|") {
+		if f := a.Error; f != nil && w == strings.TrimSpace(f.Kind+" "+f.Reason) {
+			if f.Message == "" {
+				t.failf("the error %s has no message", w)
+			}
+			return
+		}
+		var n int
+		if _, err := fmt.Sscanf(w, "ids %d", &n); err == nil && a.Error == nil {
+			if len(a.IDs) != n {
+				t.failf("%d IDs came, and not %d", len(a.IDs), n)
+			}
+			t.checkIDs(c, a.IDs)
+			return
+		}
+	}
+	t.failf("the caller saw %q, and not %q", a, want)
+}
+
+// checkIDs checks that IDs have the form that was asked for, are above after, and rise.
+func (t *stage) checkIDs(c call, ids []string) {
+	lengths := map[string]int{"flake": 13, "ulid": 26, "uuid": 36}
+	var last int64
+	if c.After != "" {
+		id, err := anyID(c.After)
+		if err != nil {
+			t.failf("%v", err)
+		}
+		last = id.Int64()
+	}
+	if c.Op == "concurrent" {
+		ids = slices.Clone(ids)
+		slices.SortFunc(ids, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
+	}
+	for i, text := range ids {
+		id, err := anyID(text)
+		want := lengths[c.Form]
+		switch {
+		case err != nil:
+			t.failf("ID %d: %q: %v", i, text, err)
+			return
+		case want != 0 && len(text) != want, want == 0 && (len(text) == 13 || len(text) > 19):
+			t.failf("ID %d: %q is not of the form %q", i, text, c.Form)
+			return
+		case id.Int64() <= last:
+			t.failf("ID %d: %q is not above %d", i, text, last)
+			return
+		}
+		last = id.Int64()
+	}
+}
+
+// count checks the number of requests. On a busy machine a client gives attempts up whose answers it
+// had no time to read: one in the time of an attempt is allowed.
+func (t *stage) count(took time.Duration) {
+	asked := 0
+	for _, n := range t.nodes {
+		asked += len(n.requests())
+	}
+	attempt := 2 * time.Second
+	if ms := t.s.options.AttemptTimeoutMs; ms > 0 {
+		attempt = time.Duration(ms) * time.Millisecond
+	}
+	if t.s.most > 0 && asked > t.s.most+int(took/attempt) {
+		t.failf("%d requests were sent in %v, and not at most %d", asked, took, t.s.most)
+	}
+	if asked < t.s.least {
+		t.failf("%d requests were sent, and not at least %d", asked, t.s.least)
+	}
+}
