@@ -122,14 +122,12 @@ func (r rendered) unknown(t *testing.T, cli, values, line string) string {
 			return ""
 		}
 		if sub, ok := strings.CutPrefix(m[3], "etcd-pod "); ok { // It is hidden from the list of commands.
-			for _, file := range []string{"defragment", "snapshots"} {
-				text, err := os.ReadFile("../../../cmd/allocator/internal/etcdpod/" + file + ".go")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if strings.Contains(string(text), `Use:   "`+sub+`"`) {
-					return ""
-				}
+			text, err := os.ReadFile("../../../cmd/allocator/internal/etcdpod/snapshots.go")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), `Use:   "`+sub+`"`) {
+				return ""
 			}
 		}
 		words, _, _ := strings.Cut(m[3], " --")

@@ -40,7 +40,7 @@ type Defragmentation struct {
 func PlanDefragmentation(ctx context.Context, g *etcdstore.Group, ask func(context.Context) []member.Status,
 	least int64) (d Defragmentation, err error) {
 	d = Defragmentation{g: g, ask: ask, least: least}
-	if err := limited(ctx, callLimit, func(ctx context.Context) (err error) {
+	if err := Limited(ctx, callLimit, func(ctx context.Context) (err error) {
 		d.Full, err = g.NoSpace(ctx)
 		return err
 	}); err != nil {
@@ -70,14 +70,14 @@ func (d Defragmentation) Found() (lines []string) {
 func (d Defragmentation) Run(ctx context.Context, out io.Writer) error {
 	if d.Full {
 		fmt.Fprintln(out, "compacting first")
-		if err := limited(ctx, defragmentLimit, func(ctx context.Context) error {
+		if err := Limited(ctx, defragmentLimit, func(ctx context.Context) error {
 			return d.g.Compact(ctx, d.Targets[0])
 		}); err != nil {
 			return err
 		}
 	}
 	for _, e := range d.Targets {
-		if err := limited(ctx, defragmentLimit, func(ctx context.Context) error {
+		if err := Limited(ctx, defragmentLimit, func(ctx context.Context) error {
 			return d.g.Defragment(ctx, e)
 		}); err != nil {
 			return err
@@ -94,7 +94,7 @@ func (d Defragmentation) Run(ctx context.Context, out io.Writer) error {
 	if !d.Full {
 		return nil
 	}
-	if err := limited(ctx, callLimit, d.g.Disarm); err != nil {
+	if err := Limited(ctx, callLimit, d.g.Disarm); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "the alarm has ended: etcd takes writes again")
@@ -122,7 +122,8 @@ func (d Defragmentation) settled(ctx context.Context) error {
 	return errors.New("a member is not healthy: the others are left alone")
 }
 
-func limited(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+// Limited calls f with a context that ends after limit.
+func Limited(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return f(ctx)

@@ -1,6 +1,6 @@
 // Package etcdpod holds the commands of the pods of the chart's own etcd: what runs a member,
-// makes its certificates, takes and offers snapshots, and defragments. People do not call
-// them, so the help does not list them.
+// makes its certificates, takes and offers snapshots, and defragments. People look after the members
+// with "allocator etcd", as they do on machines, so the help does not list these.
 //
 // What a member does when it starts is decided by internal/inside/member.
 package etcdpod
@@ -42,7 +42,7 @@ func Command(a *cli.App) *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE:   func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(runCommand(a), secretsCommand(a), snapshotCommand(a), keepCommand(a), defragmentCommand(a))
+	cmd.AddCommand(runCommand(a), secretsCommand(a), snapshotCommand(a), keepCommand(a))
 	return cmd
 }
 

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 
 	"github.com/flakelease/allocator/internal/certs"
@@ -23,10 +22,9 @@ type state struct {
 
 	mu      sync.Mutex // guards the fields below
 	report  member.Report
-	waiting string // why etcd does not run
-	running bool
-	lived   bool // etcd has been alive since it started
-	member  bool // the member votes, and etcd knows its users
+	waiting string // why etcd does not run; "": it runs
+	lived   bool   // etcd has been alive since it started
+	member  bool   // the member votes, and etcd knows its users
 }
 
 func (s *state) set(f func(*state)) {
@@ -39,7 +37,7 @@ func (s *state) set(f func(*state)) {
 func (s *state) handler(log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /report", func(w http.ResponseWriter, r *http.Request) {
-		if !named(r, memberName) {
+		if !isMember(r) {
 			http.Error(w, "the certificate is not that of a member", http.StatusForbidden)
 			return
 		}
@@ -50,49 +48,52 @@ func (s *state) handler(log *slog.Logger) http.Handler {
 			log.Warn("a report was not sent", "error", err)
 		}
 	})
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		waiting, running, lived := s.waiting, s.running, s.lived
-		s.mu.Unlock()
-		if !running {
-			fmt.Fprintln(w, waiting)
-			return
-		}
-		err := s.healthy(r.Context(), "livez")
-		// A large database takes a while to open.
-		if err != nil && lived {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		s.set(func(s *state) { s.lived = err == nil })
-		fmt.Fprintln(w, "ok")
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		waiting, running, votes := s.waiting, s.running, s.member
-		s.mu.Unlock()
-		var err error
-		switch {
-		case !running:
-			err = errors.New(waiting)
-		case !votes:
-			err = errors.New("the member does not vote yet")
-		default:
-			err = s.healthy(r.Context(), "readyz")
-		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
+	for path, check := range map[string]func(context.Context) (string, error){"/livez": s.live, "/readyz": s.ready} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			text, err := check(r.Context())
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, text)
+		})
+	}
 	return mux
 }
 
-// named reports whether the client has a certificate with one of the names.
-func named(r *http.Request, names ...string) bool {
-	return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 &&
-		slices.Contains(names, r.TLS.PeerCertificates[0].Subject.CommonName)
+// live says why the member has to be restarted; nil: it has not.
+func (s *state) live(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	waiting, lived := s.waiting, s.lived
+	s.mu.Unlock()
+	if waiting != "" {
+		return waiting, nil
+	}
+	err := s.healthy(ctx, "livez")
+	if err != nil && lived {
+		return "", err
+	}
+	s.set(func(s *state) { s.lived = err == nil }) // A large database takes a while to open.
+	return "ok", nil
+}
+
+// ready says why the member is of no use to clients; nil: it is.
+func (s *state) ready(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	waiting, votes := s.waiting, s.member
+	s.mu.Unlock()
+	switch {
+	case waiting != "":
+		return "", errors.New(waiting)
+	case !votes:
+		return "", errors.New("the member does not vote yet")
+	}
+	return "ok", s.healthy(ctx, "readyz")
+}
+
+// isMember reports whether the client has the certificate of a member.
+func isMember(r *http.Request) bool {
+	return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && r.TLS.PeerCertificates[0].Subject.CommonName == memberName
 }
 
 // healthy asks the etcd of this member.

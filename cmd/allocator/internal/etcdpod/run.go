@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +22,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -191,9 +194,9 @@ func (r *runner) decide(ctx context.Context) (member.Step, error) {
 				return said, fmt.Errorf("move the data of the removed member: %w", err)
 			}
 		case member.Remove:
-			err = call(ctx, func(ctx context.Context) error { return admin.Remove(ctx, step.ID) })
+			err = meet.Limited(ctx, callTimeout, func(ctx context.Context) error { return admin.Remove(ctx, step.ID) })
 		case member.Add:
-			err = call(ctx, func(ctx context.Context) error {
+			err = meet.Limited(ctx, callTimeout, func(ctx context.Context) error {
 				_, err := admin.Add(ctx, r.self.peer())
 				return err
 			})
@@ -211,12 +214,6 @@ func (r *runner) decide(ctx context.Context) (member.Step, error) {
 			}
 		}
 	}
-}
-
-func call(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return f(ctx)
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -297,7 +294,7 @@ func (r *runner) dial(endpoints []string) (*etcdstore.Group, error) {
 // etcd runs etcd for a step until ctx ends or it does.
 func (r *runner) etcd(ctx context.Context, step member.Step) error {
 	begin := "existing"
-	initial := r.initial(r.all)
+	initial := r.initial()
 	switch step.Action {
 	case member.Begin, member.Join:
 		if step.Action == member.Begin {
@@ -345,7 +342,7 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start etcd: %w", err)
 	}
-	r.state.set(func(s *state) { s.running, s.report.Holds = true, member.HoldsData })
+	r.state.set(func(s *state) { s.waiting, s.report.Holds = "", member.HoldsData })
 	tending, stop := context.WithCancel(ctx)
 	tended := make(chan struct{})
 	go func() { defer close(tended); r.tend(tending) }()
@@ -355,13 +352,13 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 	return fmt.Errorf("etcd ended by itself: %w", errors.Join(err, errors.New("its log says why")))
 }
 
-// initial lists hosts as etcd's --initial-cluster does.
-func (r *runner) initial(list []host) string {
-	var parts []string
-	for _, h := range list {
-		parts = append(parts, h.name+"="+h.peer())
+// initial lists the members as etcd's --initial-cluster does.
+func (r *runner) initial() string {
+	urls := map[string]string{}
+	for _, h := range r.all {
+		urls[h.name] = h.peer()
 	}
-	return strings.Join(parts, ",")
+	return inside.Initial(slices.Collect(maps.Keys(urls)), func(name string) string { return urls[name] })
 }
 
 // clusterToken is etcd's initial cluster token. Members that restored different snapshots are of
@@ -387,14 +384,12 @@ func (r *runner) restore(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("fetch snapshot %s: %w", r.s.snapshot, err)
 	}
-	cmd := exec.CommandContext(ctx, r.s.etcd, "snapshot", "restore", file, "--name", r.self.name, "--data-dir", dir,
-		"--initial-cluster", r.initial(r.all), "--initial-advertise-peer-urls", r.self.peer(),
-		"--initial-cluster-token", r.clusterToken())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("restore snapshot %s: %w: %s", r.s.snapshot, err, out)
+	as := member.Data{Host: r.self.name, Peer: r.self.peer(), Initial: r.initial(), Token: r.clusterToken()}
+	if err := etcdserver.Restore(file, true, as, dir); err != nil {
+		return fmt.Errorf("restore snapshot %s: %w", r.s.snapshot, err)
 	}
 	r.log.Info("restored", "snapshot", r.s.snapshot)
-	return errors.Join(os.Rename(dir, r.volume.data()), meet.SyncDir(r.volume.dir), remove(file))
+	return errors.Join(os.Rename(dir, r.volume.data()), meet.SyncDir(r.volume.dir), os.Remove(file))
 }
 
 // fetch writes the snapshot that is offered into a file.
@@ -462,7 +457,9 @@ func (r *runner) settle(ctx context.Context) error {
 	if err := r.answered(ctx, self); err != nil {
 		return err
 	}
-	return call(ctx, func(ctx context.Context) error { return local.Grant(ctx, r.s.user, r.s.prefix) })
+	return meet.Limited(ctx, callTimeout, func(ctx context.Context) error {
+		return local.Grant(ctx, r.s.user, r.s.prefix)
+	})
 }
 
 // answered writes which member this is, and then promotes a learner: a member that votes has that on
@@ -484,5 +481,5 @@ func (r *runner) answered(ctx context.Context, self member.Status) error {
 		return err
 	}
 	defer others.Close()
-	return call(ctx, func(ctx context.Context) error { return others.Promote(ctx, self.ID) })
+	return meet.Limited(ctx, callTimeout, func(ctx context.Context) error { return others.Promote(ctx, self.ID) })
 }

@@ -180,21 +180,22 @@ func TestAnswers(t *testing.T) {
 		}
 	}))
 	defer etcd.Close()
-	s := &state{metrics: etcd.URL, report: member.Report{Name: "a", Token: "1", Holds: member.HoldsIntent}, waiting: "wait: b"}
+	s := &state{metrics: etcd.URL, report: member.Report{Name: "a", Token: "1", Holds: member.HoldsIntent}}
 	for _, tc := range []struct {
-		name           string
-		running, votes bool
-		well           bool
-		live, ready    int
+		name        string
+		waits       string
+		votes       bool
+		well        bool
+		live, ready int
 	}{
-		{"it waits", false, false, false, http.StatusOK, http.StatusServiceUnavailable},
-		{"etcd opens a large database", true, false, false, http.StatusOK, http.StatusServiceUnavailable},
-		{"a learner", true, false, true, http.StatusOK, http.StatusServiceUnavailable},
-		{"it votes", true, true, true, http.StatusOK, http.StatusOK},
-		{"etcd is ill", true, true, false, http.StatusServiceUnavailable, http.StatusServiceUnavailable},
+		{"it waits", "wait: b", false, false, http.StatusOK, http.StatusServiceUnavailable},
+		{"etcd opens a large database", "", false, false, http.StatusOK, http.StatusServiceUnavailable},
+		{"a learner", "", false, true, http.StatusOK, http.StatusServiceUnavailable},
+		{"it votes", "", true, true, http.StatusOK, http.StatusOK},
+		{"etcd is ill", "", true, false, http.StatusServiceUnavailable, http.StatusServiceUnavailable},
 	} {
 		well = tc.well
-		s.set(func(s *state) { s.running, s.member = tc.running, tc.votes })
+		s.set(func(s *state) { s.waiting, s.member = tc.waits, tc.votes })
 		for path, want := range map[string]int{"/livez": tc.live, "/readyz": tc.ready} {
 			w := httptest.NewRecorder()
 			s.handler(slog.New(slog.DiscardHandler)).ServeHTTP(w, calls(path, ""))

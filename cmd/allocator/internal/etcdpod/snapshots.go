@@ -17,6 +17,7 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/inside/meet"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
@@ -93,7 +94,6 @@ the other every --defragment-every. It offers snapshots to members on port 2382,
 	every := cmd.Flags().Duration("every", time.Hour, "time between two snapshots")
 	defragmentEvery := cmd.Flags().Duration("defragment-every", 24*time.Hour,
 		"time between two defragmentations; 0: none")
-	least := leastFlag(cmd)
 	dirTLS := cmd.Flags().String("tls", "/etc/etcd/server", "directory with a member's certificate")
 	listen := cmd.Flags().String("listen", "0.0.0.0", "address to listen on; 0.0.0.0: all, also those of IPv6")
 	connect := adminFlags(a, cmd)
@@ -111,7 +111,6 @@ the other every --defragment-every. It offers snapshots to members on port 2382,
 			store:           s,
 			every:           *every,
 			defragmentEvery: *defragmentEvery,
-			least:           *least,
 			connect:         connect,
 			failing:         map[string]bool{},
 		}
@@ -125,7 +124,6 @@ type snapshotKeeper struct {
 	app                    *cli.App
 	store                  store
 	every, defragmentEvery time.Duration
-	least                  int64
 	connect                func() (*etcdstore.Group, []string, error)
 
 	failing      map[string]bool
@@ -195,11 +193,7 @@ func (k *snapshotKeeper) do(ctx context.Context, now time.Time) {
 		k.outcome("snapshot", err)
 	}
 	if k.defragmentEvery > 0 && now.Sub(k.defragmented) >= k.defragmentEvery {
-		c, endpoints, err := k.connect()
-		if err == nil {
-			err = defragment(ctx, k.app.Err, c, endpoints, k.least)
-			c.Close()
-		}
+		err := k.defragment(ctx)
 		k.outcome("defragment", err)
 		if err == nil {
 			k.defragmented = now
@@ -226,6 +220,27 @@ func (k *snapshotKeeper) snapshot(ctx context.Context, now time.Time) error {
 	return nil
 }
 
+// leastGain is by how many bytes a database has to shrink, or its member is left alone.
+const leastGain = 64 << 20
+
+// defragment says in the log what it does.
+func (k *snapshotKeeper) defragment(ctx context.Context) error {
+	c, endpoints, err := k.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ask := func(ctx context.Context) []member.Status { return c.Ask(ctx, endpoints...) }
+	d, err := meet.PlanDefragmentation(ctx, c, ask, leastGain)
+	for _, line := range d.Found() {
+		fmt.Fprintln(k.app.Err, line)
+	}
+	if err != nil {
+		return err
+	}
+	return d.Run(ctx, k.app.Err)
+}
+
 // outcome counts failures, and logs them when they begin and end.
 func (k *snapshotKeeper) outcome(task string, err error) {
 	if err != nil {
@@ -246,7 +261,7 @@ func offer(dir string) http.Handler {
 	mux.HandleFunc("GET /snapshots/{name}", func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("name")
 		switch {
-		case !named(r, memberName):
+		case !isMember(r):
 			http.Error(w, "the certificate is not that of a member", http.StatusForbidden)
 		case dir == "" || filepath.Base(name) != name || !strings.HasSuffix(name, suffix):
 			http.Error(w, "that is not the name of a snapshot", http.StatusBadRequest)

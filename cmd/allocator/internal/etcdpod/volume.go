@@ -54,7 +54,7 @@ func (v volume) intend() error { return v.write("intended", nil) }
 // identify writes whose data these are. From then on the member has voted, so that without its
 // data it may not begin the cluster any more.
 func (v volume) identify(id uint64) error {
-	if err := remove(filepath.Join(v.dir, "intended")); err != nil {
+	if err := os.RemoveAll(filepath.Join(v.dir, "intended")); err != nil {
 		return err
 	}
 	return v.write("identity", struct{ Member uint64 }{id})
@@ -63,7 +63,7 @@ func (v volume) identify(id uint64) error {
 // prepare makes room for the data of a member that begins or joins. Data without a log of writes
 // were never used.
 func (v volume) prepare() error {
-	return errors.Join(os.RemoveAll(v.data()), remove(filepath.Join(v.dir, "identity")))
+	return errors.Join(os.RemoveAll(v.data()), os.RemoveAll(filepath.Join(v.dir, "identity")))
 }
 
 // discard moves the data of a removed member out of the way, and removes those that were
@@ -76,7 +76,7 @@ func (v volume) discard() error {
 	if err := os.Rename(v.data(), old); err != nil {
 		return err
 	}
-	return errors.Join(remove(filepath.Join(v.dir, "identity")), remove(filepath.Join(v.dir, "intended")),
+	return errors.Join(os.RemoveAll(filepath.Join(v.dir, "identity")), os.RemoveAll(filepath.Join(v.dir, "intended")),
 		meet.SyncDir(v.dir))
 }
 
@@ -86,12 +86,4 @@ func (v volume) write(name string, content any) error {
 		return err
 	}
 	return errors.Join(meet.WriteJSON(filepath.Join(v.dir, name), content), meet.SyncDir(filepath.Dir(v.dir)))
-}
-
-// remove removes a file that may not be there.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

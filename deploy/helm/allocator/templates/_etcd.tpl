@@ -84,16 +84,17 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 {{- end -}}
 
-{{/* So that etcdctl in these pods needs no flags. */}}
+{{/* So that etcdctl, and "allocator etcd", in these pods need no flags. */}}
 {{- define "allocator.etcdctlEnv" -}}
-- name: ETCDCTL_ENDPOINTS
-  value: {{ include "allocator.etcdEndpoints" . | fromJsonArray | join "," }}
-- name: ETCDCTL_CACERT
-  value: /etc/etcd/root/ca.crt
-- name: ETCDCTL_CERT
-  value: /etc/etcd/root/tls.crt
-- name: ETCDCTL_KEY
-  value: /etc/etcd/root/tls.key
+{{- range list "ETCDCTL_ENDPOINTS" "ALLOCATOR_ETCD_ENDPOINTS" }}
+- name: {{ . }}
+  value: {{ include "allocator.etcdEndpoints" $ | fromJsonArray | join "," }}
+{{- end }}
+{{- range $name, $file := dict "ETCDCTL_CACERT" "ca.crt" "ETCDCTL_CERT" "tls.crt" "ETCDCTL_KEY" "tls.key"
+    "ALLOCATOR_ETCD_TLS_CA" "ca.crt" "ALLOCATOR_ETCD_TLS_CERT" "tls.crt" "ALLOCATOR_ETCD_TLS_KEY" "tls.key" }}
+- name: {{ $name }}
+  value: /etc/etcd/root/{{ $file }}
+{{- end }}
 {{- end -}}
 
 {{/* The kubelet has no certificate; a pod of etcd serves these to everyone. */}}
