@@ -64,6 +64,7 @@ type Config struct {
 	// Drain releases the sid, and Undrain lets the node acquire one; nil: nothing.
 	Drain   func(ctx context.Context) error
 	Undrain func()
+	Debug   grpcserver.Debug // nil: it sends one file with the length of the profile
 	From    netip.Addr // address of all clients; invalid: this machine
 	Hosts   *httpserver.Hosts
 	Log     io.Writer // the gRPC server's log, as text; nil: none
@@ -161,12 +162,18 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Resume:  cfg.Undrain,
 		Window:  e.Reader.Window,
 	})
+	if cfg.Debug == nil {
+		cfg.Debug = func(_ context.Context, profile time.Duration, send func(string, []byte) error) error {
+			return send("profile.txt", []byte(profile.String()))
+		}
+	}
 	e.GRPC = must(grpcserver.New(grpcserver.Config{
 		Service: e.Service,
 		Reader:  e.Reader,
 		Drainer: e.Drainer,
 		Logger:  grpcLog,
 		Feed:    e.Feed,
+		Debug:   cfg.Debug,
 	}))
 	e.HTTP = must(httpserver.New(httpserver.Config{
 		Service: e.Service,

@@ -8,6 +8,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/bench"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cluster"
+	"github.com/flakelease/allocator/cmd/allocator/internal/debug"
 	"github.com/flakelease/allocator/cmd/allocator/internal/dev"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor"
 	"github.com/flakelease/allocator/cmd/allocator/internal/etcd"
@@ -77,6 +78,7 @@ func groups(a *cli.App) []group {
 		}},
 		{"For operators", []*cobra.Command{
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a),
+			debug.Command(a, newRoot),
 			admin.Command(a), etcd.Command(a), operator.GossipCommand(a), operator.TokenCommand(a),
 			operator.ConfigCommand(a), docsCommand(a), operator.VersionCommand(a), etcdpod.Command(a),
 		}},

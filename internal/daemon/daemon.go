@@ -60,6 +60,7 @@ type Daemon struct {
 	security  *security
 	feed      *feed.Feed
 	inside    *inside.Inside // nil: none
+	lines     *lines
 	latencies *metrics.Latencies
 
 	listening chan struct{} // closed once the node answers
@@ -150,7 +151,9 @@ var ErrNoEndpoints = errors.New("daemon: no etcd endpoints are configured: set e
 //
 // It returns ErrNoEndpoints, or the rules that the settings break.
 func New(c Config) (*Daemon, error) {
-	cfg, log := c.Settings, c.Logger
+	cfg, kept := c.Settings, new(lines)
+	log := slog.New(slog.NewMultiHandler(c.Logger.Handler(), slog.NewTextHandler(kept, nil)))
+	c.Logger = log
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -167,6 +170,7 @@ func New(c Config) (*Daemon, error) {
 		// take each other's writes for their own.
 		instance:  lease.Instance(uuid.NewString()),
 		clock:     host.Clock,
+		lines:     kept,
 		listening: make(chan struct{}),
 	}
 	d.feed = feed.New(feed.Config{Boot: string(d.instance[:8])})
@@ -423,6 +427,7 @@ func (d *Daemon) newSurfaces() (s surfaces, err error) {
 		Drainer: d.drainer,
 		Logger:  d.log,
 		Feed:    d.feed,
+		Debug:   d.debug,
 	})
 	if err != nil {
 		return s, err

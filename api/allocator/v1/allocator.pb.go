@@ -2706,6 +2706,105 @@ func (x *Event) GetAttributes() map[string]string {
 	return nil
 }
 
+type GetDebugRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long a profile of the processor takes, at most 10,000; 0: there is none.
+	ProfileMs     int32 `protobuf:"varint,1,opt,name=profile_ms,json=profileMs,proto3" json:"profile_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDebugRequest) Reset() {
+	*x = GetDebugRequest{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDebugRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDebugRequest) ProtoMessage() {}
+
+func (x *GetDebugRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDebugRequest.ProtoReflect.Descriptor instead.
+func (*GetDebugRequest) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GetDebugRequest) GetProfileMs() int32 {
+	if x != nil {
+		return x.ProfileMs
+	}
+	return 0
+}
+
+// DebugPart is a part of a file. The parts of a file follow each other.
+type DebugPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as log.txt.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DebugPart) Reset() {
+	*x = DebugPart{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DebugPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DebugPart) ProtoMessage() {}
+
+func (x *DebugPart) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DebugPart.ProtoReflect.Descriptor instead.
+func (*DebugPart) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *DebugPart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DebugPart) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 // MissedEvents comes in the place of events that cannot be had any more.
 type MissedEvents struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2718,7 +2817,7 @@ type MissedEvents struct {
 
 func (x *MissedEvents) Reset() {
 	*x = MissedEvents{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +2829,7 @@ func (x *MissedEvents) String() string {
 func (*MissedEvents) ProtoMessage() {}
 
 func (x *MissedEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +2842,7 @@ func (x *MissedEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissedEvents.ProtoReflect.Descriptor instead.
 func (*MissedEvents) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *MissedEvents) GetCount() int64 {
@@ -2795,7 +2894,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2906,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2919,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Node) GetInstance() string {
@@ -2940,7 +3039,7 @@ type NodeReport struct {
 
 func (x *NodeReport) Reset() {
 	*x = NodeReport{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2952,7 +3051,7 @@ func (x *NodeReport) String() string {
 func (*NodeReport) ProtoMessage() {}
 
 func (x *NodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2965,7 +3064,7 @@ func (x *NodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
 func (*NodeReport) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NodeReport) GetIdsPerSecond() int64 {
@@ -3029,7 +3128,7 @@ type NodeWork struct {
 
 func (x *NodeWork) Reset() {
 	*x = NodeWork{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3140,7 @@ func (x *NodeWork) String() string {
 func (*NodeWork) ProtoMessage() {}
 
 func (x *NodeWork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +3153,7 @@ func (x *NodeWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeWork.ProtoReflect.Descriptor instead.
 func (*NodeWork) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NodeWork) GetRefused() map[string]int64 {
@@ -3120,7 +3219,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3231,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3244,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -3273,7 +3372,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3384,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3298,7 +3397,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Clock) GetState() string {
@@ -3498,7 +3597,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3609,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3622,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{36}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -3577,7 +3676,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3589,7 +3688,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3602,7 +3701,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{37}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -3735,7 +3834,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3747,7 +3846,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3760,7 +3859,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{38}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -4151,7 +4250,13 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"attributes\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"0\n" +
+	"\x0fGetDebugRequest\x12\x1d\n" +
+	"\n" +
+	"profile_ms\x18\x01 \x01(\x05R\tprofileMs\"3\n" +
+	"\tDebugPart\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"6\n" +
 	"\fMissedEvents\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"\xd9\x03\n" +
@@ -4345,13 +4450,14 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x0eAllocateStream\x12#.allocator.v1.AllocateStreamRequest\x1a$.allocator.v1.AllocateStreamResponse(\x010\x01\x12I\n" +
 	"\bDescribe\x12\x1d.allocator.v1.DescribeRequest\x1a\x1e.allocator.v1.DescribeResponse\x12J\n" +
 	"\fGetWatermark\x12!.allocator.v1.GetWatermarkRequest\x1a\x17.allocator.v1.Watermark\x12P\n" +
-	"\x0eWatchWatermark\x12#.allocator.v1.WatchWatermarkRequest\x1a\x17.allocator.v1.Watermark0\x012\xbf\x02\n" +
+	"\x0eWatchWatermark\x12#.allocator.v1.WatchWatermarkRequest\x1a\x17.allocator.v1.Watermark0\x012\x85\x03\n" +
 	"\fAdminService\x12O\n" +
 	"\n" +
 	"GetCluster\x12\x1f.allocator.v1.GetClusterRequest\x1a .allocator.v1.GetClusterResponse\x12@\n" +
 	"\x05Drain\x12\x1a.allocator.v1.DrainRequest\x1a\x1b.allocator.v1.DrainResponse\x12F\n" +
 	"\aUndrain\x12\x1c.allocator.v1.UndrainRequest\x1a\x1d.allocator.v1.UndrainResponse\x12T\n" +
-	"\vWatchEvents\x12 .allocator.v1.WatchEventsRequest\x1a!.allocator.v1.WatchEventsResponse0\x012\xfd\x01\n" +
+	"\vWatchEvents\x12 .allocator.v1.WatchEventsRequest\x1a!.allocator.v1.WatchEventsResponse0\x01\x12D\n" +
+	"\bGetDebug\x12\x1d.allocator.v1.GetDebugRequest\x1a\x17.allocator.v1.DebugPart0\x012\xfd\x01\n" +
 	"\rWorkerService\x12I\n" +
 	"\rAcquireWorker\x12\".allocator.v1.AcquireWorkerRequest\x1a\x14.allocator.v1.Worker\x12G\n" +
 	"\fExtendWorker\x12!.allocator.v1.ExtendWorkerRequest\x1a\x14.allocator.v1.Worker\x12X\n" +
@@ -4370,7 +4476,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -4405,19 +4511,21 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*WatchEventsRequest)(nil),     // 30: allocator.v1.WatchEventsRequest
 	(*WatchEventsResponse)(nil),    // 31: allocator.v1.WatchEventsResponse
 	(*Event)(nil),                  // 32: allocator.v1.Event
-	(*MissedEvents)(nil),           // 33: allocator.v1.MissedEvents
-	(*Node)(nil),                   // 34: allocator.v1.Node
-	(*NodeReport)(nil),             // 35: allocator.v1.NodeReport
-	(*NodeWork)(nil),               // 36: allocator.v1.NodeWork
-	(*PeerClock)(nil),              // 37: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 38: allocator.v1.Clock
-	(*KernelClock)(nil),            // 39: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 40: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 41: allocator.v1.NodeStatus
-	nil,                            // 42: allocator.v1.Refusal.MetadataEntry
-	nil,                            // 43: allocator.v1.Event.AttributesEntry
-	nil,                            // 44: allocator.v1.NodeWork.RefusedEntry
-	nil,                            // 45: allocator.v1.NodeStatus.RefusedEntry
+	(*GetDebugRequest)(nil),        // 33: allocator.v1.GetDebugRequest
+	(*DebugPart)(nil),              // 34: allocator.v1.DebugPart
+	(*MissedEvents)(nil),           // 35: allocator.v1.MissedEvents
+	(*Node)(nil),                   // 36: allocator.v1.Node
+	(*NodeReport)(nil),             // 37: allocator.v1.NodeReport
+	(*NodeWork)(nil),               // 38: allocator.v1.NodeWork
+	(*PeerClock)(nil),              // 39: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 40: allocator.v1.Clock
+	(*KernelClock)(nil),            // 41: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 42: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 43: allocator.v1.NodeStatus
+	nil,                            // 44: allocator.v1.Refusal.MetadataEntry
+	nil,                            // 45: allocator.v1.Event.AttributesEntry
+	nil,                            // 46: allocator.v1.NodeWork.RefusedEntry
+	nil,                            // 47: allocator.v1.NodeStatus.RefusedEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -4426,33 +4534,33 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	42, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	44, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	14, // 9: allocator.v1.Watermark.conditional:type_name -> allocator.v1.WatermarkCondition
 	15, // 10: allocator.v1.Watermark.blocked_by:type_name -> allocator.v1.WatermarkBlocker
-	34, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	40, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	41, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	36, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	42, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	43, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
 	25, // 14: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
 	25, // 15: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
 	13, // 16: allocator.v1.GetClusterResponse.watermark:type_name -> allocator.v1.Watermark
 	23, // 17: allocator.v1.GetClusterResponse.etcd:type_name -> allocator.v1.EtcdMembers
 	24, // 18: allocator.v1.EtcdMembers.members:type_name -> allocator.v1.EtcdMember
 	32, // 19: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
-	33, // 20: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
-	43, // 21: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
-	37, // 22: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	35, // 23: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
+	35, // 20: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
+	45, // 21: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
+	39, // 22: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	37, // 23: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
 	0,  // 24: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
 	0,  // 25: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
-	36, // 26: allocator.v1.NodeReport.work:type_name -> allocator.v1.NodeWork
-	44, // 27: allocator.v1.NodeWork.refused:type_name -> allocator.v1.NodeWork.RefusedEntry
-	39, // 28: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	38, // 26: allocator.v1.NodeReport.work:type_name -> allocator.v1.NodeWork
+	46, // 27: allocator.v1.NodeWork.refused:type_name -> allocator.v1.NodeWork.RefusedEntry
+	41, // 28: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
 	0,  // 29: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	38, // 30: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	45, // 31: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
-	36, // 32: allocator.v1.NodeStatus.work:type_name -> allocator.v1.NodeWork
+	40, // 30: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	47, // 31: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
+	38, // 32: allocator.v1.NodeStatus.work:type_name -> allocator.v1.NodeWork
 	3,  // 33: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
 	5,  // 34: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
 	8,  // 35: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
@@ -4462,23 +4570,25 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	26, // 39: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
 	28, // 40: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
 	30, // 41: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
-	16, // 42: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
-	17, // 43: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
-	18, // 44: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
-	4,  // 45: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 46: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 47: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	13, // 48: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
-	13, // 49: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
-	22, // 50: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	27, // 51: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	29, // 52: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	31, // 53: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
-	20, // 54: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
-	20, // 55: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
-	19, // 56: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
-	45, // [45:57] is the sub-list for method output_type
-	33, // [33:45] is the sub-list for method input_type
+	33, // 42: allocator.v1.AdminService.GetDebug:input_type -> allocator.v1.GetDebugRequest
+	16, // 43: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	17, // 44: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	18, // 45: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 46: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 47: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 48: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	13, // 49: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
+	13, // 50: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
+	22, // 51: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	27, // 52: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	29, // 53: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	31, // 54: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
+	34, // 55: allocator.v1.AdminService.GetDebug:output_type -> allocator.v1.DebugPart
+	20, // 56: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	20, // 57: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	19, // 58: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	46, // [46:59] is the sub-list for method output_type
+	33, // [33:46] is the sub-list for method input_type
 	33, // [33:33] is the sub-list for extension type_name
 	33, // [33:33] is the sub-list for extension extendee
 	0,  // [0:33] is the sub-list for field type_name
@@ -4500,7 +4610,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

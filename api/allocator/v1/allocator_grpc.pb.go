@@ -322,6 +322,7 @@ const (
 	AdminService_Drain_FullMethodName       = "/allocator.v1.AdminService/Drain"
 	AdminService_Undrain_FullMethodName     = "/allocator.v1.AdminService/Undrain"
 	AdminService_WatchEvents_FullMethodName = "/allocator.v1.AdminService/WatchEvents"
+	AdminService_GetDebug_FullMethodName    = "/allocator.v1.AdminService/GetDebug"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -346,6 +347,11 @@ type AdminServiceClient interface {
 	// until the caller ends the call. A caller that reads too slowly is disconnected; it
 	// goes on after the latest event that it has.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
+	// GetDebug sends what the called node knows that explains a fault, as files: its view of the
+	// cluster, settings, conditions, events, the last hour, metrics and the latest log lines.
+	// To callers with scope admin, where pprof is on, also its goroutines and a profile. One
+	// call at a time is answered.
+	GetDebug(ctx context.Context, in *GetDebugRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DebugPart], error)
 }
 
 type adminServiceClient struct {
@@ -405,6 +411,25 @@ func (c *adminServiceClient) WatchEvents(ctx context.Context, in *WatchEventsReq
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
 
+func (c *adminServiceClient) GetDebug(ctx context.Context, in *GetDebugRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DebugPart], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_GetDebug_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetDebugRequest, DebugPart]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_GetDebugClient = grpc.ServerStreamingClient[DebugPart]
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -427,6 +452,11 @@ type AdminServiceServer interface {
 	// until the caller ends the call. A caller that reads too slowly is disconnected; it
 	// goes on after the latest event that it has.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
+	// GetDebug sends what the called node knows that explains a fault, as files: its view of the
+	// cluster, settings, conditions, events, the last hour, metrics and the latest log lines.
+	// To callers with scope admin, where pprof is on, also its goroutines and a profile. One
+	// call at a time is answered.
+	GetDebug(*GetDebugRequest, grpc.ServerStreamingServer[DebugPart]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -448,6 +478,9 @@ func (UnimplementedAdminServiceServer) Undrain(context.Context, *UndrainRequest)
 }
 func (UnimplementedAdminServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
+}
+func (UnimplementedAdminServiceServer) GetDebug(*GetDebugRequest, grpc.ServerStreamingServer[DebugPart]) error {
+	return status.Error(codes.Unimplemented, "method GetDebug not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -535,6 +568,17 @@ func _AdminService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
 
+func _AdminService_GetDebug_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetDebugRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).GetDebug(m, &grpc.GenericServerStream[GetDebugRequest, DebugPart]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_GetDebugServer = grpc.ServerStreamingServer[DebugPart]
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -559,6 +603,11 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchEvents",
 			Handler:       _AdminService_WatchEvents_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "GetDebug",
+			Handler:       _AdminService_GetDebug_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -33,6 +33,15 @@ func (s Space) Survey(ctx context.Context, sid flake.SID) (lease.View, []repair.
 	return v, lines, nil
 }
 
+// Dump returns all keys of the space as they are, for people.
+func (s Space) Dump(ctx context.Context) ([]KV, error) {
+	r, err := s.DB.Do(ctx, Txn{Then: []Op{under(string(s.Keys))}})
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.Keys, err)
+	}
+	return r.Found, nil
+}
+
 // BeginEra puts era, if config and era are as in seen, by revision and by value:
 // after a restore etcd counts through the same revisions again. An unreadable mark is replaced, since
 // nobody issues below the floor of the era. A mark at or above that floor is replaced too: an acquisition begins

@@ -36,6 +36,16 @@ func (c *Console) Add(s status.Cluster) {
 	c.past.drawn = nil
 }
 
+// History returns what the pages draw, for programs.
+func (c *Console) History() any {
+	c.past.mu.Lock()
+	defer c.past.mu.Unlock()
+	stretches, _ := c.past.history.Stretches()
+	times, clocks := c.past.history.Clocks()
+	return map[string]any{"course": c.past.history.Course(time.Hour), "stretches": stretches,
+		"clock_times": times, "clocks": clocks}
+}
+
 // lines returns the rates of nodes as lines, by instance. They are made once for each sample.
 func (p *past) lines() map[string][]string {
 	p.mu.Lock()

@@ -51,6 +51,7 @@ var methods = map[string]method{
 	pb.AdminService_Drain_FullMethodName:              {Need: require(access.Admin, server.GRPCDrain)},
 	pb.AdminService_Undrain_FullMethodName:            {Need: require(access.Admin, server.GRPCUndrain)},
 	pb.AdminService_WatchEvents_FullMethodName:        {Need: require(access.Read, server.GRPCEvents), stream: true},
+	pb.AdminService_GetDebug_FullMethodName:           {Need: require(access.Read, server.GRPCCluster), stream: true},
 
 	pb.WorkerService_AcquireWorker_FullMethodName: {Need: require(access.Worker, server.GRPCWorker)},
 	pb.WorkerService_ExtendWorker_FullMethodName:  {Need: require(access.Worker, server.GRPCWorker)},

@@ -366,6 +366,7 @@ func TestEveryMethodProvesItsConnection(t *testing.T) {
 		{pb.AllocatorService_GetWatermark_FullMethodName, "read", &pb.GetWatermarkRequest{}, &pb.Watermark{}, false},
 		{pb.AllocatorService_WatchWatermark_FullMethodName, "read", &pb.WatchWatermarkRequest{}, &pb.Watermark{}, true},
 		{pb.AdminService_GetCluster_FullMethodName, "read", &pb.GetClusterRequest{}, &pb.GetClusterResponse{}, false},
+		{pb.AdminService_GetDebug_FullMethodName, "read", &pb.GetDebugRequest{}, &pb.DebugPart{}, true},
 		{pb.AdminService_WatchEvents_FullMethodName, "read", watch, &pb.WatchEventsResponse{}, true},
 		{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "read", symbols, &reflectionpb.ServerReflectionResponse{}, true},
 		{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "read", symbols, &reflectionpb.ServerReflectionResponse{}, true},
@@ -386,7 +387,7 @@ func TestEveryMethodProvesItsConnection(t *testing.T) {
 			if s, err = conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, c.method); err == nil {
 				_ = s.SendMsg(c.request)
 				switch c.request.(type) {
-				case *pb.WatchEventsRequest, *pb.WatchWatermarkRequest:
+				case *pb.WatchEventsRequest, *pb.WatchWatermarkRequest, *pb.GetDebugRequest:
 					_ = s.CloseSend()
 				}
 				err = s.RecvMsg(c.response)

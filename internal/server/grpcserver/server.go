@@ -60,6 +60,7 @@ type Config struct {
 	Logger  *slog.Logger // nil: slog.Default
 	Drainer *operate.Drainer
 	Feed    *feed.Feed // nil: nobody can watch events
+	Debug   Debug      // nil: nobody is sent files for debugging
 	// Draining has a channel that is closed when an agent stops, and is required there.
 	Draining func() <-chan struct{}
 }
@@ -73,6 +74,7 @@ type Server struct {
 	issuer   server.Issuer
 	drainer  *operate.Drainer
 	feed     *feed.Feed
+	debug    Debug
 	log      *slog.Logger
 	health   *health.Server
 	constant wire.ConstantFields
@@ -80,6 +82,8 @@ type Server struct {
 	unauthenticated unauthenticated
 
 	denied rate.Sometimes // It logs rejected calls with scope Admin.
+
+	debugging sync.Mutex // held while debug runs for a caller
 
 	mu      sync.Mutex // guards serving
 	serving bool       // What the health service reports.
@@ -112,6 +116,7 @@ func New(cfg Config) (*Server, error) {
 		issuer:   issuer,
 		drainer:  cfg.Drainer,
 		feed:     cfg.Feed,
+		debug:    cfg.Debug,
 		log:      cfg.Logger,
 		health:   health.NewServer(),
 		constant: wire.NewConstantFields(issuer.About().Name, cfg.Service.Limits().Format),

@@ -34,6 +34,7 @@ var scopesOf = map[string]string{
 	"/allocator.v1.AllocatorService/WatchWatermark":                  "read",
 	"/allocator.v1.AdminService/GetCluster":                          "read",
 	"/allocator.v1.AdminService/WatchEvents":                         "read",
+	"/allocator.v1.AdminService/GetDebug":                            "read",
 	"/allocator.v1.AdminService/Drain":                               "admin",
 	"/allocator.v1.AdminService/Undrain":                             "admin",
 	"/allocator.v1.WorkerService/AcquireWorker":                      "worker",

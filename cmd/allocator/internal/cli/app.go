@@ -107,6 +107,11 @@ func Run(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer
 	}
 }
 
+// Again carries out another command line, which writes everything to out, and returns its exit code.
+func (a *App) Again(ctx context.Context, build func(*App) *cobra.Command, out io.Writer, args ...string) int {
+	return Run(ctx, args, strings.NewReader(""), out, out, a.Env, a.version, build)
+}
+
 // A recorder keeps the first error of a write, for callers that ignore it, such as
 // cobra's help.
 type recorder struct {

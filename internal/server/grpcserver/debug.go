@@ -1,0 +1,69 @@
+package grpcserver
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/server"
+)
+
+// Debug passes what explains a fault to send, as files, until ctx ends or send fails. With profile it takes one of
+// the processor for that time, and adds the goroutines. It is called by one caller at a time.
+type Debug func(ctx context.Context, profile time.Duration, send func(name string, data []byte) error) error
+
+const (
+	maxProfile = 10 * time.Second
+	// debugTime is how long a call may take besides its profile: a caller that does not read keeps others out.
+	debugTime = 10 * time.Second
+	// debugPart is how many bytes of a file are in a message.
+	debugPart = 32 << 10
+)
+
+func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_GetDebugServer) error {
+	s := a.s
+	profile := time.Duration(req.GetProfileMs()) * time.Millisecond
+	switch {
+	case s.debug == nil:
+		return status.Error(codes.Unimplemented, "this node has no files for debugging")
+	case profile < 0 || profile > maxProfile:
+		return status.Errorf(codes.InvalidArgument, "profile_ms is %d: it must be 0 to %d", req.GetProfileMs(),
+			maxProfile.Milliseconds())
+	case !s.debugging.TryLock():
+		return status.Error(codes.ResourceExhausted, "another caller is sent these files now: call again in 10 s")
+	}
+	if s.service.Guard().May(s.caller(stream.Context()), access.Admin) != nil {
+		profile = 0
+	}
+	ctx, cancel := context.WithTimeout(stream.Context(), profile+debugTime)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { // A message waits for the client, at most until this method returns.
+		defer s.debugging.Unlock()
+		ended <- s.debug(ctx, profile, func(name string, data []byte) error {
+			for part := range slices.Chunk(data, debugPart) {
+				if err := errors.Join(ctx.Err(), stream.Send(&pb.DebugPart{Name: name, Data: part})); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.service.Done(server.GRPCCluster, err, s.service.Begin()) // How long it took says nothing.
+	if err != nil {
+		return status.FromContextError(err).Err()
+	}
+	return nil
+}
