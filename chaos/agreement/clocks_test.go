@@ -47,6 +47,8 @@ func (m *machine) Read() clock.Readings {
 	}
 }
 
+func (m *machine) Elapsed() clock.Mono { return m.Read().Mono }
+
 func drifted(d time.Duration, ppm int64) time.Duration {
 	return d / 1000 * time.Duration(ppm) / 1000
 }

@@ -228,6 +228,8 @@ func (m *machine) Read() clock.Readings {
 	return clock.Readings{Wall: startTime + t + int64(m.step), Mono: clock.Mono(t), Raw: t, Boot: t}
 }
 
+func (m *machine) Elapsed() clock.Mono { return clock.Mono(time.Since(m.begin)) }
+
 func (m *machine) Kernel() clock.Kernel { return clock.Kernel{} }
 
 // Step steps the wall clock by d.

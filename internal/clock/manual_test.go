@@ -29,6 +29,9 @@ func (m *manualClocks) Read() Readings {
 	return m.now
 }
 
+// Elapsed returns the monotonic clock as it was last moved.
+func (m *manualClocks) Elapsed() Mono { return m.Read().Mono }
+
 // Kernel returns what SetKernel was last given.
 func (m *manualClocks) Kernel() Kernel {
 	m.mu.Lock()

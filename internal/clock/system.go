@@ -10,7 +10,10 @@ import (
 // Clocks are what a [System] reads: the machine's clocks, or a test's. They are
 // safe for concurrent use.
 type Clocks interface {
+	// Read reads all clocks, and asks the kernel for some of them.
 	Read() Readings
+	// Elapsed reads the Mono of Readings alone, as each request does.
+	Elapsed() Mono
 	Kernel() Kernel
 }
 
@@ -27,9 +30,8 @@ type SystemConfig struct {
 // time alone while it does not. Make one with [NewSystem]. It is safe for
 // concurrent use.
 type System struct {
-	elapsed func() Mono // the Mono of clocks alone: one read instead of all
-	clocks  Clocks
-	line    atomic.Pointer[line] // the anchor's, for those who only want the time
+	clocks Clocks
+	line   atomic.Pointer[line] // the anchor's, for those who only want the time
 
 	mu     sync.Mutex // guards anchor
 	anchor *Anchor
@@ -39,22 +41,22 @@ type System struct {
 func NewSystem(cfg SystemConfig) *System {
 	s := &System{clocks: cfg.Clocks}
 	if s.clocks == nil {
-		origin := time.Now()
-		s.clocks, s.elapsed = machine{origin}, func() Mono { return Mono(time.Since(origin)) }
-	} else {
-		s.elapsed = func() Mono { return s.clocks.Read().Mono }
+		s.clocks = machine{time.Now()}
 	}
 	s.anchor = NewAnchor(cfg.Anchor, s.Read())
 	s.line.Store(s.anchor.line)
 	return s
 }
 
+// Elapsed returns the time since the clocks were made.
+func (m machine) Elapsed() Mono { return Mono(time.Since(m.origin)) }
+
 // Now returns issuing time. It reads the monotonic clock once, the wall clock
 // never, and waits for nobody.
 func (s *System) Now() Reading {
 	// In this order: what was read before a line is known may be of a time
 	// before it, which the line allows for.
-	elapsed := s.elapsed()
+	elapsed := s.clocks.Elapsed()
 	l := s.line.Load()
 	return Reading{
 		Wall:      Millis(l.unixNano(elapsed) / int64(time.Millisecond)),
@@ -71,6 +73,9 @@ func (s *System) UnixNano(m Mono) int64 { return s.line.Load().unixNano(m) }
 // Read reads all clocks of the machine as they are, steps included: for comparing
 // with others, never for an ID.
 func (s *System) Read() Readings { return s.clocks.Read() }
+
+// Elapsed reads the monotonic clock alone.
+func (s *System) Elapsed() Mono { return s.clocks.Elapsed() }
 
 // Kernel asks the kernel what it knows about the wall clock.
 func (s *System) Kernel() Kernel { return s.clocks.Kernel() }

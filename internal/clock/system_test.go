@@ -23,6 +23,8 @@ func (c *running) Read() Readings {
 	return Readings{Wall: began + m + slept + c.step.Load(), Mono: Mono(m), Raw: m, Boot: m + slept}
 }
 
+func (c *running) Elapsed() Mono { return Mono(time.Since(c.origin)) }
+
 func (c *running) Kernel() Kernel { return Kernel{Known: true, Synchronized: true} }
 
 func newRunning() (*System, *running) {
@@ -206,6 +208,16 @@ func TestSnapshot(t *testing.T) {
 		if got := pauses - c.pauses; got != reads || pauses < 100 && m != c.manualClocks.Read().Mono || snap.Wall != began {
 			t.Errorf("%d pauses: %d reads, %+v at %d", pauses, got, snap, m)
 		}
+	}
+}
+
+// A request reads one clock: to read all of them costs two calls of the kernel.
+func TestNowReadsOneClock(t *testing.T) {
+	c := &pausing{manualClocks: newManualClocks(began)}
+	s := NewSystem(SystemConfig{Clocks: c})
+	c.pauses = 100
+	if s.Now(); c.pauses != 100 {
+		t.Error("Now read all clocks")
 	}
 }
 

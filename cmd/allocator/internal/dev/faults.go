@@ -19,43 +19,48 @@ import (
 type clocks struct {
 	machine    *clock.System
 	wall, boot atomic.Int64 // ahead of the machine's, ns
-	running    atomic.Pointer[chan struct{}]
+	paused     atomic.Pointer[chan struct{}] // It is closed when they run again; nil: they run.
 }
 
 func newClocks(ahead time.Duration) *clocks {
 	c := &clocks{machine: clock.NewSystem(clock.SystemConfig{})}
 	c.wall.Store(int64(ahead))
-	c.resume()
 	return c
 }
 
 // Read returns the clocks. While the node is paused it waits: nothing that a node does
 // gets past a clock read, so to the others it looks like a process under SIGSTOP.
 func (c *clocks) Read() clock.Readings {
-	<-*c.running.Load()
+	c.wait()
 	r := c.machine.Read()
 	r.Wall += c.wall.Load()
 	r.Boot += c.boot.Load()
 	return r
 }
 
+// Elapsed returns the monotonic time, which nobody sets; it waits as Read does.
+func (c *clocks) Elapsed() clock.Mono {
+	c.wait()
+	return c.machine.Elapsed()
+}
+
+func (c *clocks) wait() {
+	if run := c.paused.Load(); run != nil {
+		<-*run
+	}
+}
+
 // Kernel returns what the machine's kernel says.
 func (c *clocks) Kernel() clock.Kernel { return c.machine.Kernel() }
 
 func (c *clocks) pause() {
-	wait := make(chan struct{})
-	c.running.Store(&wait)
+	run := make(chan struct{})
+	c.paused.CompareAndSwap(nil, &run)
 }
 
 func (c *clocks) resume() {
-	run := make(chan struct{})
-	close(run)
-	if old := c.running.Swap(&run); old != nil {
-		select {
-		case <-*old:
-		default:
-			close(*old)
-		}
+	if run := c.paused.Swap(nil); run != nil {
+		close(*run)
 	}
 }
 
