@@ -89,20 +89,26 @@ func field(unit, name string) (out []string) {
 	return out
 }
 
-// TestDoctorUnit: the unit runs a command that there is, with files that the guide installs.
-func TestDoctorUnit(t *testing.T) {
-	start := field(readFile(t, "../../deploy/systemd/allocator-doctor.service"), "ExecStart")
-	if len(start) != 1 {
-		t.Fatalf("ExecStart: %q", start)
-	}
-	if err := understood(strings.Fields(start[0])[1:]); err != nil {
-		t.Errorf("ExecStart=%s: %v", start[0], err)
-	}
-	guide := readFile(t, "../../docs/how-to/run-on-machines.md")
-	for _, path := range regexp.MustCompile(`/etc/allocator/\S+`).FindAllString(start[0], -1) {
-		if !strings.Contains(guide, filepath.Base(path)) {
-			t.Errorf("the guide does not install %s", path)
-		}
+// The units run commands that there are, with files that the guides install.
+func TestUnitsOfGuides(t *testing.T) {
+	for name, page := range map[string]string{"allocator-doctor": "run-on-machines", "allocator-sql": "id-as-a-column-default"} {
+		t.Run(name, func(t *testing.T) {
+			unit := readFile(t, "../../deploy/systemd/"+name+".service")
+			start := field(unit, "ExecStart")
+			if len(start) != 1 {
+				t.Fatalf("ExecStart: %q", start)
+			}
+			if err := understood(strings.Fields(start[0])[1:]); err != nil {
+				t.Errorf("ExecStart=%s: %v", start[0], err)
+			}
+			guide := readFile(t, "../../docs/how-to/"+page+".md")
+			for _, path := range regexp.MustCompile(`/etc/allocator/\S+`).FindAllString(start[0], -1) {
+				if !strings.Contains(guide, filepath.Base(path)) {
+					t.Errorf("the guide does not install %s", path)
+				}
+			}
+			analyzed(t, name+".service", unit)
+		})
 	}
 }
 
@@ -126,9 +132,6 @@ func TestAgentUnit(t *testing.T) {
 	}
 	if got := field(unit, "RestartPreventExitStatus"); !slices.Equal(got, []string{fmt.Sprint(cli.ExitUsage)}) {
 		t.Errorf("RestartPreventExitStatus=%v: a wrong command line ends with %d", got, cli.ExitUsage)
-	}
-	if families := strings.Join(field(unit, "RestrictAddressFamilies"), " "); !strings.Contains(families, "AF_UNIX") {
-		t.Errorf("RestrictAddressFamilies=%s: there would be no socket", families)
 	}
 	analyzed(t, "allocator-agent.service", unit)
 }
@@ -159,9 +162,12 @@ func TestSystemdUnit(t *testing.T) {
 	analyzed(t, "allocator.service", unit)
 }
 
-// analyzed has systemd look at a unit.
+// analyzed has systemd look at a unit, which may use Unix sockets: agents listen on them, and so does a member that is alone.
 func analyzed(t *testing.T, name, unit string) {
 	t.Helper()
+	if families := strings.Join(field(unit, "RestrictAddressFamilies"), " "); !strings.Contains(families, "AF_UNIX") {
+		t.Errorf("%s: RestrictAddressFamilies=%s: there would be no socket", name, families)
+	}
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("not run: systemd-analyze is not installed (Debian: apt-get install systemd)")
 	}
