@@ -352,3 +352,7 @@ func (s Space) check() error {
 // ErrLeaseGone means that the lease has expired or was revoked. It is a reason
 // to get another, never a reason to stop issuing: windows do not depend on it.
 var ErrLeaseGone = errors.New("lease: lease is gone")
+
+// ErrRefused means that etcd answered that it does not carry a call out, such as with a full quota.
+// The outcome of a write counts as unknown all the same.
+var ErrRefused = errors.New("lease: refused by etcd")

@@ -2,12 +2,17 @@ package etcdstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // attempts keeps why the latest attempt of a call reached no etcd. etcd's client waits
@@ -45,9 +50,25 @@ func keepAttempt(
 	return err
 }
 
+// refusal is an error with which etcd answered. It is lease.ErrRefused too.
+type refusal struct{ error }
+
+func (r refusal) Is(target error) bool { return target == lease.ErrRefused }
+func (r refusal) Unwrap() error        { return r.error }
+
 // because returns err with the reason of the latest attempt, where err only states
-// that time ran out.
+// that time ran out, and says of errors of etcd itself that they are refusals.
 func because(ctx context.Context, err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return refusal{fmt.Errorf("%w: \"allocator doctor\" says how to make room", err)}
+	}
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		switch e.Code() {
+		case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
+		default:
+			return refusal{err}
+		}
+	}
 	a, ok := ctx.Value(attemptsKey{}).(*attempts)
 	if err == nil || !ok || !strings.HasSuffix(err.Error(), context.DeadlineExceeded.Error()) {
 		return err

@@ -50,6 +50,7 @@ const (
 	lostReply                  // carried out, and the answer was lost
 	late                       // answered with an error, and carried out later
 	notAnswered                // left pending; see process.pending
+	refused                    // answered that it is not carried out
 )
 
 var errLost = errors.New("deadline exceeded")
@@ -185,6 +186,8 @@ func (p *process) confirm(v lease.View) {
 func (p *process) carryOut(a lease.Action, f outcome) lease.Event {
 	answer := storetest.Failed(a, errLost)
 	switch f {
+	case refused:
+		answer = storetest.Failed(a, lease.ErrRefused)
 	case late:
 		p.late = append(p.late, a)
 	case answered, lostReply:

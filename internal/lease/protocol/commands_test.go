@@ -53,7 +53,7 @@ var worldCommands = map[string]func(*scenario, args){
 var nodeCommands = map[string]func(*scenario, *process, args) string{
 	"tick":     (*scenario).tick,     // tick [D]: one tick after D
 	"run":      (*scenario).ticks,    // run D: a tick whenever the machine asks for it
-	"fault":    (*scenario).fault,    // fault notapplied|lostreply|late|hang [KIND]
+	"fault":    (*scenario).fault,    // fault notapplied|lostreply|late|hang|refused [KIND]
 	"deliver":  (*scenario).deliver,  // deliver late requests
 	"answer":   (*scenario).answer,   // answer hanging requests
 	"issue":    (*scenario).issue,    // issue N
@@ -354,6 +354,7 @@ func (s *scenario) fault(p *process, a args) string {
 		"notapplied": notApplied,
 		"lostreply":  lostReply,
 		"late":       late,
+		"refused":    refused,
 		"hang":       notAnswered,
 	}
 	f, ok := outcomes[a.word(0)]

@@ -36,7 +36,11 @@ func (m *Machine) onCommitted(now clock.Reading, ev lease.Committed) {
 // applied, or may still be.
 func (m *Machine) unknownOutcome(now clock.Reading, err error) {
 	if !errors.Is(err, lease.ErrLeaseGone) { // That is an answer, and we register again.
-		m.problem = fmt.Sprintf("etcd does not answer: %v", err)
+		what := "does not answer"
+		if errors.Is(err, lease.ErrRefused) {
+			what = "refuses"
+		}
+		m.problem = fmt.Sprintf("etcd %s: %v", what, err)
 	}
 	m.next = now.Mono.Add(m.cfg.RetryAfter)
 	if m.try != nil {

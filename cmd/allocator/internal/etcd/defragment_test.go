@@ -10,7 +10,9 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
@@ -46,6 +48,14 @@ func TestDefragment(t *testing.T) {
 	}
 	if !errors.Is(err, rpctypes.ErrNoSpace) {
 		t.Fatal(err)
+	}
+	st, err := etcdstore.New(c, "allocator", "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err = st.Init(t.Context(), lease.Space{Layout: flake.Scalable, Epoch: 1, Pool: "pool"}, 1000); !errors.Is(err, lease.ErrRefused) ||
+		!strings.HasSuffix(err.Error(), `space exceeded: "allocator doctor" says how to make room`) {
+		t.Errorf("a node's write gives %v", err)
 	}
 	s.Stop()
 	if err := s.Restart(t.Context()); err != nil {
