@@ -469,7 +469,6 @@ func (d *Daemon) newSurfaces() (s surfaces, err error) {
 			MaxSkew:   d.cfg.Issue.MaxSkew,
 			MaxLead:   d.cfg.Issue.MaxLead,
 			Watermark: d.cfg.Watermark.Interval,
-			Snapshot:  d.cfg.Etcd.Inside.SnapshotEvery,
 		},
 		Clocks:    d.watch.Report,
 		Gossip:    d.gossipStats,

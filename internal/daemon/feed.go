@@ -196,9 +196,6 @@ func problemOf(m member.Status) string {
 // insideMetrics returns the state of the member of this node.
 func (d *Daemon) insideMetrics() metrics.Inside {
 	h := d.inside.Health()
-	if d.cfg.Etcd.Inside.SnapshotEvery == 0 { // Old ones say nothing.
-		h.Snapshot = time.Time{}
-	}
 	return metrics.Inside{
 		Up:        h.Up,
 		Voting:    h.Quorum.Voters,

@@ -50,13 +50,13 @@ type Config struct {
 // Settings are the settings that alerts compare other series with, so that the
 // alerts are right for every configuration.
 type Settings struct {
-	Window, TTL, MaxSkew, MaxLead, Watermark, Snapshot time.Duration
+	Window, TTL, MaxSkew, MaxLead, Watermark time.Duration
 }
 
 func (s Settings) list() []setting {
 	return []setting{
 		{"lease.window", s.Window}, {"lease.ttl", s.TTL}, {"issue.max-skew", s.MaxSkew}, {"issue.max-lead", s.MaxLead},
-		{"watermark.interval", s.Watermark}, {"etcd.snapshot-every", s.Snapshot},
+		{"watermark.interval", s.Watermark},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -241,6 +242,12 @@ func TestSeriesOfARunningNode(t *testing.T) {
 	} {
 		if got, ok := after[key]; !ok || got != want {
 			t.Errorf("after: %s = %v (present %v), want %v", key, got, ok, want)
+		}
+	}
+	for key := range after {
+		name, ok := strings.CutPrefix(key, "allocator_setting_seconds ")
+		if ok && !slices.ContainsFunc(config.Options(), func(o config.Option) bool { return o.Key == name }) {
+			t.Errorf("%s: there is no such setting", key)
 		}
 	}
 	for key, bounds := range map[string][2]float64{
