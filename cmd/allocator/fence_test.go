@@ -98,6 +98,9 @@ func TestFenceRun(t *testing.T) {
 	if code, _, errs := fence("init", "--database", server.URL(), "--table", `"More events"`, "--column", "key"); code != 0 {
 		t.Fatal(errs)
 	}
+	if code, out, _ := fence("init", "--database", server.URL(), "--table", "orders", "--role", "nobody here"); code == 0 || out != "" {
+		t.Errorf("init for a role that is not there: exit code %d, %s", code, out)
+	}
 	if code, _, errs := fence("init", "--database", server.URL(), "--table", "orders"); code != 0 {
 		t.Fatal(errs)
 	}

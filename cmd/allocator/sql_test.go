@@ -38,8 +38,8 @@ func TestSQLFlags(t *testing.T) {
 		{"sql functions --for mariadb --layout leaf", 0, ""},
 		{"sql stat", 2, "Did you mean status?"},
 	} {
-		if code, _, errs := allocator(strings.Fields(tc.args)...); code != tc.code || !strings.Contains(errs, tc.says) {
-			t.Errorf("%s: exit code %d, %s", tc.args, code, errs)
+		if code, out, errs := allocator(strings.Fields(tc.args)...); code != tc.code || !strings.Contains(errs, tc.says) || code != 0 && out != "" {
+			t.Errorf("%s: exit code %d, %s%s", tc.args, code, out, errs)
 		}
 	}
 }
@@ -100,6 +100,7 @@ func TestSQLRun(t *testing.T) {
 		return start("sql", "run", "--name", name, "--addr", node.grpc, "--every", "3s", "--hold", "6s")
 	}
 	first, stopFirst := sqlRun("a")
+	says(first, `msg="asks the nodes for a worker number".* nodes=`+regexp.QuoteMeta(node.grpc))
 	says(first, `msg="writes slices"`)
 	status(0, "next ID")
 	second, _ := sqlRun("b")

@@ -162,6 +162,9 @@ func (d *Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Du
 	if errors.As(err, &e) && e.Code == Below {
 		if w.Least, err = strconv.ParseInt(e.Detail, 10, 64); err == nil {
 			err = ErrBelow
+			if e.Hint != "" {
+				err = fmt.Errorf("%w, %s", err, e.Hint)
+			}
 		}
 		return w, err
 	}

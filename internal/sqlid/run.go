@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,6 +79,8 @@ const again = 2 * time.Second
 
 // Run holds a worker number and writes slices until ctx ends. Then it ends the last slice and gives the number back.
 func (r *Runner) Run(ctx context.Context) {
+	r.cfg.Log.Info("asks the nodes for a worker number", "database", r.cfg.Database.String(),
+		"nodes", strings.Join(r.cfg.Client.Targets, ","))
 	for ctx.Err() == nil {
 		if err := r.hold(ctx); err != nil && ctx.Err() == nil {
 			r.failed(err)

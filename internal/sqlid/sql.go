@@ -198,7 +198,10 @@ BEGIN
   END IF;
   last := pg_sequence_last_value('allocator.stop');
   IF first < last THEN
-    RAISE EXCEPTION 'the slice begins below the end of the last one' USING ERRCODE = '` + Below + `', DETAIL = last;
+    RAISE EXCEPTION 'the slice begins below the end of the last one' USING ERRCODE = '` + Below + `', DETAIL = last,
+      HINT = CASE WHEN r.name = name_of AND r.sid <> sid_of THEN
+        format('which %s wrote with worker %s: if it runs still, give each runner its own --name', r.name, r.sid)
+        ELSE '' END;
   END IF;
   INSERT INTO allocator.runner VALUES (true, name_of, sid_of, clock_timestamp())
   ON CONFLICT (one) DO UPDATE SET name = excluded.name, sid = excluded.sid, at = excluded.at;

@@ -296,6 +296,10 @@ func TestRefusals(t *testing.T) {
 	if w, err := d.Write(t.Context(), d.shape, cut, hold, "test"); !errors.Is(err, ErrBelow) || w.Unknown {
 		t.Errorf("a slice below the last: %v", err)
 	}
+	twin := Shape{Format: d.shape.Format, SID: d.shape.SID + 1}
+	if _, err := d.Write(t.Context(), twin, cut, hold, "test"); !errors.Is(err, ErrBelow) || !strings.Contains(err.Error(), "with worker 3: if it runs still, give each runner its own --name") {
+		t.Errorf("a slice of another runner of this name: %v", err)
+	}
 	for i := range 3 {
 		here := d.slice()
 		v := []int64{1, here.First - 20*d.shape.Step(), here.First + 1}[i]

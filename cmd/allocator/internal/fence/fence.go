@@ -87,7 +87,7 @@ func initCommand(a *cli.App) *cobra.Command {
 		Short: "Make the fence of a table, or what is missing of it",
 		Long: `Init makes, beside a table events, the view events_complete, the row events_fence, the
 sequences events_fence_floor and events_fence_limit, two functions, and two triggers on the
-table. It prints the SQL. It may be run again, as after columns were added.
+table. It prints the SQL when it is done. It may be run again, as after columns were added.
 
 It refuses a table with rows more than a day ahead of now, which no reader of the view would
 get: the times of integer IDs are those of --layout.
@@ -114,14 +114,13 @@ writers and that writers wait for; init gives up after a second, and tries again
 			if err != nil {
 				return failed(ctx, err)
 			}
+			if !*printOnly {
+				if err := t.Init(ctx, *role, space(), waits(a, t)); err != nil {
+					return failed(ctx, err)
+				}
+			}
 			if err := printSQL(a.Out, t, statements); err != nil {
 				return err
-			}
-			if *printOnly {
-				continue
-			}
-			if err := t.Init(ctx, *role, space(), waits(a, t)); err != nil {
-				return failed(ctx, err)
 			}
 		}
 		return nil

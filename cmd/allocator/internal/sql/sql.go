@@ -85,8 +85,8 @@ func initCommand(a *cli.App) *cobra.Command {
 		Use:   "init",
 		Short: "Make the functions in a database, or what is missing of them",
 		Long: `Init makes the schema "allocator" with next_id(), next_uuid() and next_flake(), with functions
-that read and convert IDs, and with five sequences and a table. It prints the SQL. It may be
-run again. It needs no extension, no node, and the right to create a schema.`,
+that read and convert IDs, and with five sequences and a table. It prints the SQL when it is done. It
+may be run again. It needs no extension, no node, and the right to create a schema.`,
 		Example: `  allocator sql init --database postgres://app@db1/shop
   allocator sql init --database postgres://app@db1/shop --layout twitter --runner ids --print-sql`,
 		Args: cobra.NoArgs,
@@ -115,16 +115,16 @@ run again. It needs no extension, no node, and the right to create a schema.`,
 		if err := sqlread.Check(f); err != nil {
 			return cli.UsageError("--layout: %w", err)
 		}
-		_, err = fmt.Fprintf(a.Out, "BEGIN;\n%s;\nCOMMIT;\n", strings.Join(sqlid.SQL(f, hold, *writer, *runner), ";\n"))
-		if err != nil || *printOnly {
-			return err
+		if *printOnly {
+			list = nil
 		}
 		for _, d := range list {
 			if err := d.Init(cmd.Context(), f, hold, *writer, *runner); err != nil {
 				return cli.DatabaseError(cmd.Context(), err)
 			}
 		}
-		return nil
+		_, err = fmt.Fprintf(a.Out, "BEGIN;\n%s;\nCOMMIT;\n", strings.Join(sqlid.SQL(f, hold, *writer, *runner), ";\n"))
+		return err
 	}
 	return cmd
 }
