@@ -1,0 +1,106 @@
+package interop
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/tier"
+)
+
+// typescript is the package for Node.js.
+const typescript = "../../../clients/typescript"
+
+// TestTypeScript runs the package's own tests, with nodes.
+func TestTypeScript(t *testing.T) {
+	tier.Check(t, "Node.js draws from three nodes")
+	program := tool(t, "node")
+	var list []string
+	for _, n := range devNodes(t, 3) {
+		list = append(list, n.HTTP)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "--test", "test/")
+	cmd.Dir = typescript
+	cmd.Env = append(os.Environ(), "NODES="+strings.Join(urls(list), ","), "WORKERS=1")
+	if out, err := cmd.CombinedOutput(); err != nil || bytes.Contains(out, []byte("# SKIP")) {
+		t.Errorf("node --test: %v\n%s", err, out)
+	}
+}
+
+// pack returns the file that npm makes of the package.
+func pack(t *testing.T, npm string) string {
+	t.Helper()
+	dir := t.TempDir()
+	out, err := run(t, "", npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", dir, typescript)
+	if err != nil {
+		t.Fatalf("npm pack: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, strings.TrimSpace(out))
+}
+
+// TestTypeScriptPackage installs the package from its file in an empty project. Programs that use it compile under
+// strict, with ES modules and with CommonJS, and those of README.md run.
+func TestTypeScriptPackage(t *testing.T) {
+	tier.Check(t, "npm installs the compiler")
+	npm, program := tool(t, "npm"), tool(t, "node")
+	file := pack(t, npm)
+	first, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := os.ReadFile(pack(t, npm)); err != nil || !bytes.Equal(first, second) {
+		t.Errorf("a second build gives another file: %v", err)
+	}
+	ours, err1 := os.ReadFile(filepath.Join(typescript, "LICENSE"))
+	root, err2 := os.ReadFile("../../../LICENSE")
+	if err1 != nil || err2 != nil || !bytes.Equal(ours, root) {
+		t.Errorf("LICENSE differs from that of the repository: %v, %v", err1, err2)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(typescript, "test", "types"))); err != nil {
+		t.Fatal(err)
+	}
+	install := func(dir string, args ...string) (string, error) {
+		return run(t, "", npm, append([]string{"install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund"}, args...)...)
+	}
+
+	t.Run("README", func(t *testing.T) {
+		alone := t.TempDir()
+		if err := os.WriteFile(filepath.Join(alone, "package.json"), []byte(`{"private": true}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := install(alone, "--offline", file); err != nil {
+			t.Fatalf("npm install: %v\n%s", err, out)
+		}
+		node := dev(t, "scalable")
+		text := ""
+		for _, b := range pages.Open(t, filepath.Join(typescript, "README.md")).Blocks {
+			if b.Mark == "program" {
+				text += strings.ReplaceAll(b.Text, "127.0.0.1:8080", node.HTTP)
+			}
+		}
+		path := filepath.Join(alone, "program.mjs")
+		if err := os.WriteFile(path, []byte(text+"console.log(now > id)\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Fields(output(t, "", program, path))
+		if len(got) != 4 || len(got[0]) != 17 && len(got[0]) != 18 || len(got[1]) != 36 || got[2] != "1000" || got[3] != "true" {
+			t.Errorf("%q", got)
+		}
+	})
+
+	t.Run("types", func(t *testing.T) {
+		if out, err := install(dir, file); err != nil {
+			t.Skipf("not run: npm install: %v\n%s", err, out)
+		}
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "node_modules", ".bin", "tsc"), "-p", ".")
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("tsc: %v\n%s", err, out)
+		}
+	})
+}

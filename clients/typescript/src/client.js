@@ -1,0 +1,560 @@
+'use strict'
+
+// A client: it shares requests between calls, asks the next node when one is away or refuses, and holds IDs ahead
+// for callers that cannot wait.
+
+const { setMaxListeners } = require('node:events')
+const { AllocatorError, invalid, show } = require('./errors.js')
+const { endpointOf, transport, readText, tokenIn } = require('./http.js')
+const { read, format, isWide, checkForm, MAX_INT } = require('./ids.js')
+
+const MAX_COUNT = 1_000_000 // of one call
+const MAX_REQUEST = 10_000 // of one request, unless nodes say less
+const POLL_MS = 5000 // for which a node is asked to wait for the watermark
+const WARM_MS = 60_000 // for which IDs are held ahead after the last call that took one
+const LEAP_MS = 10 // by which two clocks, which are not read at once, differ without one having been set
+
+// Times that a node is asked last after it refused or failed.
+const REFUSED_MS = 1000 // where a refusal has no delay
+const MAX_REFUSED_MS = 5000
+const FAILED_MS = [20, 1000] // doubled from the first to the last
+const SILENT_MS = [1000, 15_000]
+
+// Reasons that no other node and no later time changes.
+const FINAL = new Set(['INVALID_COUNT', 'INVALID_FORMAT', 'INVALID_ID', 'UNAUTHENTICATED', 'PERMISSION_DENIED',
+  'UNKNOWN_WORKER', 'WORKER_QUOTA', 'CALLER_CLOCK', 'WORKERS_OFF'])
+
+/** Gives a client answers that come from no node, for fakes. */
+const TRANSPORT = Symbol('transport')
+/** Sends any request to one node after the other, for workers. */
+const ASK = Symbol('ask')
+
+const OPTIONS = ['nodes', 'form', 'timeoutMs', 'attemptTimeoutMs', 'prefetch', 'prefetchMaxAgeMs', 'token', 'tokenFile',
+  'caFile', 'tls', 'clock']
+
+function milliseconds (options, name, standard) {
+  const ms = options[name] ?? standard
+  if (!Number.isFinite(ms) || ms < 1 || ms > 2 ** 31 - 1) throw invalid(`${name} is ${show(ms)}: give milliseconds, at least 1`)
+  return ms
+}
+
+function checkKeys (options, known, what) {
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) throw invalid(`${what} are ${show(options)}: give an object`)
+  for (const key of Object.keys(options)) {
+    if (!known.includes(key)) throw invalid(`${show(key)} is none of the ${what}: there are ${known.join(', ')}`)
+  }
+}
+
+/** Waits, without keeping the process alive: calls do so by their own timers. */
+const sleep = (ms, signal) => new Promise(resolve => {
+  const done = () => { clearTimeout(timer); signal.removeEventListener('abort', done); resolve() }
+  const timer = setTimeout(done, ms)
+  timer.unref()
+  if (signal.aborted) done()
+  signal.addEventListener('abort', done)
+})
+
+/** Calls that wait for IDs of one width, and the IDs of that width that are held. */
+class Queue {
+  waiters = new Set()
+  held = [] // blocks of IDs that callers will take
+  flight // the request under way
+  constructor (wide, after) {
+    this.wide = wide
+    this.form = wide ? 'uuid' : 'int' // in which requests ask for IDs; those of one width are one in several forms
+    this.after = after // undefined: above all that the client was given
+  }
+}
+
+class Allocator {
+  #nodes
+  #o
+  #send
+  #closeTransport
+  #token
+  #first = 0 // the node to ask first: the last one that served
+  #queues = [new Queue(false), new Queue(true)]
+  #running = false // requests for them are sent, one at a time
+  #limit = MAX_REQUEST // the greatest count of a request
+  #latest // the queue that callers were given IDs of last: those of the two widths do not compare
+  #wanted = -Infinity // when a held ID was last asked for
+  #warmth // the timer that fetches IDs before those held are too old
+  #mark // the highest watermark
+  #calls = new Set() // promises of calls under way
+  #closed = false
+
+  constructor (options) {
+    checkKeys(options, OPTIONS, 'options')
+    const { nodes, token, tokenFile, caFile, tls, form = 'int', prefetch = 0, clock } = options
+    if (!Array.isArray(nodes)) throw invalid(`nodes is ${show(nodes)}: give an array of URLs, such as ['http://127.0.0.1:8080']`)
+    if (nodes.length === 0) throw invalid("nodes is empty: give the URLs of nodes, such as ['http://127.0.0.1:8080']")
+    this.#nodes = nodes.map((url, i) => Object.assign(endpointOf(url, `nodes[${i}]`), { index: i, until: 0, refused: undefined, fails: 0 }))
+    const size = prefetch === true ? 64 : prefetch === false ? 0 : prefetch
+    if (!Number.isInteger(size) || size < 0 || size > MAX_REQUEST) throw invalid(`prefetch is ${show(prefetch)}: give a whole number, 0 to ${MAX_REQUEST}`)
+    this.#o = {
+      form: checkForm(form),
+      prefetch: size,
+      timeoutMs: milliseconds(options, 'timeoutMs', 10_000),
+      attemptTimeoutMs: milliseconds(options, 'attemptTimeoutMs', 2000),
+      maxAgeMs: milliseconds(options, 'prefetchMaxAgeMs', 1000),
+      clock: clock ?? { now: () => performance.now(), wall: () => Date.now() }
+    }
+    if (token !== undefined && tokenFile !== undefined) throw invalid('token and tokenFile: set one of them')
+    if (token !== undefined && typeof token !== 'function' && !(typeof token === 'string' && /^[\x21-\x7e]+$/.test(token))) {
+      throw invalid('token is no token: give a string without spaces, or a function that returns one')
+    }
+    this.#token = tokenFile !== undefined ? tokenIn(tokenFile) : typeof token === 'function' ? token : token && (() => token)
+    const ca = caFile && readText(caFile, 'caFile')
+    if (ca !== undefined && !ca.includes('BEGIN CERTIFICATE')) throw invalid(`caFile: ${caFile} has no certificate: give a PEM file`)
+    if (options[TRANSPORT]) {
+      this.#send = options[TRANSPORT]
+      this.#closeTransport = () => {}
+    } else {
+      let out
+      try {
+        out = transport({ ...tls, ...(ca && { ca }) })
+      } catch (e) {
+        throw invalid(`${caFile === undefined ? 'tls' : 'caFile'}: ${e.message}`)
+      }
+      this.#send = out.send
+      this.#closeTransport = out.close
+    }
+  }
+
+  /** Resolves to one ID, above all whose calls ended before. Calls that wait share a request. */
+  async next (options = {}) {
+    return (await this.#draw(1, options))[0]
+  }
+
+  /** Resolves to count IDs in rising order, by one request for each 10,000. */
+  async nextMany (count, options = {}) {
+    if (!Number.isInteger(count) || count < 1 || count > MAX_COUNT) throw invalid(`count is ${show(count)}: give a whole number, 1 to ${MAX_COUNT}`)
+    return this.#draw(count, options)
+  }
+
+  /** Returns an ID that was fetched before, at once. It throws an AllocatorError of kind empty where there is none. */
+  nextNow (form = this.#o.form) {
+    this.#checkPrefetch('nextNow')
+    const id = this.#take(this.#queues[+isWide(checkForm(form))])
+    if (id === undefined) {
+      throw new AllocatorError('empty', 'no ID is held: it was the first call, or IDs are used faster than they come, or those held were too old; ' +
+        'await fill() before, or set a larger prefetch')
+    }
+    return inForm(id, form)
+  }
+
+  /** Resolves when IDs are held for nextNow: at once if some are. */
+  async fill (options = {}) {
+    this.#checkPrefetch('fill')
+    this.#wanted = this.#o.clock.now()
+    const queue = this.#queues[+isWide(checkForm(options.form ?? this.#o.form))]
+    if (!this.#fresh(queue)) await this.#wait(queue, 0, options)
+  }
+
+  #checkPrefetch (method) {
+    if (this.#closed) throw closed()
+    if (this.#o.prefetch === 0) throw invalid(`${method} needs the option prefetch: set how many IDs are held, such as 64`)
+  }
+
+  /** Resolves to the watermark: no ID below it is issued any more. It never falls. */
+  watermark (options = {}) {
+    return this.#markAbove(undefined, options)
+  }
+
+  /** Resolves to the watermark once it is above an ID: no ID at or below that can appear any more. */
+  async waitFor (id, options = {}) {
+    const { form, value } = read(id)
+    if (form === 'int' || form === 'flake') return this.#markAbove({ text: String(value), isBelow: mark => value < mark.int }, options)
+    const text = format(value, 'uuid')
+    return this.#markAbove({ text, isBelow: mark => mark.uuid !== undefined && text < mark.uuid }, options)
+  }
+
+  /** Lets calls that are under way finish, then closes the connections. Later calls fail with kind closed. */
+  async close () {
+    this.#closed = true
+    clearTimeout(this.#warmth)
+    for (const queue of this.#queues) {
+      queue.held = []
+      for (const w of queue.waiters) if (w.background) w.reject(closed())
+    }
+    await Promise.allSettled(this.#calls)
+    this.#closeTransport()
+  }
+
+  async #draw (count, options) {
+    checkKeys(options, ['form', 'after', 'timeoutMs', 'signal'], 'options of a call')
+    const form = checkForm(options.form ?? this.#o.form)
+    const queue = this.#queues[+isWide(form)]
+    const after = options.after === undefined ? undefined : read(options.after, 'after')
+    // What is below an ID that this client was given is below all that come anyway.
+    if (after && !(isWide(after.form) === queue.wide && format(after.value, queue.form) <= queue.given)) {
+      return this.#wait(new Queue(queue.wide, after), count, { ...options, form })
+    }
+    const id = count === 1 && this.#o.prefetch > 0 && !this.#closed && !options.signal?.aborted ? this.#take(queue) : undefined
+    return id === undefined ? this.#wait(queue, count, { ...options, form }) : [inForm(id, form)]
+  }
+
+  /** Resolves to count IDs of a queue's requests; with 0 when IDs are held. */
+  #wait (queue, count, options, background = false) {
+    checkKeys(options, ['form', 'after', 'timeoutMs', 'signal'], 'options of a call')
+    const waiter = { count, ids: [], background, form: options.form }
+    const ended = this.#call(options, waiter, () => {
+      queue.waiters.delete(waiter)
+      const { flight } = queue
+      if (flight && flight.parts.every(([w]) => !queue.waiters.has(w))) flight.abort.abort()
+    })
+    if (waiter.ended) return ended
+    queue.waiters.add(waiter)
+    if (queue.after !== undefined) {
+      this.#serve(queue)
+    } else if (!this.#running) { // Calls of one turn of the event loop share the request.
+      this.#running = true
+      queueMicrotask(() => this.#run())
+    }
+    return ended
+  }
+
+  /**
+   * Begins a call: sets resolve and reject of call, which end it. Its time and its signal end it too. leave is called
+   * after any end.
+   */
+  #call (options, call, leave = () => {}) {
+    const timeoutMs = milliseconds(options, 'timeoutMs', this.#o.timeoutMs)
+    const { signal } = options
+    if (signal !== undefined && typeof signal?.addEventListener !== 'function') throw invalid(`signal is ${show(signal)}: give an AbortSignal`)
+    call.deadline = performance.now() + timeoutMs
+    const promise = new Promise((resolve, reject) => {
+      const end = settle => value => {
+        if (call.ended) return
+        call.ended = true
+        clearTimeout(call.timer)
+        signal?.removeEventListener('abort', aborted)
+        settle(value)
+        leave()
+      }
+      call.resolve = end(resolve)
+      call.reject = end(reject)
+      // One signal may be that of a thousand calls.
+      if (signal) setMaxListeners(0, signal)
+      const aborted = () => call.reject(new AllocatorError('canceled', 'the call was canceled', { cause: signal.reason }))
+      if (this.#closed) return call.reject(closed())
+      if (signal?.aborted) return aborted()
+      signal?.addEventListener('abort', aborted)
+      call.timer = setTimeout(() => call.reject(call.failure
+        ? gaveUp(call.failure, timeoutMs)
+        : new AllocatorError('timeout', `no answer within ${timeoutMs} ms`)), timeoutMs)
+      if (call.background) call.timer.unref()
+    })
+    this.#calls.add(promise)
+    const over = () => { this.#calls.delete(promise) }
+    promise.then(over, over)
+    return promise
+  }
+
+  /** Serves calls, by one request at a time: so each request sends what all before it brought. */
+  async #run () {
+    while (this.#queues.some(queue => queue.waiters.size > 0)) {
+      for (const queue of this.#queues) await this.#serve(queue)
+    }
+    this.#running = false
+  }
+
+  /** Serves the calls that wait in a queue, or part of them, by one request. */
+  async #serve (queue) {
+    const holds = this.#o.prefetch > 0 && queue.after === undefined
+    if (holds) {
+      for (const w of queue.waiters) {
+        if (w.count === 0 && !w.background && this.#fresh(queue)) w.resolve()
+        const id = w.count === 1 ? this.#take(queue) : undefined
+        if (id !== undefined) w.resolve([inForm(id, w.form)])
+      }
+    }
+    const parts = []
+    let total = 0
+    for (const w of queue.waiters) {
+      const n = Math.min(w.count - w.ids.length, this.#limit - total)
+      if (n > 0 || w.count === 0) parts.push([w, n])
+      total += n
+    }
+    if (parts.length === 0) return
+    // IDs that come now are above those held, which are of no use once callers have the new ones.
+    const spare = holds ? Math.min(this.#o.prefetch, this.#limit - total) : 0
+    const flight = queue.flight = { parts, calls: parts.map(([w]) => w), abort: new AbortController() }
+    try {
+      const sent = this.#instant()
+      const ids = await this.#request(queue, total + spare, flight)
+      let at = 0
+      for (const [w, n] of parts) {
+        if (w.ended || n === 0) continue
+        for (const end = at + n; at < end;) w.ids.push(inForm(ids[at++], w.form))
+        this.#give(queue, ids[at - 1])
+      }
+      if (holds && !this.#closed) this.#hold(queue, ids.slice(at), sent)
+      for (const [w] of parts) if (w.ids.length === w.count) w.resolve(w.ids)
+    } catch (e) {
+      const limit = Number(e.metadata?.limit)
+      if (e.reason === 'INVALID_COUNT' && limit >= 1 && limit < total + spare) {
+        this.#limit = Math.min(this.#limit, limit) // The next request asks for no more.
+      } else {
+        for (const [w] of parts) w.reject(e)
+      }
+    }
+    queue.flight = undefined
+    if (queue.after !== undefined && queue.waiters.size > 0) return this.#serve(queue)
+  }
+
+  /** Resolves to n IDs of one node, checked. */
+  async #request (queue, n, flight) {
+    return this[ASK](flight, node => {
+      const own = this.#queues[+queue.wide]
+      const floor = queue.after ?? own.top
+      const after = queue.after ? format(queue.after.value, queue.after.form) : (this.#latest ?? own).top
+      return {
+        method: 'POST',
+        path: `/v1/ids?as=${queue.form}&count=${n}${after === undefined ? '' : `&after=${after}`}`,
+        maxBytes: 1000 + 48 * n,
+        take: body => {
+          const ids = idsOf(node, body, n, queue, floor)
+          if (!(own.top >= ids[n - 1])) own.top = ids[n - 1]
+          return ids
+        }
+      }
+    }, { own: queue.after !== undefined })
+  }
+
+  /**
+   * Asks one node after the other until one serves, as long as one of flight.calls waits. requestTo returns the request
+   * to a node, and its take reads the answer. own says that a refusal because of after is about this call alone.
+   */
+  async [ASK] (flight, requestTo, { own = false, waitMs = 0 } = {}) {
+    const { signal } = flight.abort
+    let far // a refusal that waiting does not help against
+    for (let round = 0; ; round++) {
+      let wait = Infinity
+      let retry = Infinity // wait, as refusals alone have it
+      for (const node of this.#order()) {
+        if (signal.aborted) throw canceled()
+        try {
+          const value = await this.#attempt(node, requestTo(node), waitMs, signal)
+          Object.assign(node, { until: 0, refused: undefined, fails: 0 })
+          this.#first = node.index
+          return value
+        } catch (e) {
+          if (!(e instanceof AllocatorError) || e.kind === 'canceled' || FINAL.has(e.reason) || e.final) throw e
+          for (const call of flight.calls) call.failure = e
+          if (e.kind !== 'refused') wait = Math.min(wait, FAILED_MS[0] * 2 ** Math.min(round, 10), FAILED_MS[1])
+          if (e.reason === 'AFTER_TOO_FAR' && own) {
+            if (e.retryAfterMs === undefined) far = e
+            else retry = Math.min(retry, e.retryAfterMs)
+          } else {
+            this.#note(node, e)
+          }
+        }
+      }
+      const now = this.#o.clock.now()
+      for (const { refused, until } of this.#nodes) {
+        if (!refused || until <= now) continue
+        for (const call of flight.calls) call.failure ??= refused
+        if (refused.reason === 'AFTER_TOO_FAR' && refused.retryAfterMs === undefined) far = refused
+        else retry = Math.min(retry, until - now)
+      }
+      if (far && retry === Infinity) throw far
+      wait = Math.max(1, Math.min(wait, retry))
+      for (const call of flight.calls) {
+        if (call.deadline <= performance.now() + wait) call.reject(gaveUp(call.failure))
+      }
+      await sleep(wait, signal)
+      if (signal.aborted) throw canceled()
+    }
+  }
+
+  /** Sends a node one request, and returns what its take makes of the answer. */
+  async #attempt (node, { take, ...request }, waitMs, signal) {
+    const token = await this.#token?.()
+    const headers = { ...request.headers, ...(token && { authorization: `Bearer ${token}` }) }
+    const answer = await this.#send(node, { ...request, headers, timeoutMs: this.#o.attemptTimeoutMs + waitMs, signal })
+    if (answer.status >= 300) throw refusalOf(node, answer)
+    return take(jsonOf(node, answer))
+  }
+
+  /** Returns the nodes to ask, in order: those that failed lately last, and without those that refuse. */
+  #order () {
+    const now = this.#o.clock.now()
+    const count = this.#nodes.length
+    return this.#nodes.filter(node => !(node.refused && node.until > now)).sort((a, b) =>
+      (a.until > now) - (b.until > now) || (a.index - this.#first + count) % count - (b.index - this.#first + count) % count)
+  }
+
+  /** Notes that a node did not serve. */
+  #note (node, e) {
+    const now = this.#o.clock.now()
+    if (e.kind === 'refused') {
+      Object.assign(node, { until: now + Math.min(e.retryAfterMs ?? REFUSED_MS, MAX_REFUSED_MS), refused: e, fails: 0 })
+    } else {
+      const [first, last] = e.silent ? SILENT_MS : FAILED_MS
+      Object.assign(node, { until: now + Math.min(first * 2 ** Math.min(node.fails, 10), last), refused: undefined, fails: node.fails + 1 })
+    }
+  }
+
+  /** Returns the two clocks, and the process: where they do not go on together, this memory is a copy. */
+  #instant () {
+    const { now, wall } = this.#o.clock
+    const at = now()
+    return { at, ahead: wall() - at, pid: process.pid }
+  }
+
+  /** Says whether an ID is held that may be given, and drops those that may not. */
+  #fresh (queue) {
+    for (let block; (block = queue.held[0]) !== undefined; queue.held.shift()) {
+      const { at, ahead, pid } = this.#instant()
+      const isLeap = ahead => Math.abs(ahead - block.sent.ahead) > LEAP_MS
+      // Read twice before it counts: the process may have been paused between the two clocks.
+      if (at - block.sent.at >= this.#o.maxAgeMs || pid !== block.sent.pid || (isLeap(ahead) && isLeap(this.#instant().ahead))) continue
+      while (block.at < block.ids.length && block.ids[block.at] <= queue.given) block.at++
+      if (block.at < block.ids.length) return true
+    }
+    return false
+  }
+
+  /** Returns an ID that is held, or undefined, and has more fetched before all are used up. */
+  #take (queue) {
+    this.#wanted = this.#o.clock.now()
+    if (!this.#fresh(queue)) return void this.#refill(queue)
+    const block = queue.held[0]
+    const id = block.ids[block.at++]
+    this.#give(queue, id)
+    if (queue.held.length === 1 && block.at * 2 >= block.ids.length) this.#refill(queue)
+    return id
+  }
+
+  #hold (queue, ids, sent) {
+    if (ids.length > 0) queue.held.push({ ids, at: 0, sent })
+    clearTimeout(this.#warmth)
+    this.#warmth = setTimeout(() => {
+      if (this.#o.clock.now() - this.#wanted < WARM_MS) this.#refill(queue)
+    }, this.#o.maxAgeMs / 2)
+    this.#warmth.unref()
+  }
+
+  /** Fetches IDs in the background, unless that is under way. */
+  #refill (queue) {
+    if (this.#closed || queue.flight || queue.waiters.size > 0) return
+    this.#wait(queue, 0, {}, true).catch(() => {}) // The next call tries again.
+  }
+
+  /** Notes that callers have an ID. What is held of the other width may be below it. */
+  #give (queue, id) {
+    const own = this.#queues[+queue.wide]
+    if (queue === own || this.#latest === undefined) this.#latest = own
+    this.#queues[+!queue.wide].held = []
+    if (!(own.given >= id)) own.given = id
+  }
+
+  async #markAbove (target, options) {
+    checkKeys(options, ['timeoutMs', 'signal'], 'options of a call')
+    const call = {}
+    const flight = { calls: [call], abort: new AbortController() }
+    const promise = this.#call(options, call, () => flight.abort.abort())
+    this.#mark1(flight, target).then(call.resolve, call.reject)
+    return promise
+  }
+
+  async #mark1 (flight, target) {
+    const [call] = flight.calls
+    while (!call.ended) {
+      if (target && this.#mark && target.isBelow(this.#mark)) return this.#mark
+      // A node that is asked to wait for longer than the call has seems not to answer.
+      const waitMs = target ? Math.floor(Math.min(POLL_MS, (call.deadline - performance.now()) / 2)) : 0
+      const query = waitMs > 0 ? `?after=${target.text}&wait=${waitMs}ms` : ''
+      const mark = await this[ASK](flight, node => ({
+        method: 'GET', path: `/v1/watermark${query}`, maxBytes: 1 << 20, take: body => markOf(node, body)
+      }), { waitMs })
+      if (!this.#mark || mark.unixMs >= this.#mark.unixMs) this.#mark = mark
+      if (!target) return this.#mark
+      if (!target.isBelow(this.#mark)) {
+        call.failure = new AllocatorError('timeout', `the watermark is at ${this.#mark.int}, and not above ${target.text}` +
+          (mark.blockedBy[0] ? `: ${mark.blockedBy[0].text}` : ''))
+        if (waitMs === 0) await sleep(POLL_MS, flight.abort.signal)
+      }
+    }
+  }
+}
+
+const closed = () => new AllocatorError('closed', 'the client is closed')
+const canceled = () => new AllocatorError('canceled', 'the caller left')
+
+function gaveUp (e, withinMs) {
+  return new AllocatorError(e.kind, withinMs === undefined ? e.message : `${e.message} (given up after ${withinMs} ms)`, e)
+}
+
+/** Writes an ID of the form int or uuid in a form of the same width. */
+const inForm = (id, form) => form === 'int' || form === 'uuid' || form === undefined ? id : format(read(id).value, form)
+
+function jsonOf (node, { text }) {
+  try {
+    const body = JSON.parse(text)
+    if (typeof body === 'object' && body !== null) return body
+  } catch {}
+  throw protocol(node, `the answer is no JSON: ${show(text)}`)
+}
+
+const protocol = (node, what) => new AllocatorError('protocol', `${node.url}: ${what}; is it the URL of a node?`, { node: node.url })
+
+const TEXTS = { int: /^(0|[1-9][0-9]{0,18})$/, uuid: /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/ }
+
+/** Returns the IDs of an answer: n of the queue's form, which rise, above after. */
+function idsOf (node, body, n, { form, wide }, after) {
+  const { ids } = body
+  if (!Array.isArray(ids)) throw protocol(node, 'the answer has no ids')
+  if (ids.length !== n) throw protocol(node, `${ids.length} IDs came where ${n} were asked for`)
+  let last = after?.form === undefined ? after : isWide(after.form) === wide ? format(after.value, form) : undefined
+  return ids.map(text => {
+    if (typeof text !== 'string' || !TEXTS[form].test(text)) throw protocol(node, `${show(text)} is not of the form ${form}`)
+    const id = wide ? text : BigInt(text)
+    if (id > MAX_INT) throw protocol(node, `${text} is above 2^63-1`)
+    if (id <= last) throw protocol(node, `ID ${id} is not above ${last}`)
+    return (last = id)
+  })
+}
+
+/** Returns the error of an answer that is a refusal. */
+function refusalOf (node, { status, text, retryAfterMs }) {
+  let problem
+  try {
+    problem = JSON.parse(text)
+  } catch {}
+  if (typeof problem?.reason === 'string') {
+    return new AllocatorError('refused', `${problem.reason}: ${problem.detail ?? problem.title}`, {
+      reason: problem.reason,
+      retryAfterMs: problem.retry_after_ms > 0 ? problem.retry_after_ms : retryAfterMs,
+      metadata: problem.metadata ?? {},
+      node: node.url
+    })
+  }
+  // A proxy refuses, or it is no node at all.
+  const reason = { 401: 'UNAUTHENTICATED', 403: 'PERMISSION_DENIED' }[status]
+  const what = `${node.url}: HTTP ${status}: ${text.trim().slice(0, 100)}`
+  if (reason) return new AllocatorError('refused', what, { reason, node: node.url })
+  if (/HTTP request to an HTTPS server/.test(text)) return Object.assign(new AllocatorError('protocol', `${node.url}: the node speaks TLS: write https://`, { node: node.url }), { final: true })
+  const final = status < 500 && ![408, 409, 425, 429].includes(status)
+  return Object.assign(new AllocatorError('protocol', what, { node: node.url, retryAfterMs }), final && { final })
+}
+
+function markOf (node, body) {
+  if (!Number.isSafeInteger(body.unix_ms) || typeof body.int !== 'string' || !TEXTS.int.test(body.int)) throw protocol(node, 'the answer is no watermark')
+  return {
+    unixMs: body.unix_ms,
+    time: new Date(body.unix_ms),
+    int: BigInt(body.int),
+    flake: body.flake,
+    ulid: body.ulid,
+    uuid: body.uuid,
+    lagMs: body.lag_ms,
+    held: body.held,
+    conditional: body.conditional && { node: body.conditional.node, sid: body.conditional.sid, untilUnixMs: body.conditional.until_unix_ms },
+    blockedBy: (body.blocked_by ?? []).map(({ node, sid, since_unix_ms: sinceUnixMs, why, text }) => ({ node, sid, sinceUnixMs, why, text })),
+    notCovered: body.not_covered ?? []
+  }
+}
+
+module.exports = { Allocator, ASK, TRANSPORT, checkKeys, milliseconds, sleep, protocol }

@@ -1,0 +1,81 @@
+'use strict'
+
+// A client without nodes, for the tests of programs.
+
+const { AllocatorError } = require('./errors.js')
+const { Allocator, TRANSPORT } = require('./client.js')
+const { read, format, firstOf, layoutOf, convert } = require('./ids.js')
+
+const START = Date.UTC(2026, 0, 1)
+
+/**
+ * A client that makes the same IDs in every run: its clock begins at 2026-01-01 and moves with each ID and with
+ * advance. All else is the real client's: it checks arguments, shares requests and holds IDs.
+ */
+class FakeAllocator extends Allocator {
+  #state
+
+  constructor (options = {}) {
+    const state = { ms: START, next: 0n, requests: [], refusal: undefined, sid: 7n }
+    super({
+      nodes: ['http://fake'], clock: { now: () => state.ms, wall: () => state.ms }, ...options, [TRANSPORT]: (_, request) => answer(state, request)
+    })
+    this.#state = state
+  }
+
+  /** Has requests refused, for a reason such as CLOCK_SKEW, until serve. */
+  refuse (reason, { retryAfterMs, status = 503 } = {}) {
+    this.#state.refusal = { status, body: { reason, detail: 'refused by the test', retry_after_ms: retryAfterMs } }
+  }
+
+  /** Has requests served again. The clock moves on by 5 s, so that no delay of a refusal is waited for. */
+  serve () {
+    this.#state.refusal = undefined
+    this.advance(5000)
+  }
+
+  /** Moves the clock. */
+  advance (ms) { this.#state.ms += ms }
+
+  /** How many requests there were. */
+  get requests () { return this.#state.requests.length }
+}
+
+async function answer (state, { path, signal }) {
+  await null // A node does not answer at once.
+  if (signal?.aborted) throw new AllocatorError('canceled', 'the caller left')
+  state.requests.push(path)
+  const url = new URL(path, 'http://fake')
+  const reply = (body, status = 200) => ({ status, text: JSON.stringify(body) })
+  if (state.refusal) return reply(state.refusal.body, state.refusal.status)
+  const asked = url.searchParams.get('after')
+  let after = 0n
+  try {
+    if (asked !== null) after = read(convert(asked, 'int')).value
+  } catch {
+    return reply({ reason: 'INVALID_ID', detail: `${asked} cannot be of this space` }, 400)
+  }
+  if (url.pathname === '/v1/watermark') {
+    if (after > 0n && asked !== null) state.ms = Math.max(state.ms, Number(after >> 20n) + layoutOf().epoch + 1)
+    const int = firstOf(state.ms)
+    return reply({ unix_ms: state.ms, int: String(int), flake: format(int, 'flake'), ulid: firstOf(state.ms, 'ulid'), uuid: firstOf(state.ms, 'uuid'), lag_ms: 0, blocked_by: [], not_covered: [], held: false })
+  }
+  const form = url.searchParams.get('as')
+  const ids = []
+  for (let n = Number(url.searchParams.get('count')); n > 0; n--) {
+    const first = firstOf(++state.ms) | state.sid
+    state.next = [first, state.next, after].reduce((a, b) => a > b ? a : b) === first ? first : (state.next > after ? state.next : after) + 32n
+    ids.push(write(state.next, form))
+  }
+  return reply({ ids, node: 'fake', sid: Number(state.sid) })
+}
+
+/** Writes a flake as nodes do, with zeros where they have random bits. */
+function write (flake, form) {
+  if (form === 'int') return String(flake)
+  if (form === 'flake') return format(flake, 'flake')
+  const wide = read(firstOf(Number(flake >> 20n) + layoutOf().epoch, 'uuid')).value
+  return format(wide | (flake >> 8n & 0xFFFn) << 64n | (flake & 0xFFn) << 54n, form)
+}
+
+module.exports = { FakeAllocator }

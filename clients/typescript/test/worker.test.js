@@ -1,0 +1,119 @@
+'use strict'
+
+const test = require('node:test')
+const assert = require('node:assert/strict')
+const { Worker } = require('../index.js')
+const { startNode, refusal } = require('./node.js')
+
+const START = 1_800_000_000_000
+
+/** Starts a node that knows one worker, whose clock the test moves. */
+async function startBroker (t) {
+  const broker = { now: START, ahead: 0, window: 60_000, every: 20_000, refuse: undefined, acquired: 0, used: undefined }
+  broker.node = await startNode(t, ({ method, path, headers, body, query }, reply) => {
+    if (broker.refuse) return reply(broker.refuse.status ?? 503, refusal(broker.refuse.reason, broker.refuse)) ?? true
+    const fields = body === '' ? {} : JSON.parse(body)
+    if (path === '/v1/workers') {
+      broker.acquired++
+      broker.worker = { id: `17-${broker.acquired}`, worker: 17, term: broker.acquired, name: fields.name, handle: fields.secret, not_before_unix_ms: broker.now + broker.ahead }
+      broker.asked = fields
+    } else if (headers['worker-handle'] !== broker.worker.handle) {
+      return reply(404, refusal('UNKNOWN_WORKER', { status: 404 })) ?? true
+    } else if (method === 'DELETE') {
+      broker.used = query.used_until_unix_ms
+      return reply(200, { reusable_from_unix_ms: 1 }) ?? true
+    } else {
+      broker.extended = fields.not_after_unix_ms
+    }
+    reply(method === 'POST' && path === '/v1/workers' ? 201 : 200, {
+      ...broker.worker, not_after_unix_ms: Math.max(broker.now, broker.worker.not_before_unix_ms) + broker.window,
+      extend_at_unix_ms: broker.now + broker.every, now_unix_ms: broker.now
+    })
+    return true
+  })
+  broker.open = options => Worker.open({ nodes: [broker.node.url], clock: () => broker.now, ...options })
+  return broker
+}
+
+const fails = (kind, reason) => e => e.kind === kind && e.reason === reason && e.message !== ''
+const until = async condition => { while (!condition()) await new Promise(setImmediate) }
+
+test('permit allows the times of the interval alone', async t => {
+  const broker = await startBroker(t)
+  const worker = await broker.open({ name: 'orders', unitMs: 10, clock: () => START + 9 })
+  assert.deepEqual([worker.number, worker.id, worker.interval], [17, '17-1', { notBefore: START, notAfter: START + 60_000 }])
+  assert.deepEqual([broker.asked.name, broker.asked.clock_unix_ms, broker.asked.secret.length], ['orders', START + 9, 32])
+  worker.permit(START)
+  worker.permit(START + 59_990)
+  assert.throws(() => worker.permit(START - 1), fails('refused', 'NOT_YET'))
+  assert.throws(() => worker.permit(START + 59_991), fails('refused', 'EXPIRED'), 'the unit is not in it as a whole')
+  for (const bad of [undefined, 1.5, '1', 1n, NaN]) assert.throws(() => worker.permit(bad), fails('invalid'))
+  await worker.close()
+  assert.equal(broker.used, String(START + 60_000), 'the next worker begins after the last time that was permitted')
+  assert.throws(() => worker.permit(START), fails('closed'))
+  await worker.close()
+})
+
+test('the interval is extended, and a worker that nodes do not know is lost', async t => {
+  const broker = await startBroker(t)
+  broker.every = 100
+  const worker = await broker.open()
+  broker.now += 30_000
+  await until(() => worker.interval.notAfter === START + 90_000)
+  worker.permit(START + 80_000)
+  broker.refuse = { reason: 'ETCD_UNAVAILABLE', retry_after_ms: 50 }
+  const asked = broker.node.requests.length
+  await until(() => broker.node.requests.length > asked)
+  worker.permit(START + 80_000) // What was confirmed counts.
+  broker.refuse = { reason: 'UNKNOWN_WORKER', status: 404 }
+  await until(() => worker.lost.aborted)
+  assert.throws(() => worker.permit(START + 80_000), e => fails('lost')(e) && /UNKNOWN_WORKER.*open another one/.test(e.message))
+  await worker.close()
+  assert.equal(broker.used, undefined, 'it is not ours to give back')
+})
+
+test('a copy of the process is no worker', async t => {
+  const broker = await startBroker(t)
+  const worker = await broker.open()
+  const { pid } = process
+  Object.defineProperty(process, 'pid', { value: pid + 1, configurable: true, writable: true, enumerable: true })
+  t.after(() => Object.defineProperty(process, 'pid', { value: pid, configurable: true, writable: true, enumerable: true }))
+  assert.throws(() => worker.permit(START), fails('lost'))
+  assert.ok(worker.lost.aborted)
+  await worker.close()
+})
+
+test('release says until when the number was used', async t => {
+  const broker = await startBroker(t)
+  await (await broker.open()).release(START + 5)
+  assert.equal(broker.used, String(START + 5))
+  await (await broker.open()).release()
+  assert.equal(broker.used, undefined)
+  await assert.rejects(async () => (await broker.open()).release('now'), fails('invalid'))
+})
+
+test('an interval that has not begun is waited for', async t => {
+  const broker = await startBroker(t)
+  broker.ahead = 50
+  const opening = broker.open()
+  await until(() => broker.acquired === 1)
+  broker.now += 50
+  ;(await opening).permit(START + 50)
+  broker.ahead = 60_000
+  await assert.rejects(broker.open({ openTimeoutMs: 100 }), fails('refused', 'NOT_YET'))
+  assert.equal(broker.used, String(START + 60_050), 'the number was given back')
+})
+
+test('what waiting does not help against fails at once', async t => {
+  const broker = await startBroker(t)
+  for (const reason of ['WORKERS_OFF', 'WORKER_QUOTA', 'CALLER_CLOCK', 'PERMISSION_DENIED']) {
+    broker.refuse = { reason, status: 409 }
+    await assert.rejects(broker.open(), fails('refused', reason))
+  }
+  broker.refuse = { reason: 'NO_WORKER', retry_after_ms: 20 }
+  await assert.rejects(broker.open({ openTimeoutMs: 200 }), fails('refused', 'NO_WORKER'))
+  for (const options of [{ name: '' }, { name: 'x'.repeat(65) }, { unitMs: 0 }, { unitMs: 1.5 }, { openTimeoutMs: -1 }, { nodes: [] }, { nmae: 'x' }]) {
+    await assert.rejects(broker.open(options), fails('invalid'))
+  }
+  assert.throws(() => new Worker(), fails('invalid'))
+})
