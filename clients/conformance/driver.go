@@ -21,11 +21,11 @@ type call struct {
 	GRPC      []string `json:"grpc,omitempty"`  // gRPC addresses of the same nodes
 	Options   options  `json:"options,omitzero"`
 	Form      string   `json:"form,omitempty"`
-	Count     int      `json:"count,omitempty"`
+	Count     int      `json:"count"`
 	After     string   `json:"after,omitempty"`
 	Call      int      `json:"call,omitempty"`
 	TimeoutMs int      `json:"timeoutMs,omitempty"`
-	Text      string   `json:"text,omitempty"`
+	Text      string   `json:"text"`
 	Time      string   `json:"time,omitempty"`
 	WallMs    int      `json:"wallMs,omitempty"`
 	Ms        int      `json:"ms,omitempty"`
@@ -39,6 +39,7 @@ type options struct {
 	CAFile           string `json:"caFile,omitempty"`
 	Prefetch         int    `json:"prefetch,omitempty"`
 	PrefetchMaxAgeMs int    `json:"prefetchMaxAgeMs,omitempty"`
+	PrefetchForm     string `json:"prefetchForm,omitempty"`
 }
 
 // answer is what a driver answers.
@@ -107,18 +108,24 @@ func (d *driver) take(line []byte) error {
 	return nil
 }
 
+// inside starts a driver that is a function.
+func inside(serve func(io.Reader, io.Writer) error) *driver {
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := serve(inR, outW)
+		_ = inR.Close() // nobody reads what is written from now on
+		_ = outW.CloseWithError(err)
+		done <- err
+	}()
+	return begin(inW, outR, func() error { return <-done })
+}
+
 // run starts the driver COMMAND.
 func run(ctx context.Context, command []string) (*driver, error) {
 	if command[0] == "go" && len(command) == 1 {
-		inR, inW := io.Pipe()
-		outR, outW := io.Pipe()
-		done := make(chan error, 1)
-		go func() {
-			err := serveGo(inR, outW)
-			_ = outW.CloseWithError(err)
-			done <- err
-		}()
-		return begin(inW, outR, func() error { return <-done }), nil
+		return inside(serveGo), nil
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
@@ -137,7 +144,7 @@ func run(ctx context.Context, command []string) (*driver, error) {
 }
 
 // send begins a call, and returns its number and where its answer comes.
-func (d *driver) send(c call) (int, <-chan answer, error) {
+func (d *driver) send(ctx context.Context, c call) (int, <-chan answer, error) {
 	to := make(chan answer, 1)
 	d.mu.Lock()
 	d.last++
@@ -148,9 +155,18 @@ func (d *driver) send(c call) (int, <-chan answer, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	_, err = d.in.Write(append(line, '\n'))
+	written := make(chan error, 1)
+	go func() {
+		d.writing.Lock()
+		defer d.writing.Unlock()
+		_, err := d.in.Write(append(line, '\n'))
+		written <- err
+	}()
+	select {
+	case err = <-written:
+	case <-ctx.Done():
+		err = errors.New("the driver does not read its calls")
+	}
 	return c.ID, to, err
 }
 

@@ -60,7 +60,11 @@ func main() {
 	if *language == "" {
 		*language = languageOf(flag.Arg(0))
 	}
-	failed, err := check(context.Background(), flag.Args(), *language, match, os.Stdout)
+	d, err := run(context.Background(), flag.Args())
+	failed := 0
+	if err == nil {
+		failed, err = check(context.Background(), d, *language, match, os.Stdout)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)
@@ -82,11 +86,7 @@ func languageOf(command string) string {
 }
 
 // check runs the table against a driver, and returns how many situations failed.
-func check(ctx context.Context, command []string, language string, only *regexp.Regexp, out io.Writer) (int, error) {
-	d, err := run(ctx, command)
-	if err != nil {
-		return 0, err
-	}
+func check(ctx context.Context, d *driver, language string, only *regexp.Regexp, out io.Writer) (int, error) {
 	failed := 0
 	var mu sync.Mutex // guards out and failed
 	var all sync.WaitGroup

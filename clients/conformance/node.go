@@ -60,7 +60,7 @@ type scripted struct {
 	marks  int   // requests for the watermark
 	http   string
 	rpc    string
-	opened int // connections
+	wrote  int // bytes of answers without an end
 	open   map[net.Conn]bool
 	grpc   *grpc.Server
 	ends   []func()
@@ -151,7 +151,6 @@ func (l counted) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err == nil {
 		l.n.mu.Lock()
-		l.n.opened++
 		l.n.open[c] = true
 		l.n.mu.Unlock()
 	}
@@ -333,7 +332,10 @@ func (n *scripted) reply(c net.Conn, r *http.Request, body []byte, done <-chan s
 	case "huge":
 		_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"+`{"ids":["`)
 		for err == nil {
-			_, err = c.Write(make([]byte, 1<<16))
+			_, err = io.WriteString(c, strings.Repeat("1", 1<<16))
+			n.mu.Lock()
+			n.wrote += 1 << 16
+			n.mu.Unlock()
 		}
 		return false
 	}

@@ -142,11 +142,11 @@ func (n *scripted) AllocateStream(stream pb.AllocatorService_AllocateStreamServe
 	}
 }
 
-// mark is the watermark of the next answer: it rises by a millisecond with each request for it.
+// mark is the watermark of the next answer: it rises by a millisecond with every third request for it.
 func (n *scripted) mark() *pb.Watermark {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	at := start.UnixMilli() + int64(n.marks)
+	at := start.UnixMilli() + int64(n.marks/3)
 	n.marks++
 	id, err := flake.Default.Min(at)
 	if err != nil {

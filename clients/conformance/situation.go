@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,12 +18,13 @@ type situation struct {
 	options options
 	call    call              // the only call; without an op: next
 	want    string            // what it ends with: "ids N", or kinds and reasons of errors, divided by |
-	most    int               // requests to all nodes together; 0: any number
+	most    int               // requests to all nodes together; 0: any number, -1: none
 	least   int               // requests to all nodes together
 	after   time.Duration     // the call takes no less
 	within  time.Duration     // nor more; 0: whole. It tells two behaviors apart, and is no measure of speed.
 	not     map[string]string // why the row is not for a language
-	do      func(*stage)      // in place of call, for what takes more than one
+	secure  bool              // The nodes have TLS.
+	do      func(*stage)      // It is in place of call, where more than one is made.
 }
 
 // stage is what a situation runs on.
@@ -31,6 +34,9 @@ type stage struct {
 	d        *driver
 	nodes    []*scripted
 	client   string
+	scheme   string // URLs begin with it.
+	dir      string // Files of the row are in it.
+	ca       string // the file of the authority that nodes with TLS have
 	problems []string
 }
 
@@ -41,14 +47,28 @@ func (t *stage) failf(format string, args ...any) {
 
 // run carries the situation out, and returns what the client did wrong.
 func (s situation) run(ctx context.Context, d *driver) []string {
-	t := &stage{ctx: ctx, s: s, d: d, client: s.name}
+	dir, err := os.MkdirTemp("", "conformance")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	t := &stage{ctx: ctx, s: s, d: d, client: s.name, scheme: "http://", dir: dir}
 	defer func() {
 		for _, n := range t.nodes {
 			n.stop()
 		}
+		_ = os.RemoveAll(dir)
 	}()
+	var secure *tls.Config
+	if s.secure {
+		t.scheme, t.ca = "https://", t.authority("node")
+		pair, err := tls.LoadX509KeyPair(dir+"/node/node.pem", dir+"/node/node.key")
+		if err != nil {
+			return []string{err.Error()}
+		}
+		secure = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
 	for i, script := range strings.Split(s.nodes, "|") {
-		n, err := newScripted(i+1, script, nil)
+		n, err := newScripted(i+1, script, secure)
 		if err != nil {
 			return []string{err.Error()}
 		}
@@ -80,7 +100,7 @@ func (s situation) run(ctx context.Context, d *driver) []string {
 func (t *stage) open() bool {
 	c := call{Op: "open", Options: t.s.options}
 	for _, n := range t.nodes {
-		c.Nodes, c.GRPC = append(c.Nodes, "http://"+n.http), append(c.GRPC, n.rpc)
+		c.Nodes, c.GRPC = append(c.Nodes, t.scheme+n.http), append(c.GRPC, n.rpc)
 	}
 	a := t.ask(c)
 	if a.Error != nil {
@@ -101,7 +121,7 @@ func (t *stage) begin(c call) (int, <-chan answer) {
 		c.Op = "next"
 	}
 	c.Client = t.client
-	id, from, err := t.d.send(c)
+	id, from, err := t.d.send(t.ctx, c)
 	if err != nil {
 		t.failf("%s: %v", c.Op, err)
 	}
@@ -195,12 +215,20 @@ func (t *stage) count(took time.Duration) {
 	asked := 0
 	for _, n := range t.nodes {
 		asked += len(n.requests())
+		n.mu.Lock()
+		if n.wrote > 64<<20 {
+			t.failf("the client read %d bytes of an answer", n.wrote)
+		}
+		n.mu.Unlock()
 	}
 	attempt := 2 * time.Second
 	if ms := t.s.options.AttemptTimeoutMs; ms > 0 {
 		attempt = time.Duration(ms) * time.Millisecond
 	}
-	if t.s.most > 0 && asked > t.s.most+int(took/attempt) {
+	switch {
+	case t.s.most < 0 && asked > 0:
+		t.failf("%d requests were sent, and none was to be", asked)
+	case t.s.most > 0 && asked > t.s.most+int(took/attempt):
 		t.failf("%d requests were sent in %v, and not at most %d", asked, took, t.s.most)
 	}
 	if asked < t.s.least {
