@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -328,6 +329,12 @@ func TestExpect(t *testing.T) {
 			t.Errorf("%v, %v, want %s: %q", tc.c, tc.a, tc.want, s.problems)
 		}
 	}
+	for took, ok := range map[time.Duration]bool{0: false, time.Second: true, 3 * time.Second: false} {
+		s := &stage{s: situation{after: time.Second, within: 2 * time.Second}}
+		if s.count(took); (len(s.problems) == 0) != ok {
+			t.Errorf("a call of %v: %q", took, s.problems)
+		}
+	}
 	for _, tc := range []struct {
 		most, least, asked int
 		took               time.Duration
@@ -341,6 +348,41 @@ func TestExpect(t *testing.T) {
 		if s.count(tc.took); (len(s.problems) == 0) != tc.ok {
 			t.Errorf("%+v: %q", tc, s.problems)
 		}
+	}
+}
+
+// TestTwice: the second answer comes without a request.
+func TestTwice(t *testing.T) {
+	n, err := newScripted(1, "twice", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.stop()
+	c, err := net.Dial("tcp", n.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.SetDeadline(time.Now().Add(soon)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "POST /v1/ids HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	in, bodies := bufio.NewReader(c), make([]string, 2)
+	for i := range bodies {
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bodies[i] = string(text)
+	}
+	if bodies[0] != bodies[1] || !strings.Contains(bodies[0], `"ids":["`) {
+		t.Errorf("it answered %q", bodies)
 	}
 }
 
