@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -39,23 +38,21 @@ func TestGo(t *testing.T) {
 // TestDriversOfOthers holds the packages of other languages to it.
 func TestDriversOfOthers(t *testing.T) {
 	tier.Check(t, "programs of other languages")
-	for language, command := range map[string][]string{
-		"node":   {"node", "../typescript/conformance/driver.mjs"},
-		"python": {"python3", "-B", "../python/conformance/driver.py"},
+	for name, command := range map[string][]string{
+		"node":         {"node", "../typescript/conformance/driver.mjs"},
+		"python":       {"python3", "-B", "../python/conformance/driver.py"},
+		"python, sync": {"python3", "-B", "../python/conformance/driver.py", "--sync"},
 	} {
-		t.Run(language, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath(command[0]); err != nil {
 				t.Skipf("not run: %s is not installed", command[0])
-			}
-			if _, err := os.Stat(command[len(command)-1]); err != nil {
-				t.Skipf("not run: %v", err)
 			}
 			d, err := run(t.Context(), command)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var out strings.Builder
-			failed, err := check(t.Context(), d, language, regexp.MustCompile(""), &out)
+			failed, err := check(t.Context(), d, languageOf(command), regexp.MustCompile(""), &out)
 			if err != nil || failed > 0 {
 				t.Errorf("%d situations failed, %v", failed, err)
 			}

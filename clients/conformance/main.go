@@ -22,13 +22,14 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
 // whole bounds one situation.
-const whole = 60 * time.Second
+const whole = 3 * time.Minute
 
 // atOnce is how many situations run at a time.
 const atOnce = 16
@@ -37,7 +38,7 @@ func main() {
 	only := flag.String("run", "", "run the situations whose names match this regular expression")
 	list := flag.Bool("list", false, "print the situations, and run nothing")
 	serve := flag.Bool("serve-go", false, "be the driver of package client on standard input and output")
-	language := flag.String("language", "", "go, node or python; otherwise the command's name says it")
+	language := flag.String("language", "", "go, node, python or sync; otherwise the command's name says it")
 	flag.Parse()
 	if *serve {
 		if err := serveGo(os.Stdin, os.Stdout); err != nil {
@@ -58,7 +59,7 @@ func main() {
 		return
 	}
 	if *language == "" {
-		*language = languageOf(flag.Arg(0))
+		*language = languageOf(flag.Args())
 	}
 	d, err := run(context.Background(), flag.Args())
 	failed := 0
@@ -74,9 +75,12 @@ func main() {
 	}
 }
 
-// languageOf returns the language of a driver's command.
-func languageOf(command string) string {
-	name := path.Base(command)
+// languageOf returns the language of a driver's command; sync is Python with threads.
+func languageOf(command []string) string {
+	name := path.Base(command[0])
+	if slices.Contains(command, "--sync") {
+		return "sync"
+	}
 	for _, language := range []string{"python", "go"} {
 		if strings.HasPrefix(name, language) {
 			return language

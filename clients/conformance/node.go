@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -62,9 +63,10 @@ type scripted struct {
 	rpc    string
 	wrote  int // bytes of answers without an end
 	open   map[net.Conn]bool
-	grpc   *grpc.Server
 	ends   []func()
 	done   chan struct{} // closed when the node stops
+
+	listeners [2]*net.TCPListener
 }
 
 // newScripted starts a node. script is what it does with each request, divided by commas:
@@ -88,7 +90,16 @@ type scripted struct {
 func newScripted(sid int, script string, secure *tls.Config) (*scripted, error) {
 	n := &scripted{sid: flake.SID(sid), secure: secure}
 	n.play(script)
-	return n, n.begin("127.0.0.1:0", "127.0.0.1:0")
+	var listeners [2]*net.TCPListener
+	for i := range listeners {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		listeners[i] = l.(*net.TCPListener)
+	}
+	n.begin(listeners)
+	return n, nil
 }
 
 // play makes script what becomes of later requests.
@@ -101,24 +112,16 @@ func (n *scripted) play(script string) {
 	}
 }
 
-// begin listens at both addresses.
-func (n *scripted) begin(httpAddr, grpcAddr string) error {
+// begin serves HTTP and gRPC.
+func (n *scripted) begin(listeners [2]*net.TCPListener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.open, n.done, n.ends = map[net.Conn]bool{}, make(chan struct{}), nil
-	l, err := net.Listen("tcp", httpAddr)
-	if err != nil {
-		return err
-	}
-	n.ends = append(n.ends, func() { _ = l.Close() })
-	g, err := net.Listen("tcp", grpcAddr)
-	if err != nil {
-		return errors.Join(err, l.Close())
-	}
+	l, g := listeners[0], listeners[1]
+	n.open, n.done, n.listeners = map[net.Conn]bool{}, make(chan struct{}), listeners
 	n.http, n.rpc = l.Addr().String(), g.Addr().String()
-	n.grpc = grpc.NewServer()
-	pb.RegisterAllocatorServiceServer(n.grpc, n)
-	n.ends = append(n.ends, n.grpc.Stop)
+	server := grpc.NewServer()
+	pb.RegisterAllocatorServiceServer(server, n)
+	n.ends = []func(){func() { _ = l.Close() }, server.Stop}
 	over := net.Listener(counted{l, n})
 	rpcs := net.Listener(counted{g, n})
 	if n.secure != nil {
@@ -127,7 +130,7 @@ func (n *scripted) begin(httpAddr, grpcAddr string) error {
 		secure.NextProtos = []string{"h2"}
 		rpcs = tls.NewListener(rpcs, secure)
 	}
-	n.work.Go(func() { _ = n.grpc.Serve(rpcs) })
+	n.work.Go(func() { _ = server.Serve(rpcs) })
 	done := n.done
 	n.work.Go(func() {
 		for {
@@ -138,7 +141,6 @@ func (n *scripted) begin(httpAddr, grpcAddr string) error {
 			n.work.Go(func() { n.converse(c, done) })
 		}
 	})
-	return nil
 }
 
 // counted notes connections, so that the node can cut them.
@@ -184,13 +186,55 @@ func (n *scripted) stop() {
 	n.work.Wait()
 }
 
-// restart begins again at the same addresses, and forgets what it has issued.
-func (n *scripted) restart() error {
+// restart begins again at the same addresses, and forgets what it has issued. The addresses stay its own meanwhile:
+// nodes of other rows begin at the same time.
+func (n *scripted) restart() (err error) {
+	var again [2]*net.TCPListener
+	for i, l := range n.listeners {
+		f, bad := l.File()
+		if bad != nil {
+			return bad
+		}
+		copied, bad := net.FileListener(f)
+		if err = errors.Join(bad, f.Close()); err != nil {
+			return err
+		}
+		again[i] = copied.(*net.TCPListener)
+	}
 	n.stop()
 	n.mu.Lock()
 	n.word = 0
 	n.mu.Unlock()
-	return n.begin(n.http, n.rpc)
+	n.begin(again)
+	return nil
+}
+
+// vacate stops the node for good. Its new addresses are reserved until the function that it returns is called: nothing
+// listens there.
+func (n *scripted) vacate() (release func(), err error) {
+	n.stop()
+	var sockets []int
+	release = func() {
+		for _, s := range sockets {
+			_ = syscall.Close(s)
+		}
+	}
+	for _, address := range []*string{&n.http, &n.rpc} {
+		s, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+		if err != nil {
+			return release, err
+		}
+		sockets = append(sockets, s)
+		if err := syscall.Bind(s, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+			return release, err
+		}
+		name, err := syscall.Getsockname(s)
+		if err != nil {
+			return release, err
+		}
+		*address = fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
+	}
+	return release, nil
 }
 
 // requests returns what the node was asked.

@@ -94,17 +94,25 @@ func namesDelay(t *stage) {
 }
 
 func nothingListens(t *stage) {
-	t.nodes[0].stop()
-	if !t.open() {
-		return
+	defer t.vacate()()
+	if t.open() {
+		t.fails(call{}, "unavailable|timeout")
+		t.close()
 	}
-	t.fails(call{}, "unavailable|timeout")
-	t.close()
 	t.nodes = nil // stopped
 }
 
+// vacate has nothing listen at the addresses of the first node, until the function that it returns is called.
+func (t *stage) vacate() (release func()) {
+	release, err := t.nodes[0].vacate()
+	if err != nil {
+		t.failf("%v", err)
+	}
+	return release
+}
+
 func oneListens(t *stage) {
-	t.nodes[0].stop()
+	defer t.vacate()()
 	if t.open() {
 		t.one(call{})
 		t.one(call{})
@@ -415,11 +423,26 @@ func forks(t *stage) {
 	if !t.open() {
 		return
 	}
-	seen := map[string]bool{}
+	// What a child does to the connections that it has from its parent is not to reach those of the parent: the other
+	// client gives no attempt up, so it would see that.
+	other := &stage{ctx: t.ctx, d: t.d, nodes: t.nodes, scheme: t.scheme, client: t.client + ", beside"}
+	other.s.options = options{TimeoutMs: 10_000, AttemptTimeoutMs: 60_000}
+	if !other.open() {
+		t.failf("%q", other.problems)
+		return
+	}
+	defer func() { t.problems = append(t.problems, other.problems...) }()
+	seen := map[string]bool{other.one(call{}): true}
 	for _, id := range t.fill() {
 		seen[id] = true
 	}
 	a := t.ask(call{Op: "fork", Count: 3})
+	id := other.one(call{})
+	if seen[id] {
+		t.failf("%s was given twice", id)
+	}
+	seen[id] = true
+	other.close()
 	if a.Error != nil || len(a.IDs) < 6 {
 		t.failf("fork: %s", a)
 	}

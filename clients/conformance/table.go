@@ -7,13 +7,13 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// soon bounds calls that end by themselves: the clients of such rows would go on for half a minute.
-const soon = 15 * time.Second
+// soon bounds calls that end by themselves: the clients of such rows would go on for two minutes.
+const soon = time.Minute
 
 var (
-	patient = options{TimeoutMs: 30_000, AttemptTimeoutMs: 5000} // A row that must end without it has within.
-	hasty   = options{TimeoutMs: 30_000, AttemptTimeoutMs: 200}  // An attempt is given up soon.
-	brief   = options{TimeoutMs: 600, AttemptTimeoutMs: 200}     // The call is given up soon.
+	patient = options{TimeoutMs: 120_000, AttemptTimeoutMs: 5000} // A row that must end without it has within.
+	hasty   = options{TimeoutMs: 120_000, AttemptTimeoutMs: 200}  // An attempt is given up soon.
+	brief   = options{TimeoutMs: 600, AttemptTimeoutMs: 200}      // The call is given up soon.
 )
 
 // Why rows are not for package client.
@@ -25,6 +25,7 @@ var (
 		"go":   "a process with threads cannot fork",
 		"node": "it has no fork that copies memory",
 	}
+	notAsync = map[string]string{"sync": "a thread cannot be canceled"}
 	notClock = map[string]string{"go": "TestAgeInACopiedMemory of package client moves its clocks"}
 )
 
@@ -253,7 +254,7 @@ func arguments() []situation {
 }
 
 func holding() (all []situation) {
-	held := options{TimeoutMs: 30_000, AttemptTimeoutMs: 5000, Prefetch: 64, PrefetchMaxAgeMs: 60_000}
+	held := options{TimeoutMs: 120_000, AttemptTimeoutMs: 5000, Prefetch: 64, PrefetchMaxAgeMs: 60_000}
 	old := held
 	old.PrefetchMaxAgeMs = 400
 	for _, form := range []string{"flake", "ulid", "uuid"} {
@@ -284,7 +285,7 @@ func others() []situation {
 	return []situation{
 		{
 			name: "a call is canceled", nodes: "hang, serve",
-			options: options{TimeoutMs: 30_000, AttemptTimeoutMs: 1000}, do: cancels,
+			options: options{TimeoutMs: 120_000, AttemptTimeoutMs: 1000}, do: cancels, not: notAsync,
 		},
 		{
 			name: "one of two calls that share a request is canceled", nodes: "late 400",

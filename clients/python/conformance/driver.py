@@ -118,7 +118,7 @@ async def carry(op: dict) -> dict:
             clients[op["client"]] = kind(op.get("nodes"), _clock=clock, **options(op))
             return {}
         case "parse":
-            return {"ids": [str(fa.parse(op["text"]))]}
+            return {"ids": [str(fa.to_int(op["text"]))]}
         case "timeOf":
             return {"value": fa.time_of(op["text"]).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"}
         case "sidOf":

@@ -14,9 +14,9 @@ class Clock { // both clocks of a client, as the suite moves them
 }
 
 const ops = {
-  open ({ client, nodes, options = {} }) {
+  open ({ client, nodes, options: { prefetchForm: form = 'int', ...options } = {} }) {
     const clock = new Clock()
-    clients.set(client, { ids: new Allocator({ nodes, ...options, clock }), clock })
+    clients.set(client, { ids: new Allocator({ nodes, form, ...options, clock }), clock })
   },
   next: async (call, ids, options) => ({ ids: [await ids.next(options)] }),
   nextMany: async (call, ids, options) => ({ ids: await ids.nextMany(call.count, options) }),

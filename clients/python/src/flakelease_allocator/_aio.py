@@ -13,6 +13,10 @@ from .errors import Closed, ProtocolError, Unavailable
 
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
+# A child keeps what belongs to its parent's loop: a writer that is collected takes its connection out of the epoll
+# that both share, and the parent would not see an answer any more.
+_of_parents: list[object] = []
+
 
 class AsyncAllocator(Client):
     __doc__ = "Gets IDs from an allocator cluster. One for the whole program: tasks share it, and its requests.\n" \
@@ -28,6 +32,10 @@ class AsyncAllocator(Client):
         self._keeper: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._idle: dict[str, list[_Connection]] = {}
+
+    def _forked(self) -> None:
+        _of_parents.append((self._loop, self._server, self._keeper, self._idle))
+        super()._forked()
 
     async def __aenter__(self) -> AsyncAllocator:
         return self
