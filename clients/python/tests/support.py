@@ -57,6 +57,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(text)
+        self.close_connection = self.close_connection or node.hangs_up
 
     do_POST = do_GET = do_DELETE = answer
 
@@ -80,6 +81,8 @@ class Node:
     def __init__(self, test, do=None, path=None, tls=None):
         self.fake, self.lock, self.seen = FakeNode(), threading.Lock(), []
         self.do = do or self.serve
+        self.hangs_up = False  # It closes connections without a word.
+        self.accepted = 0
         if path:
             self.server = type("Unix", (_Server,), {"address_family": 1, "server_bind": socketserver.TCPServer.server_bind})(
                 path, _Handler, bind_and_activate=False)
@@ -92,7 +95,13 @@ class Node:
             self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server.server_port}"
         if tls:
             self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
-        self.server.node = self
+        self.server.node, accept = self, self.server.get_request
+
+        def get_request():
+            self.accepted += 1
+            return accept()
+
+        self.server.get_request = get_request
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self.thread.start()
         test.addCleanup(self.stop)

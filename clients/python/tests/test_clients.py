@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import signal
 import socket
 import ssl
@@ -104,12 +105,10 @@ class Calls(Case):
     @both
     def test_one_connection(self, b):
         node = Node(self)
-        accepted, accept = [], node.server.get_request
-        node.server.get_request = lambda: accepted.append(1) or accept()
         client = b.open([node.url])
         for _ in range(10):
             b.call(client.next)
-        self.assertEqual(len(accepted), 1)
+        self.assertEqual(node.accepted, 1)
         b.call(client.close)
 
     @both
@@ -119,6 +118,16 @@ class Calls(Case):
         for _ in range(3):
             b.call(client.next)
         b.call(client.close)
+
+    def test_a_connection_that_ended(self):
+        node = Node(self)
+        node.hangs_up = True
+        client = Allocator([node.url])
+        client._pool.failed = lambda *_: self.fail("it counts as a failure of the node")
+        for _ in range(3):
+            client.next()
+            self.assertTrue(select.select(client._idle[node.url], [], [], 30)[0])
+        client.close()
 
     def test_a_caller_with_less_time(self):
         # In the batch of one who leaves, the others are served all the same.
@@ -324,6 +333,7 @@ class Copies(Case):
                 drawn += json.load(f)
             self.assertEqual(os.waitpid(pid, 0)[1], 0)
         self.assertEqual(len(set(drawn)), len(drawn), "an ID came twice")
+        self.assertGreaterEqual(node.accepted, 5, "two processes had one connection")
         self.assertGreaterEqual(len(drawn), 2 + 30 + 4 * 120)
         b.call(client.close)
 

@@ -98,7 +98,7 @@ class Held:
     """IDs that were drawn before they are asked for, of one form.
 
     1. An ID is taken first, and whether it may be given is decided afterwards, by clocks that are read in between.
-    2. An ID is given within max_age of its request by all three clocks, only in the process that drew it, and only
+    2. An ID is given within max_age of its request by the clock that goes on in suspend, with no leap of the wall clock, only in the process that drew it, and only
        if it is greater than all that were given before.
     """
 
@@ -107,16 +107,14 @@ class Held:
         self.max_age, self.pid = max_age, os.getpid()
         self.block = self.spare = Block([], Moment(0, 0, 0))
         self.floor = 0  # A call returned this one.
-        self.asked = False  # Somebody has asked: nothing is drawn before.
         self.woken = False  # The next block was asked for.
         self.drops = 0
         self.cause: Exception | None = None  # why the last request for more failed
 
     def old(self, block: Block, now: Moment, share: float = 1.0) -> bool:
         """Reports whether a share of max_age has passed, or the clocks show that the memory may be a copy."""
-        sent, age = block.sent, self.max_age * share
-        mono = now.mono - sent.mono
-        return mono >= age or now.boot - sent.boot >= age or now.wall - sent.wall - mono > LEAP + mono / 1000
+        boot, mono, wall = now.boot - block.sent.boot, now.mono - block.sent.mono, now.wall - block.sent.wall
+        return boot >= self.max_age * share or wall - mono > LEAP + mono / 1000
 
     def may_give(self, block: Block, now: Moment, pid: int) -> bool:
         if pid == self.pid and not self.old(block, now):
@@ -137,7 +135,7 @@ class Held:
     def wants(self, now: Moment) -> bool:
         """Reports whether it is time to draw the next block."""
         low = len(self.block.ids) <= self.block.low or self.old(self.block, now, 0.5)
-        return self.asked and low and (not self.spare.ids or self.old(self.spare, now, 0.5))
+        return low and (not self.spare.ids or self.old(self.spare, now, 0.5))
 
     def due(self) -> float:
         """Returns when the next block is to be drawn if nobody takes IDs until then."""
@@ -626,7 +624,6 @@ class Client:
             numbers, after = numbers + got, None
         if held:
             held.returned(numbers[count - 1], Block(numbers[count:], call.sent if call else Moment(0, 0, 0)))
-            held.asked = True
         elif self._held:  # What is held is older than what this call returns.
             self._held.drop()
         return numbers[:count]
@@ -674,7 +671,6 @@ class Client:
         held = self._held
         if held is None or wide != self._held_wide:
             return None
-        held.asked = True
         while True:
             block = held.block
             try:
@@ -710,7 +706,7 @@ class Client:
         self._pid = os.getpid()
         if self._held:
             self._held.drop()
-            self._held.pid, self._held.asked, self._held.woken = self._pid, False, False
+            self._held.pid, self._held.woken = self._pid, False
         self._reset()
 
     # -- the watermark
