@@ -323,7 +323,7 @@ class Pool:
                 failure = self.cause = error
             (hopeless.add if permanent else hopeless.discard)(node.url)
             if len(hopeless) == len(self.nodes):
-                raise failure
+                raise failure or error
 
 
 def tells(e: Exception | None) -> int:
