@@ -65,7 +65,7 @@ type Config struct {
 	Drain   func(ctx context.Context) error
 	Undrain func()
 	Debug   grpcserver.Debug // nil: it sends one file with the length of the profile
-	From    netip.Addr // address of all clients; invalid: this machine
+	From    netip.Addr       // address of all clients; invalid: this machine
 	Hosts   *httpserver.Hosts
 	Log     io.Writer // the gRPC server's log, as text; nil: none
 }
@@ -155,6 +155,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Clocks:    cfg.Clocks,
 		Feed:      e.Feed,
 		Marks:     e.Service.Marks(),
+		Bounds:    lease.Bounds{Window: time.Minute},
 	}))
 	e.Drainer = operate.NewDrainer(operate.DrainConfig{
 		Node:    n,

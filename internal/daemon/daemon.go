@@ -408,7 +408,7 @@ func (d *Daemon) newAnswers() (a answers, err error) {
 		Feed:      d.feed,
 		Marks:     a.service.Marks(),
 		Settings:  d.settings(),
-		Window:    l.Window,
+		Bounds:    d.machine().Bounds(),
 		Expected:  d.cfg.Cluster.Expect,
 	})
 	if err != nil {

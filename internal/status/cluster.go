@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -192,7 +193,7 @@ func (r *Reader) picture(from reading, problem string) Cluster {
 	c.Problem = problem
 	if from.ok {
 		c.Read = int64(now.Wall - clock.MillisOf(now.Mono.Sub(from.at)))
-		c.fill(from.view, st)
+		c.fill(from.view, st.Now, r.cfg.Bounds)
 	} else {
 		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
 	}
@@ -320,7 +321,7 @@ func (r *Reader) Self() Self { return r.self(r.node.Stats()) }
 func (r *Reader) self(st node.Stats) Self {
 	self := Self{
 		Name: st.Name, Instance: string(st.Instance), Version: r.cfg.Version, Ready: true, SID: -1,
-		Phase: st.Lease.Phase.String(), Window: r.cfg.Window.Milliseconds(),
+		Phase: st.Lease.Phase.String(), Window: r.cfg.Bounds.Window.Milliseconds(),
 		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued, Unverified: st.Unverified,
 		Draining: st.Draining, Lead: int64(st.Lead), Refused: make(map[string]int64, len(node.Reasons)),
 		Era: st.Lease.Era.Number, Revision: st.Lease.Revision, Cluster: st.Lease.Cluster, Highest: int64(st.Reserved),
@@ -392,7 +393,7 @@ func (r *Reader) load(ctx context.Context, fresh time.Duration) error {
 }
 
 // fill adds what was read from the store.
-func (c *Cluster) fill(v lease.View, st node.Stats) {
+func (c *Cluster) fill(v lease.View, now clock.Millis, bounds lease.Bounds) {
 	c.Revision = v.Revision
 	if v.Config.Exists() && v.Config.Err == nil {
 		c.Pool = v.Config.Value.Pool
@@ -411,7 +412,7 @@ func (c *Cluster) fill(v lease.View, st node.Stats) {
 		if rec.Holder.Exists() && rec.Holder.Err == nil {
 			held[rec.Holder.Value.Instance] = int(sid)
 		}
-		c.SIDs = append(c.SIDs, viewSID(sid, rec, st))
+		c.SIDs = append(c.SIDs, viewSID(sid, rec, v.Era.Value, now, bounds))
 	}
 	slices.SortFunc(c.SIDs, func(a, b SID) int { return cmp.Compare(a.SID, b.SID) })
 	c.fillNodes(v.Nodes, held)
@@ -485,9 +486,9 @@ func consoleURL(registered string) string {
 	return u.Scheme + "://" + net.JoinHostPort(host, strconv.FormatUint(n, 10)) + consolePath
 }
 
-// viewSID returns the state of a sid by its records. Package lease decides which sids
-// are quarantined; a sid with an unreadable record always is.
-func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
+// viewSID returns the state of a sid by its records. Package lease decides which sids are quarantined, and the node
+// has decided that too, but for records that may be minutes old.
+func viewSID(sid flake.SID, rec lease.SIDRecords, era lease.Era, now clock.Millis, bounds lease.Bounds) SID {
 	w := rec.Window.Value
 	v := SID{
 		SID: int(sid), Term: w.Term, Node: w.Node, Instance: string(w.Instance),
@@ -495,11 +496,13 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 		Unreleased: w.State == lease.Active && !rec.Holder.Exists(),
 		Worker:     w.Worker, Owner: w.Owner,
 	}
-	problem, quarantined := st.Lease.Quarantined[sid]
-	switch err := errors.Join(rec.Window.Err, rec.Holder.Err); {
-	case err != nil:
-		v.State, v.Problem = Quarantined, err.Error()
-	case quarantined:
+	sound := clock.Millis(math.MaxInt64)
+	if bounds.Window > 0 {
+		sound = bounds.SoundBy(now, era, w.Worker)
+	}
+	problem := rec.Distrust(era, sound)
+	switch {
+	case problem != "":
 		v.State, v.Problem = Quarantined, problem
 	case w.State == lease.Reserved:
 		v.State, v.Problem = Reserved, w.ByOperator()
@@ -509,9 +512,9 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, st node.Stats) SID {
 		if rec.Holder.Value.Instance != w.Instance {
 			v.Problem = fmt.Sprintf("the window was written by %s", cmp.Or(string(w.Instance), "nobody"))
 		}
-	case w.Ceil > st.Now:
+	case w.Ceil > now:
 		v.State = Waiting
-		v.Problem = "usable in " + text.Span(clock.Millis(w.Ceil-st.Now).Duration())
+		v.Problem = "usable in " + text.Span(clock.Millis(w.Ceil-now).Duration())
 	default:
 		v.State = Free
 	}

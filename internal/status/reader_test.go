@@ -216,7 +216,13 @@ func clusterOfTwo() lease.View {
 func TestCluster(t *testing.T) {
 	env := servertest.New(t)
 	env.Dir.View = clusterOfTwo()
-	env.Report(func(s *lease.Status) { s.Quarantined = map[flake.SID]string{6: "too far ahead"} })
+	record := func(ceil clock.Millis, state lease.WindowState) lease.SIDRecords {
+		return lease.SIDRecords{Window: lease.NewEntry[lease.Window](9, 0, lease.Encode(lease.Window{
+			Era: 1, Term: 2, Instance: "op", Node: lease.Operator, Nonce: "n", State: state, By: "ann", Reason: "why", Ceil: servertest.Start + ceil}))}
+	}
+	env.Dir.View.SIDs[7], env.Dir.View.SIDs[8] = record(0, lease.Quarantined), record(60_001, lease.Released)
+	// The node read them minutes ago: what it made of them then counts no more.
+	env.Report(func(s *lease.Status) { s.Quarantined = map[flake.SID]string{6: "ann quarantined it"} })
 	var got struct {
 		Space, Pool   string
 		Era, Revision int64
@@ -242,7 +248,8 @@ func TestCluster(t *testing.T) {
 	}
 	summary := fmt.Sprint(got)
 	want := "{test pool-1 3 77 [{node-b 3} {node-c -1}] [{3 held node-b  0 false} {4 free node-b  0 false} {5 waiting node-b usable in 1ms 1769903999950 true}" +
-		" {6 quarantined node-b too far ahead 0 false} {9 quarantined node-b lease: record's checksum does not match 0 false}] {node-a true 7} }"
+		" {6 free node-b  0 false} {7 quarantined operator ann quarantined it: why 0 false} {8 quarantined operator its ceiling is 2026-02-01T00:01:00Z: " +
+		"a wrong clock wrote it, or this node's clock is far behind 0 false} {9 quarantined node-b lease: record's checksum does not match 0 false}] {node-a true 7} }"
 	if summary != want {
 		t.Errorf("got  %s\nwant %s", summary, want)
 	}
@@ -250,7 +257,7 @@ func TestCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.Era != 3 || res.Revision != 77 || len(res.Nodes) != 2 || len(res.Sids) != 5 || !res.Sids[2].Unreleased || res.Sids[2].WrittenUnixMs != 1769903999950 || res.Self.Sid != 7 || !res.Self.Ready ||
+	if res.Era != 3 || res.Revision != 77 || len(res.Nodes) != 2 || len(res.Sids) != 7 || !res.Sids[2].Unreleased || res.Sids[2].WrittenUnixMs != 1769903999950 || res.Self.Sid != 7 || !res.Self.Ready ||
 		res.PoolSize != 32 || res.Nodes[0].Sid != 3 || res.Sids[0].State != "held" || res.Layout != "scalable" {
 		t.Errorf("%v", res)
 	}
