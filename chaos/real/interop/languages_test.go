@@ -35,10 +35,11 @@ var languages = []struct {
 	fork  []string // draws an ID, forks 8 times, and prints what all draw in as many requests as the argument says
 }{
 	{"node", "Node.js", []string{"node", "curl"}, []string{"node", "--input-type=module", "--eval", `
-		import { Allocator } from './examples/node/ids.mjs'
-		const a = new Allocator({ nodes: process.env.NODES.split(','), tokenFile: process.env.TOKEN_FILE })
-		for (let i = 0; i < Number(process.argv[1]); i += 1000) for (const id of await a.draw(1000)) console.log(id)`},
-		"NODE_EXTRA_CA_CERTS", false, nil},
+		import { Allocator } from './clients/typescript/index.mjs'
+		const { NODES, TOKEN_FILE: tokenFile, CA_FILE: caFile } = process.env
+		const a = new Allocator({ nodes: NODES.split(','), tokenFile, caFile })
+		for (let i = 0; i < Number(process.argv[1]); i += 1000) for (const id of await a.nextMany(1000)) console.log(String(id))`},
+		"CA_FILE", false, nil},
 	{"python", "Python", []string{"python3", "sqlite3"}, []string{"python3", "-c", `if True:
 		import os, sys
 		sys.path.insert(0, "examples/python")
