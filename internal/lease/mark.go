@@ -171,92 +171,117 @@ func (w Window) unsealed() bool {
 // The mark is at most the floor of each holder. So one that holds a sid in v itself never
 // raises it above its own floor.
 func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
-	last := v.Mark.Value
-	era := v.Era.Value
-	next := Mark{Era: era.Number, Rests: last.Rests}
-	var waits []Blocker
-	passed := func(ceil clock.Millis) bool { return confirmed && ceil+clock.MillisOf(r.Grace) <= now }
-	// gone reports whether h issues nothing below its ceiling any more, if its clock goes on. The
-	// mark says then that it rests on that.
-	gone := func(h Blocker) bool {
-		switch {
-		case h.Ceil <= next.Rests.Ceil:
-			return true
-		case passed(h.Ceil):
-			next.Rests = h
-			return true
-		}
-		return false
-	}
-	wait := func(h Blocker) {
-		if h.Ceil > last.At && !gone(h) { // Else the mark has passed it, before or now.
-			waits = append(waits, h)
-		}
-	}
-	// Of holders in a history that was lost nothing is known but that they are below the floor.
-	// Era 1 is the first of its space.
-	begins := Blocker{Why: BlockedEra, Floor: last.At, Ceil: era.Floor}
-	if last.Era != era.Number && !(era.Number == 1 && passed(era.Floor)) && !gone(begins) {
-		waits = append(waits, begins)
-	}
-	var uncovered SIDSet
+	n := nextMark{now: now, confirmed: confirmed, rules: r, era: v.Era.Value, last: v.Mark.Value}
+	n.rests = n.last.Rests
+	n.begin()
 	for _, sid := range slices.Sorted(maps.Keys(v.SIDs)) {
-		s := v.SIDs[sid]
-		w := s.Window.Value
-		h := Blocker{SID: sid, Node: text.Cut(w.Node, maxName), Floor: w.Floor, Ceil: w.Ceil, Worker: w.Worker}
-		// Who holds it since an earlier era extends it no more: it counts as one that vanished.
-		held := s.Holder.Exists() && w.Era == era.Number
-		switch {
-		case !s.Window.Exists() && !s.Holder.Exists():
-			continue
-		case !s.Window.Exists(), s.Window.Err != nil: // Whoever holds a sid without a record may issue on.
-			waits = append(waits, Blocker{SID: sid, Why: BlockedUnreadable})
-		case w.State == Reserved:
-			uncovered.Add(sid)
-		case !w.covered():
-			h.Why = BlockedVanished
-			if w.unsealed() && (held || !gone(h)) {
-				uncovered.Add(sid)
-			}
-		case !w.unsealed():
-		case held && w.Floor == 0:
-			h.Why = BlockedUnknown
-			waits = append(waits, h)
-		case held:
-			h.Why = BlockedSilent
-			if w.Worker && now < w.Wall+(w.Ceil-w.Wall)/2 { // It extends after a third of its window.
-				h.Why = BlockedWorker
-			}
-			waits = append(waits, h)
-		default:
-			h.Why = BlockedVanished
-			wait(h)
-		}
-		p := w.Prior
-		wait(Blocker{SID: sid, Node: text.Cut(p.Node, maxName), Why: BlockedReplaced, Floor: p.Floor, Ceil: p.Ceil})
-		before := Blocker{
-			SID:    sid,
-			Node:   text.Cut(p.Worker, maxName),
-			Why:    BlockedReplaced,
-			Ceil:   p.Uncovered,
-			Worker: true,
-		}
-		if !gone(before) {
-			uncovered.Add(sid)
-		}
+		n.add(sid, v.SIDs[sid])
 	}
-	slices.SortFunc(waits, func(a, b Blocker) int {
+	return n.mark()
+}
+
+// nextMark is what holds the next mark back, of the sids that were added so far.
+type nextMark struct {
+	now       clock.Millis
+	confirmed bool
+	rules     MarkRules
+	era       Era
+	last      Mark
+
+	rests     Blocker
+	waits     []Blocker
+	uncovered SIDSet
+}
+
+// passed reports whether nothing is issued below ceil any more by a clock that goes on.
+func (n *nextMark) passed(ceil clock.Millis) bool {
+	return n.confirmed && ceil+clock.MillisOf(n.rules.Grace) <= n.now
+}
+
+// gone reports whether h issues nothing below its ceiling any more, if its clock goes on. The
+// mark says then that it rests on that.
+func (n *nextMark) gone(h Blocker) bool {
+	switch {
+	case h.Ceil <= n.rests.Ceil:
+		return true
+	case n.passed(h.Ceil):
+		n.rests = h
+		return true
+	}
+	return false
+}
+
+// wait adds h, unless the mark has passed it, before or now.
+func (n *nextMark) wait(h Blocker) {
+	if h.Ceil > n.last.At && !n.gone(h) {
+		n.waits = append(n.waits, h)
+	}
+}
+
+// begin adds the floor of the era. Of holders in a history that was lost nothing is known but that they
+// are below it. Era 1 is the first of its space.
+func (n *nextMark) begin() {
+	begins := Blocker{Why: BlockedEra, Floor: n.last.At, Ceil: n.era.Floor}
+	if n.last.Era != n.era.Number && !(n.era.Number == 1 && n.passed(n.era.Floor)) && !n.gone(begins) {
+		n.waits = append(n.waits, begins)
+	}
+}
+
+// add adds who holds a sid, and who held it before.
+func (n *nextMark) add(sid flake.SID, s SIDRecords) {
+	w := s.Window.Value
+	h := Blocker{SID: sid, Node: text.Cut(w.Node, maxName), Floor: w.Floor, Ceil: w.Ceil, Worker: w.Worker}
+	// Who holds it since an earlier era extends it no more: it counts as one that vanished.
+	held := s.Holder.Exists() && w.Era == n.era.Number
+	switch {
+	case !s.Window.Exists() && !s.Holder.Exists():
+		return
+	case !s.Window.Exists(), s.Window.Err != nil: // Whoever holds a sid without a record may issue on.
+		n.waits = append(n.waits, Blocker{SID: sid, Why: BlockedUnreadable})
+	case w.State == Reserved:
+		n.uncovered.Add(sid)
+	case !w.covered():
+		h.Why = BlockedVanished
+		if w.unsealed() && (held || !n.gone(h)) {
+			n.uncovered.Add(sid)
+		}
+	case !w.unsealed():
+	case held && w.Floor == 0:
+		h.Why = BlockedUnknown
+		n.waits = append(n.waits, h)
+	case held:
+		h.Why = BlockedSilent
+		if w.Worker && n.now < w.Wall+(w.Ceil-w.Wall)/2 { // It extends after a third of its window.
+			h.Why = BlockedWorker
+		}
+		n.waits = append(n.waits, h)
+	default:
+		h.Why = BlockedVanished
+		n.wait(h)
+	}
+	p := w.Prior
+	before := Blocker{SID: sid, Node: text.Cut(p.Node, maxName), Why: BlockedReplaced, Floor: p.Floor, Ceil: p.Ceil}
+	n.wait(before)
+	before.Node, before.Floor, before.Ceil, before.Worker = text.Cut(p.Worker, maxName), 0, p.Uncovered, true
+	if !n.gone(before) {
+		n.uncovered.Add(sid)
+	}
+}
+
+// mark returns the mark once all sids were added.
+func (n *nextMark) mark() Mark {
+	slices.SortFunc(n.waits, func(a, b Blocker) int {
 		return cmp.Or(cmp.Compare(a.Floor, b.Floor), cmp.Compare(a.SID, b.SID))
 	})
-	next.At, next.Uncovered = last.At, uncovered.String()
-	if len(waits) > 0 {
-		next.At = max(last.At, waits[0].Floor)
+	next := Mark{Era: n.era.Number, At: n.last.At, Rests: n.rests, Uncovered: n.uncovered.String()}
+	if len(n.waits) > 0 {
+		next.At = max(n.last.At, n.waits[0].Floor)
 	}
-	if next.At < era.Floor {
-		next.Era = last.Era
+	if next.At < n.era.Floor {
+		next.Era = n.last.Era
 	}
-	for _, h := range waits {
-		if h.Floor < now-clock.MillisOf(r.Late) && len(next.Blocked) < maxBlockers {
+	for _, h := range n.waits {
+		if h.Floor < n.now-clock.MillisOf(n.rules.Late) && len(next.Blocked) < maxBlockers {
 			next.Blocked = append(next.Blocked, h)
 		}
 	}
