@@ -10,7 +10,7 @@ import (
 // arguments. node joins them for requests and is held to the same.
 var core = []string{
 	"flake", "ulid", "internal/clock", "internal/gen", "internal/lease", "chaos/history", "internal/describe", "internal/audit", "cmd/allocator/internal/ids/adopt",
-	"internal/lease/protocol", "internal/lease/records", "internal/lease/history", "internal/lease/catalog", "internal/lease/session", "internal/lease/repair", "internal/operate",
+	"internal/lease/protocol", "internal/lease/records", "internal/lease/history", "internal/lease/catalog", "internal/lease/session", "internal/lease/guard", "internal/lease/marker", "internal/lease/repair", "internal/operate",
 	"internal/node", "internal/agreement", "internal/worker", "internal/text", "internal/inside/member",
 }
 

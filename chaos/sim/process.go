@@ -147,7 +147,6 @@ func (sim *simulation) begin(h *host) *process {
 		StepLimit:      clock.DefaultStepLimit,
 		DowntimeLimit:  downtimeLimit,
 		Mark:           pl.markRules(),
-		MarkEvery:      pl.extendEvery / 4,
 		Gated:          pl.mode != Unclocked,
 		Nonce:          func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
 		Jitter:         sim.upTo,

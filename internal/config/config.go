@@ -26,6 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/marker"
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
@@ -350,10 +351,11 @@ func (c Config) Slack() repair.Slack {
 // issues no more.
 func (c Config) ExtendEvery() time.Duration { return min(c.Lease.ExtendEvery, c.Watermark.Interval) }
 
-// MarkRules returns how the watermark is computed. A floor is late once the write after it was
-// to come and had its time.
-func (c Config) MarkRules() lease.MarkRules {
-	return lease.MarkRules{Grace: c.Watermark.Grace, Late: c.ExtendEvery() + c.Lease.CallTimeout}
+// MarkRules returns how the watermark is computed: it is raised by a part of what the floors move, and a floor
+// is late once the write after it was to come and had its time.
+func (c Config) MarkRules() marker.Rules {
+	every := c.ExtendEvery()
+	return marker.Rules{Every: every / 4, Grace: c.Watermark.Grace, Late: every + c.Lease.CallTimeout}
 }
 
 // VanishedDelay returns how long a holder that vanished delays the watermark at most: by its
@@ -368,9 +370,6 @@ func (c Config) VanishedDelay() time.Duration {
 
 // vanishedSlack is for what comes after that: two raises, and calls that fail.
 const vanishedSlack = 10 * time.Second
-
-// MarkEvery returns how often the watermark is raised: by a part of what the floors move.
-func (c Config) MarkEvery() time.Duration { return c.ExtendEvery() / 4 }
 
 // StopWithin returns the longest that a node takes to stop: what a supervisor
 // must grant it between asking and killing.

@@ -353,7 +353,6 @@ func (d *Daemon) machine() protocol.Config {
 		StepLimit:      d.cfg.Clock.StepLimit,
 		DowntimeLimit:  d.cfg.Clock.DowntimeLimit,
 		Mark:           d.cfg.MarkRules(),
-		MarkEvery:      d.cfg.MarkEvery(),
 		Nonce:          rand.Text,
 		Jitter:         jitter,
 	}

@@ -1,15 +1,12 @@
 package lease
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/text"
 )
 
 // Mark is the record of the watermark: no ID with a time below At is issued in the space any
@@ -29,7 +26,7 @@ type Mark struct {
 	// floor all holders of a lost history are below: that nothing is issued below that ceiling any
 	// more rests on their clocks, which go on.
 	Rests Blocker `json:"rests,omitzero"`
-	// Blocked is what the mark waits for, the lowest floor first, at most maxBlockers. It is empty
+	// Blocked is what the mark waits for, the lowest floor first, at most four. It is empty
 	// while the mark follows the clock.
 	Blocked []Blocker `json:"blocked,omitempty"`
 	// Uncovered are sids of generators that tell nobody what they issue, as a text of SIDSet.
@@ -78,12 +75,6 @@ func (h Blocker) Passes() bool {
 	return h.Why == BlockedVanished || h.Why == BlockedReplaced || h.Why == BlockedEra
 }
 
-// maxBlockers is how many causes a record names.
-const maxBlockers = 4
-
-// maxName bounds the names in a record, in bytes: it has as many sids as a space besides.
-const maxName = 64
-
 // String says for people what the mark waits for.
 func (h Blocker) String() string {
 	kind := "node"
@@ -122,23 +113,14 @@ type MarkTxn struct {
 	Mark   Mark
 }
 
-// MarkRules say how a mark is computed.
-type MarkRules struct {
-	// Grace is for how long after a ceiling a process whose clock goes on may still issue
-	// below it: as long as clocks may differ, and a request may be under way.
-	Grace time.Duration
-	// Late is from which age on a floor is named as what holds the mark back.
-	Late time.Duration
-}
-
 // Priors returns the owners that may still issue below the base of the next one, once w is
 // replaced by a record of a new term: those before w, and that of w itself if it was not sealed.
 // None that the mark has passed is kept.
 func (w Window) Priors(m Mark) Prior {
 	p := w.Prior
 	switch {
-	case !w.unsealed():
-	case w.covered():
+	case !w.Unsealed():
+	case w.Covered():
 		floor := w.Floor
 		if p.Ceil > m.At {
 			floor = min(floor, p.Floor)
@@ -156,136 +138,13 @@ func (w Window) Priors(m Mark) Prior {
 	return p
 }
 
-// covered reports whether the mark waits for the owner of w: for each node, and for a worker
+// Covered reports whether the mark waits for the owner of w: for each node, and for a worker
 // that tells floors.
-func (w Window) covered() bool { return !w.Worker || w.Floor > 0 }
+func (w Window) Covered() bool { return !w.Worker || w.Floor > 0 }
 
-// unsealed reports whether the owner of w may issue.
-func (w Window) unsealed() bool {
+// Unsealed reports whether the owner of w may issue.
+func (w Window) Unsealed() bool {
 	return w.State == Active || w.State == Quarantined && w.Node != Operator
-}
-
-// NextMark returns the mark that the view of a whole space allows, with all but Nonce, Node and Wall. now is what a
-// clock reads that is confirmed or not; without a confirmed one no ceiling counts as passed.
-//
-// The mark is at most the floor of each holder. So one that holds a sid in v itself never
-// raises it above its own floor.
-func (v View) NextMark(now clock.Millis, confirmed bool, r MarkRules) Mark {
-	n := nextMark{now: now, confirmed: confirmed, rules: r, era: v.Era.Value, last: v.Mark.Value}
-	n.rests = n.last.Rests
-	n.begin()
-	for _, sid := range slices.Sorted(maps.Keys(v.SIDs)) {
-		n.add(sid, v.SIDs[sid])
-	}
-	return n.mark()
-}
-
-// nextMark is what holds the next mark back, of the sids that were added so far.
-type nextMark struct {
-	now       clock.Millis
-	confirmed bool
-	rules     MarkRules
-	era       Era
-	last      Mark
-
-	rests     Blocker
-	waits     []Blocker
-	uncovered SIDSet
-}
-
-// passed reports whether nothing is issued below ceil any more by a clock that goes on.
-func (n *nextMark) passed(ceil clock.Millis) bool {
-	return n.confirmed && ceil+clock.MillisOf(n.rules.Grace) <= n.now
-}
-
-// gone reports whether h issues nothing below its ceiling any more, if its clock goes on. The
-// mark says then that it rests on that.
-func (n *nextMark) gone(h Blocker) bool {
-	switch {
-	case h.Ceil <= n.rests.Ceil:
-		return true
-	case n.passed(h.Ceil):
-		n.rests = h
-		return true
-	}
-	return false
-}
-
-// wait adds h, unless the mark has passed it, before or now.
-func (n *nextMark) wait(h Blocker) {
-	if h.Ceil > n.last.At && !n.gone(h) {
-		n.waits = append(n.waits, h)
-	}
-}
-
-// begin adds the floor of the era. Of holders in a history that was lost nothing is known but that they
-// are below it. Era 1 is the first of its space.
-func (n *nextMark) begin() {
-	begins := Blocker{Why: BlockedEra, Floor: n.last.At, Ceil: n.era.Floor}
-	if n.last.Era != n.era.Number && !(n.era.Number == 1 && n.passed(n.era.Floor)) && !n.gone(begins) {
-		n.waits = append(n.waits, begins)
-	}
-}
-
-// add adds who holds a sid, and who held it before.
-func (n *nextMark) add(sid flake.SID, s SIDRecords) {
-	w := s.Window.Value
-	h := Blocker{SID: sid, Node: text.Cut(w.Node, maxName), Floor: w.Floor, Ceil: w.Ceil, Worker: w.Worker}
-	// Who holds it since an earlier era extends it no more: it counts as one that vanished.
-	held := s.Holder.Exists() && w.Era == n.era.Number
-	switch {
-	case !s.Window.Exists() && !s.Holder.Exists():
-		return
-	case !s.Window.Exists(), s.Window.Err != nil: // Whoever holds a sid without a record may issue on.
-		n.waits = append(n.waits, Blocker{SID: sid, Why: BlockedUnreadable})
-	case w.State == Reserved:
-		n.uncovered.Add(sid)
-	case !w.covered():
-		h.Why = BlockedVanished
-		if w.unsealed() && (held || !n.gone(h)) {
-			n.uncovered.Add(sid)
-		}
-	case !w.unsealed():
-	case held && w.Floor == 0:
-		h.Why = BlockedUnknown
-		n.waits = append(n.waits, h)
-	case held:
-		h.Why = BlockedSilent
-		if w.Worker && n.now < w.Wall+(w.Ceil-w.Wall)/2 { // It extends after a third of its window.
-			h.Why = BlockedWorker
-		}
-		n.waits = append(n.waits, h)
-	default:
-		h.Why = BlockedVanished
-		n.wait(h)
-	}
-	p := w.Prior
-	before := Blocker{SID: sid, Node: text.Cut(p.Node, maxName), Why: BlockedReplaced, Floor: p.Floor, Ceil: p.Ceil}
-	n.wait(before)
-	before.Node, before.Floor, before.Ceil, before.Worker = text.Cut(p.Worker, maxName), 0, p.Uncovered, true
-	if !n.gone(before) {
-		n.uncovered.Add(sid)
-	}
-}
-
-// mark returns the mark once all sids were added.
-func (n *nextMark) mark() Mark {
-	slices.SortFunc(n.waits, func(a, b Blocker) int {
-		return cmp.Or(cmp.Compare(a.Floor, b.Floor), cmp.Compare(a.SID, b.SID))
-	})
-	next := Mark{Era: n.era.Number, At: n.last.At, Rests: n.rests, Uncovered: n.uncovered.String()}
-	if len(n.waits) > 0 {
-		next.At = max(n.last.At, n.waits[0].Floor)
-	}
-	if next.At < n.era.Floor {
-		next.Era = n.last.Era
-	}
-	for _, h := range n.waits {
-		if h.Floor < n.now-clock.MillisOf(n.rules.Late) && len(next.Blocked) < maxBlockers {
-			next.Blocked = append(next.Blocked, h)
-		}
-	}
-	return next
 }
 
 // Says reports whether m tells something that o does not.

@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/marker"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/worker"
 )
@@ -170,7 +171,7 @@ func (p *fleet) mark() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	next := v.NextMark(now, true, lease.MarkRules{Grace: grace})
+	next := marker.Rules{Grace: grace}.Next(v, now, true)
 	next.Nonce = fmt.Sprint(len(p.gens), p.raised+p.late)
 	p.raise = &lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: next}
 }

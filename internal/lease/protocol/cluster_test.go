@@ -17,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
+	"github.com/flakelease/allocator/internal/lease/marker"
 	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -89,8 +90,7 @@ func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) t
 		markEvery = w.window / 24
 	}
 	return protocol.Config{
-		Mark:           lease.MarkRules{Grace: time.Second, Late: w.window / 3},
-		MarkEvery:      markEvery,
+		Mark:           marker.Rules{Every: markEvery, Grace: time.Second, Late: w.window / 3},
 		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test", Gossip: gossip},
 		Format:         flake.Default,
 		SIDRange:       w.sids[nodeName],

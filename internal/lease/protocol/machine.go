@@ -10,7 +10,9 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/catalog"
+	"github.com/flakelease/allocator/internal/lease/guard"
 	"github.com/flakelease/allocator/internal/lease/history"
+	"github.com/flakelease/allocator/internal/lease/marker"
 	"github.com/flakelease/allocator/internal/lease/session"
 )
 
@@ -39,17 +41,14 @@ type Config struct {
 	// RetryAfter is the pause after a call of the store failed. Lists and registrations
 	// that go on failing wait longer.
 	RetryAfter time.Duration
-	// MaxSkew is how far a clock may be off, StepLimit how far it may be set ahead and
-	// write ceilings, and DowntimeLimit how much later than all records a first ceiling may
-	// be written; see the poison guard, guard.go. IDs may run ahead of the clock by MaxLead.
+	// MaxSkew, StepLimit and DowntimeLimit are the poison guard's. IDs may run ahead of the clock by MaxLead.
 	MaxSkew       time.Duration
 	StepLimit     time.Duration
 	DowntimeLimit time.Duration
 	MaxLead       time.Duration
 
-	// Mark says how the watermark is computed, and MarkEvery how often it is raised.
-	Mark      lease.MarkRules
-	MarkEvery time.Duration
+	// Mark says how the watermark is computed, and how often it is raised.
+	Mark marker.Rules
 
 	// Gated is set if the shell sends Gate events: no ceiling is written before
 	// the first one that is open.
@@ -98,6 +97,8 @@ type Machine struct {
 	history history.History
 	catalog catalog.Catalog
 	session session.Session
+	guard   guard.Guard
+	marker  marker.Marker
 	readAt  clock.Mono // The history's revision was read then.
 	// within are the sids that this node may take. Until the history is known they are
 	// given as if the space had no part.
@@ -118,25 +119,7 @@ type Machine struct {
 	standby  bool
 	beaten   bool
 
-	// mark is the latest that was read, and marked what Status shows: it never falls. The node
-	// with the lowest sid raises it from markAt on, by markTxn; the others raise it later, or
-	// from passAt on if their clocks are confirmed.
-	mark     lease.Entry[lease.Mark]
-	marked   lease.Mark
-	markRead clock.Mono
-	markAt   clock.Mono
-	passAt   clock.Mono
-	// heldSince is the elapsed time at which this process first held a sid.
-	heldSince time.Duration
-	markTxn   *lease.MarkTxn
-
-	// trusted follows the clock since the first ceiling was written from it. recorded is of
-	// the latest time that records showed before that, and begun of the floor of the era: later
-	// ones may follow our own step.
-	trusted  clock.Reference
-	recorded clock.Reference
-	begun    clock.Reference
-	gate     lease.Gate
+	gate lease.Gate
 
 	problem string               // What the node waits for, for people.
 	alarms  map[condition]string // The conditions that were raised and are not over.
@@ -173,6 +156,19 @@ func New(cfg Config) *Machine {
 			ReloadEvery: cfg.ReloadEvery,
 			RetryAfter:  cfg.RetryAfter,
 			Jitter:      cfg.Jitter,
+		}),
+		guard: guard.New(guard.Config{
+			MaxSkew:       cfg.MaxSkew,
+			StepLimit:     cfg.StepLimit,
+			DowntimeLimit: cfg.DowntimeLimit,
+		}),
+		marker: marker.New(marker.Config{
+			Node:       cfg.Registration.Node,
+			Rules:      cfg.Mark,
+			StepLimit:  cfg.StepLimit,
+			RetryAfter: cfg.RetryAfter,
+			Nonce:      cfg.Nonce,
+			Jitter:     cfg.Jitter,
 		}),
 		within: within,
 		state:  seeking{},
@@ -219,8 +215,11 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 		m.busy = false
 		m.onCommitted(now, ev)
 	case lease.Marked:
-		m.busy = false
-		m.onMarked(now, ev)
+		if m.busy = false; ev.Err != nil {
+			m.unknownOutcome(now, ev.Err)
+		} else {
+			m.marker.Written(now, ev)
+		}
 	case lease.Registered, lease.KeptAlive, lease.Revoked:
 		if err := m.session.Answered(now.Mono, ev, m.own() != nil); errors.Is(err, lease.ErrLeaseGone) {
 			m.leaseGone(now)
@@ -234,7 +233,8 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 	case lease.Changed:
 		m.catalog.Hint(now.Mono, m.need())
 	case lease.Watched:
-		m.catalog.Watched(now.Mono, m.watchedMark(now, ev), m.need())
+		ev.Changes = m.marker.Watched(now, ev.Changes, m.history.Known())
+		m.catalog.Watched(now.Mono, ev, m.need())
 	case lease.Gate:
 		if ev.Open && !m.gate.Open {
 			m.next = min(m.next, now.Mono)
@@ -243,7 +243,7 @@ func (m *Machine) take(now clock.Reading, ev lease.Event) {
 			}
 		}
 		m.gate = ev
-		m.overrule(now)
+		m.guard.Overrule(now, ev.Confirmed)
 	case lease.GiveUp:
 		if h := m.hold(); h != nil {
 			h.leave()
@@ -341,7 +341,8 @@ func (m *Machine) Wake() clock.Mono {
 
 // Status returns a copy of what m knows.
 func (m *Machine) Status() lease.Status {
-	sum, seen := m.summary(), m.catalog.Evidence()
+	sum, seen := m.summary(), m.evidence()
+	mark, markedAt := m.marker.Highest()
 	s := lease.Status{
 		Phase:       m.phase(),
 		EverHeld:    m.everHeld,
@@ -364,10 +365,10 @@ func (m *Machine) Status() lease.Status {
 		Idle:        m.hold() == nil && m.try == nil,
 		GateOpen:    m.gate.Open,
 		Ceiling:     sum.Ceiling,
-		Accepted:    m.accepted(),
-		Mark:        m.marked,
-		MarkedAt:    m.markRead,
-		Recorded:    m.recordedAt(seen.At.Elapsed()),
+		Accepted:    seen.Allowed(),
+		Mark:        mark,
+		MarkedAt:    markedAt,
+		Recorded:    m.guard.Recorded(seen.At.Elapsed()),
 		RecordedAt:  seen.At.Mono,
 		Problem:     m.problem,
 	}
@@ -381,6 +382,9 @@ func (m *Machine) Status() lease.Status {
 	}
 	return s
 }
+
+// Limit returns up to which time ceilings may be written now, which is the reading of the latest Step.
+func (m *Machine) Limit(now clock.Reading) lease.Limit { return m.guard.Limit(now, m.evidence()) }
 
 // summary returns the summary of the catalog.
 func (m *Machine) summary() *catalog.Summary {

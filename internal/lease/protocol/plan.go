@@ -1,13 +1,16 @@
 package protocol
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/catalog"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // plan decides what to ask for. It depends on the machine's state alone, so that
@@ -48,10 +51,9 @@ func (m *Machine) plan(now clock.Reading) {
 	case m.life == stopping:
 		m.end()
 	case now.Mono < m.next:
-	case m.markTxn != nil:
+	case m.marker.Pending():
 		m.busy = true
-		m.do(lease.PutMark{Txn: *m.markTxn})
-		m.markTxn = nil
+		m.do(lease.PutMark{Txn: m.marker.Take()})
 	case now.Mono >= min(m.catalog.Due(m.need()), m.markDue()):
 		m.load(now)
 	case h != nil && h.record != lost:
@@ -59,6 +61,15 @@ func (m *Machine) plan(now clock.Reading) {
 	default:
 		m.seek(now)
 	}
+}
+
+// markDue returns when the space is listed to raise the mark.
+func (m *Machine) markDue() clock.Mono {
+	h := m.own()
+	if h == nil || h.record != ours || h.service != serving || !m.gate.Open {
+		return math.MaxInt64
+	}
+	return m.marker.Due(h.sid, m.summary().Holders, m.gate.Agreed)
 }
 
 // load lists the space.
@@ -142,10 +153,57 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 	// What the record says must hold from the moment it is sent.
 	w.Floor = max(w.Floor, m.space().UnitStart(now.Wall))
 	if op == lease.Rehold {
-		w.Floor = max(w.Floor, m.mark.Value.At)
+		w.Floor = max(w.Floor, m.marker.Last().Value.At)
 	}
 	m.do(lease.Lift{Floor: w.Floor})
 	m.commit(now, op, h.sid, h.seen, w)
+}
+
+// noMark reports whether the mark cannot be read: then no holder key is put.
+func (m *Machine) noMark() bool {
+	why := m.marker.Unreadable()
+	m.problem = cmp.Or(why, m.problem)
+	return why != ""
+}
+
+// poisoned reports whether the guard lets no ceiling be written by this clock, raises
+// the alarm, and has the evidence read again.
+func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
+	until, of := m.guard.Latest(now, m.evidence(), acquiring)
+	if now.Wall <= until {
+		m.over(lease.AlarmClock, -1)
+		return false
+	}
+	m.problem = fmt.Sprintf("this clock reads %s, at least %s ahead of %s: correct it; "+
+		"if it is right, run \"allocator admin accept-time\"",
+		now.Wall.Time().Format(time.RFC3339), text.Span((now.Wall - until).Duration()), of)
+	m.alarmOnce(lease.AlarmClock, -1, "this clock is too far ahead of "+of+"; no ceiling is written")
+	m.next = now.Mono.Add(m.cfg.RetryAfter)
+	return true
+}
+
+// expire has the key of a dead holder deleted. What follows is what follows the end of its lease: the
+// mark passes it, the sid is free, and the holder, if it lives, has to take the key up again. The clock
+// is one that a ceiling may be written by, so that none which is far ahead of live holders' takes the
+// records of these for evidence no more.
+func (m *Machine) expire(now clock.Reading) {
+	until, _ := m.guard.Latest(now, m.evidence(), true)
+	if m.busy || m.try != nil || m.life != running || !m.gate.Open || now.Undecided || now.Wall > until ||
+		m.session.ID() == 0 || m.hold() != nil && m.hold().service != serving {
+		return
+	}
+	sid, ok := m.catalog.Dead(now)
+	if !ok {
+		return
+	}
+	m.busy = true
+	m.do(lease.Commit{Txn: lease.Txn{
+		Op:     lease.Expire,
+		SID:    sid,
+		Seen:   m.catalog.SIDs()[sid],
+		Config: m.history.Config(),
+		Era:    m.history.Era(),
+	}})
 }
 
 // seek acquires a sid, or waits for one.
@@ -190,8 +248,8 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecord
 	if seen.Holder.Exists() {
 		op = lease.Reclaim
 	}
-	old := seen.Window.Value
-	base := max(old.Ceil, m.era().Floor, now.Wall, m.mark.Value.At)
+	old, mark := seen.Window.Value, m.marker.Last().Value
+	base := max(old.Ceil, m.era().Floor, now.Wall, mark.At)
 	m.commit(now, op, sid, seen, lease.Window{
 		Term:     old.Term + 1,
 		Instance: m.cfg.Registration.Instance,
@@ -202,7 +260,7 @@ func (m *Machine) acquire(now clock.Reading, sid flake.SID, seen lease.SIDRecord
 		Ceil:  max(base, now.Wall+clock.MillisOf(m.cfg.Window)),
 		State: lease.Active,
 		Floor: base,
-		Prior: old.Priors(m.mark.Value),
+		Prior: old.Priors(mark),
 	})
 }
 
@@ -219,7 +277,7 @@ func (m *Machine) commit(now clock.Reading, op lease.Op, sid flake.SID, seen lea
 	m.try.op, m.try.lease = op, m.session.ID()
 	m.busy = true
 	m.do(lease.Commit{Txn: lease.Txn{
-		Op: op, SID: sid, Seen: seen, Config: m.history.Config(), Era: m.history.Era(), Mark: m.mark,
+		Op: op, SID: sid, Seen: seen, Config: m.history.Config(), Era: m.history.Era(), Mark: m.marker.Last(),
 		Lease:  m.session.ID(),
 		Holder: lease.Holder{Instance: m.cfg.Registration.Instance, Node: m.cfg.Registration.Node},
 		Window: w,

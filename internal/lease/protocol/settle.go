@@ -77,7 +77,7 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 			m.releaseStray(now, sid, ev.View.SIDs[sid])
 		}
 	}
-	m.record(now)
+	m.guard.Listed(now, m.evidence())
 	for c := range m.alarms {
 		if c.kind == lease.AlarmQuarantined && m.catalog.Bad(flake.SID(c.sid)) == "" {
 			m.over(c.kind, c.sid)
@@ -86,32 +86,10 @@ func (m *Machine) onLoaded(now clock.Reading, ev lease.Loaded) {
 	if h := m.own(); h != nil && m.try == nil {
 		m.compareOwn(now, h, ev.View.SIDs[h.sid])
 	}
-	m.raiseMark(now, ev.View)
+	if h := m.own(); now.Mono >= m.markDue() {
+		m.marker.Raise(now, ev.View, h.sid, m.gate.Agreed)
+	}
 	m.expire(now)
-}
-
-// expire has the key of a dead holder deleted. What follows is what follows the end of its lease: the
-// mark passes it, the sid is free, and the holder, if it lives, has to take the key up again. The clock
-// is one that a ceiling may be written by, so that none which is far ahead of live holders' takes the
-// records of these for evidence no more.
-func (m *Machine) expire(now clock.Reading) {
-	until, _ := m.latestWall(now, true)
-	if m.busy || m.try != nil || m.life != running || !m.gate.Open || now.Undecided || now.Wall > until ||
-		m.session.ID() == 0 || m.hold() != nil && m.hold().service != serving {
-		return
-	}
-	sid, ok := m.catalog.Dead(now)
-	if !ok {
-		return
-	}
-	m.busy = true
-	m.do(lease.Commit{Txn: lease.Txn{
-		Op:     lease.Expire,
-		SID:    sid,
-		Seen:   m.catalog.SIDs()[sid],
-		Config: m.history.Config(),
-		Era:    m.history.Era(),
-	}})
 }
 
 // expired takes the answer: the records as they are now. Nothing depends on its outcome.
@@ -135,13 +113,13 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 		m.alarm(lease.AlarmEra, -1, "%s; etcd's history is trusted again", v.Era.Value.Begun())
 		m.state = seeking{}
 		m.catalog.TrustAll()
-		m.mark = lease.Entry[lease.Mark]{} // Revisions may come a second time.
+		m.marker.Forget()
 	}
 	known := m.history.Known()
 	found := m.history.Check(v)
 	if m.history.Has(v) {
 		m.readAt = now.Mono
-		m.readMark(now, v.Mark)
+		m.marker.Read(now, v.Mark)
 		m.catalog.Shown(now.Mono, v.Revision)
 	}
 	if m.history.Known() && !known {
@@ -256,7 +234,7 @@ func (m *Machine) adopt(now clock.Reading, wrote write, got lease.SIDRecords) {
 	sid, w := m.try.sid, got.Window.Value
 	m.try = nil
 	if wrote.op != lease.Release {
-		m.trust(w.Wall, wrote.sent)
+		m.guard.Wrote(w.Wall, wrote.sent)
 	}
 	switch wrote.op {
 	case lease.Acquire, lease.Reclaim:
@@ -283,7 +261,7 @@ func (m *Machine) adopt(now clock.Reading, wrote write, got lease.SIDRecords) {
 // begin starts a hold of a sid that was acquired. The old one, if any, was lost.
 func (m *Machine) begin(now clock.Reading, sid flake.SID, got lease.SIDRecords) {
 	if !m.everHeld {
-		m.heldSince = now.Elapsed()
+		m.marker.Held(now.Elapsed())
 	}
 	m.everHeld, m.beaten = true, false
 	w, old := got.Window.Value, m.hold()

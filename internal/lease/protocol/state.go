@@ -6,6 +6,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/guard"
 	"github.com/flakelease/allocator/internal/lease/history"
 )
 
@@ -88,6 +89,11 @@ func (m *Machine) isRewound() bool {
 
 func (m *Machine) space() lease.Space { return m.history.Config().Value }
 func (m *Machine) era() lease.Era     { return m.history.Era().Value }
+
+// evidence returns what shows the time now.
+func (m *Machine) evidence() guard.Evidence {
+	return guard.Evidence{Evidence: m.catalog.Evidence(), Era: m.era(), Confirmed: m.gate.Confirmed}
+}
 
 // leave has the sid given back.
 func (h *hold) leave() { h.service = max(h.service, leaving) }
