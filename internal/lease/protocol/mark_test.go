@@ -33,17 +33,22 @@ func newReaders(t *testing.T, unconfirmed, confirmed int) *readers {
 	s.w.marks = true
 	s.do("init")
 	for i := range unconfirmed + confirmed {
-		p := s.w.start(fmt.Sprintf("n%d", i))
-		p.step(lease.Gate{Open: true, Agreed: i >= unconfirmed})
-		p.step(lease.Tick{})
-		s.reached[p] = s.load().Revision
-		p.step(lease.Watched{Opened: true, Revision: s.reached[p]})
-		if st := p.machine.Status(); !st.Held || st.Grant.SID != flake.SID(i) {
-			t.Fatalf("node %d: %+v", i, st)
-		}
-		s.nodes = append(s.nodes, p)
+		s.node(flake.SID(i), i >= unconfirmed)
 	}
 	return s
+}
+
+// node starts a node, which acquires the lowest free sid.
+func (s *readers) node(sid flake.SID, agreed bool) {
+	p := s.w.start(fmt.Sprintf("n%d", sid))
+	p.step(lease.Gate{Open: true, Agreed: agreed})
+	p.step(lease.Tick{})
+	s.reached[p] = s.load().Revision
+	p.step(lease.Watched{Opened: true, Revision: s.reached[p]})
+	if st := p.machine.Status(); !st.Held || st.Grant.SID != sid {
+		s.t.Fatalf("node %d: %+v", sid, st)
+	}
+	s.nodes = append(s.nodes, p)
 }
 
 // pass lets time pass for all nodes that have not ended.
@@ -154,6 +159,24 @@ func TestVanishedDelaysOnce(t *testing.T) {
 				}
 				s.checkClaims()
 			}
+		}
+	}
+}
+
+// TestWorkersDelayNoRaise: a node waits for nodes with lower sids alone, since workers raise no mark.
+func TestWorkersDelayNoRaise(t *testing.T) {
+	s := newReaders(t, 0, 1)
+	const workers = 8
+	for sid := range flake.SID(workers) {
+		s.worker(lease.Acquire, sid+1, false)
+	}
+	s.node(workers+1, true)
+	s.nodes[0].ended = true
+	s.pass(time.Minute) // The mark passes the first node.
+	for range 120 {
+		s.pass(time.Second)
+		if behind := (s.w.clock.Now().Wall - s.mark().At).Duration(); behind > 10*time.Second {
+			t.Fatalf("the mark is %v behind: %+v", behind, s.mark())
 		}
 	}
 }

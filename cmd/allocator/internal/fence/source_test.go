@@ -129,6 +129,9 @@ func TestLayoutNotKnown(t *testing.T) {
 	if _, err := sourceOf(t, "--addr", addr, "--behind", "5s").Watermark(t.Context()); err == nil || !strings.Contains(err.Error(), "give --layout") {
 		t.Errorf("--behind: %v", err)
 	}
+	if m, err := sourceOf(t, "--clock-lag", "1m", "--ahead", "2h").Watermark(t.Context()); err != nil || m.PerDay != fence.PerDay(flake.Default) || m.Ahead != 2*time.Hour {
+		t.Errorf("of the clock: %+v, %v", m, err)
+	}
 	said := []string{"--addr", addr, "--behind", "5s", "--layout", "41/4/5", "--epoch", "1970-01-01T00:00:00Z"}
 	if m, err := sourceOf(t, said...).Watermark(t.Context()); err != nil || m.ID != (1_790_000_000_000-5000)<<9 || m.Ahead != 24*time.Hour {
 		t.Errorf("with its layout: %+v, %v", m, err)
