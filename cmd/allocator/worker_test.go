@@ -212,10 +212,14 @@ func TestWorkerRun(t *testing.T) {
 	if len(b) != 64 || string(b[:8]) != "ALLOCWK1" {
 		t.Fatalf("file %q", b)
 	}
-	for at, want := range map[int]int64{8: 77, 16: 4, 24: g.state().from, 32: g.state().to, 48: 2, 56: 13} {
-		if got := int64(binary.LittleEndian.Uint64(b[at:])); got != want {
+	value := func(at int) int64 { return int64(binary.LittleEndian.Uint64(b[at:])) }
+	for at, want := range map[int]int64{8: 77, 16: 4, 24: g.state().from, 48: 2, 56: 13} {
+		if got := value(at); got != want {
 			t.Errorf("at %d of the file: %d, want %d", at, got, want)
 		}
+	}
+	if to := value(32); to <= value(24) || to > g.state().to { // It may have been extended since.
+		t.Errorf("the interval ends at %d, and %d was granted", to, g.state().to)
 	}
 	if now := time.Now().UnixMilli(); len(g.state().released) != 1 || g.state().released[0] <= g.state().from || g.state().released[0] > now+1000 {
 		t.Errorf("released with %d, from %d, now %d", g.state().released, g.state().from, now)

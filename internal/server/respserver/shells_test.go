@@ -670,11 +670,12 @@ func TestRoomIsMade(t *testing.T) {
 func TestFairness(t *testing.T) {
 	w := newFixture(t).serve(nil)
 	greedy, other := w.dial(), w.dial()
+	const requests = 400
 	done := make(chan error, 1)
 	go func() {
-		_, err := io.WriteString(greedy.Conn, strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40))
+		_, err := io.WriteString(greedy.Conn, strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", requests))
 		if err == nil {
-			_, err = io.CopyN(io.Discard, greedy.r, 40*10_000*43)
+			_, err = io.CopyN(io.Discard, greedy.r, requests*10_000*43)
 		}
 		done <- err
 	}()
@@ -685,7 +686,7 @@ func TestFairness(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if turns < 20 {
+			if turns < 20 { // Of thousands: on a busy machine this goroutine misses most of its turns.
 				t.Errorf("another connection was answered %d times meanwhile", turns)
 			}
 			return
