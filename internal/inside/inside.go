@@ -359,7 +359,5 @@ func (i *Inside) group(ctx context.Context, clients []string, f func(context.Con
 		return err
 	}
 	defer g.Close()
-	ctx, cancel := context.WithTimeout(ctx, 2*meet.Timeout)
-	defer cancel()
-	return f(ctx, g)
+	return meet.Limited(ctx, 2*meet.Timeout, func(ctx context.Context) error { return f(ctx, g) })
 }

@@ -119,10 +119,7 @@ func serve(ctx context.Context, address, dir string, h http.Handler, log *slog.L
 	}
 	server := meet.Server(h, log)
 	go func() { _ = s.Run(ctx) }()
-	go func() {
-		<-ctx.Done()
-		_ = server.Close()
-	}()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(tls.NewListener(listener, s.Config())); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

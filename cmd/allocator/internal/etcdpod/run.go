@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -139,25 +140,24 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 // run runs the member until ctx ends or etcd does.
 func (r *runner) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
+	var served sync.WaitGroup
+	defer served.Wait()
 	defer cancel(nil)
-	served := make(chan error, 1)
-	go func() {
+	served.Go(func() {
 		err := serve(ctx, net.JoinHostPort(r.s.listen, reportPort), r.s.tls, r.state.handler(r.log), r.log)
 		if err != nil {
 			cancel(fmt.Errorf("listen for other members: %w", err))
 		}
-		served <- err
-	}()
-	defer func() { cancel(nil); <-served }()
+	})
 	step, err := r.decide(ctx)
 	if err != nil {
-		return r.ended(ctx, err)
+		return ended(ctx, err)
 	}
-	return r.ended(ctx, r.etcd(ctx, step))
+	return ended(ctx, r.etcd(ctx, step))
 }
 
-// ended is the error of a member that was asked to stop, or could not go on.
-func (r *runner) ended(ctx context.Context, err error) error {
+// ended is the error of a process that was asked to stop, or could not go on.
+func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -344,11 +344,11 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 	}
 	r.state.set(func(s *state) { s.waiting, s.report.Holds = "", member.HoldsData })
 	tending, stop := context.WithCancel(ctx)
-	tended := make(chan struct{})
-	go func() { defer close(tended); r.tend(tending) }()
+	var tended sync.WaitGroup
+	tended.Go(func() { r.tend(tending) })
 	err := cmd.Wait()
 	stop()
-	<-tended
+	tended.Wait()
 	return fmt.Errorf("etcd ended by itself: %w", errors.Join(err, errors.New("its log says why")))
 }
 

@@ -2,7 +2,6 @@ package etcdpod
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -90,29 +89,20 @@ func keepCommand(a *cli.App) *cobra.Command {
 the other every --defragment-every. It offers snapshots to members on port 2382, and metrics on 2381.`,
 		Args: cobra.NoArgs,
 	}
+	k := &snapshotKeeper{app: a, connect: adminFlags(a, cmd), failing: map[string]bool{}}
 	open := storeFlags(cmd)
-	every := cmd.Flags().Duration("every", time.Hour, "time between two snapshots")
-	defragmentEvery := cmd.Flags().Duration("defragment-every", 24*time.Hour,
+	cmd.Flags().DurationVar(&k.every, "every", time.Hour, "time between two snapshots")
+	cmd.Flags().DurationVar(&k.defragmentEvery, "defragment-every", 24*time.Hour,
 		"time between two defragmentations; 0: none")
 	dirTLS := cmd.Flags().String("tls", "/etc/etcd/server", "directory with a member's certificate")
 	listen := cmd.Flags().String("listen", "0.0.0.0", "address to listen on; 0.0.0.0: all, also those of IPv6")
-	connect := adminFlags(a, cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := open()
-		if err != nil {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if k.store, err = open(); err != nil {
 			return err
 		}
-		if *every < keeperTick || *defragmentEvery < 0 {
+		if k.every < keeperTick || k.defragmentEvery < 0 {
 			return cli.UsageError("--every is %v, --defragment-every %v: snapshots are at least %v apart, and no time "+
-				"is negative", *every, *defragmentEvery, keeperTick)
-		}
-		k := &snapshotKeeper{
-			app:             a,
-			store:           s,
-			every:           *every,
-			defragmentEvery: *defragmentEvery,
-			connect:         connect,
-			failing:         map[string]bool{},
+				"is negative", k.every, k.defragmentEvery, keeperTick)
 		}
 		return k.run(cmd.Context(), *listen, *dirTLS)
 	}
@@ -172,10 +162,7 @@ func (k *snapshotKeeper) run(ctx context.Context, listen, dir string) error {
 	for {
 		k.do(ctx, time.Now())
 		if pause(ctx, keeperTick) != nil {
-			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-				return cause
-			}
-			return nil
+			return ended(ctx, nil)
 		}
 	}
 }
