@@ -260,6 +260,9 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 			}
 		}
 		step, err := member.Decide(own, data, seen)
+		if err == nil && step.Action == member.Join {
+			step, err = i.confirm(ctx, own, step.Clients)
+		}
 		if err == nil {
 			switch step.Action {
 			case member.Start:
@@ -306,6 +309,19 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 		case <-time.After(askEvery):
 		}
 	}
+}
+
+// confirm decides about a member without data by the list that a majority of the cluster has.
+func (i *Inside) confirm(ctx context.Context, own member.Own, clients []string) (step member.Step, err error) {
+	err = i.group(ctx, clients, func(ctx context.Context, g *etcdstore.Group) error {
+		var a member.Answer
+		if a.Cluster, a.Members, err = g.List(ctx); err != nil {
+			return err
+		}
+		step, err = member.Decide(own, nil, map[string]member.Answer{"a majority": a})
+		return err
+	})
+	return step, err
 }
 
 // founding returns the list and the token with which the members of etcd.join begin a cluster.

@@ -127,6 +127,86 @@ func TestDecideElsewhere(t *testing.T) {
 	}
 }
 
+// A member joins only as the majority's list has it: the list of one member may be behind, and say of this one
+// that it has never started.
+func TestDecideJoin(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Skipf("this machine has one address of loopback: %v", err)
+	}
+	grpcAt, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := config.Etcd{Inside: config.Inside{PeerPort: l.Addr().(*net.TCPAddr).Port}}
+	own := of.PeerURL("127.0.0.1")
+	behind := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != membersPath {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set(clusterID, "7")
+		_, _ = fmt.Fprintf(w, `[{"id":1,"peerURLs":["http://127.0.0.2:1"],"name":"a","clientURLs":["http://%s"]},
+			{"id":2,"peerURLs":[%q],"isLearner":true}]`, grpcAt.Addr(), own)
+	}))
+	_ = behind.Listener.Close()
+	behind.Listener = l
+	behind.Start()
+	defer behind.Close()
+	majority := &listing{}
+	server := grpc.NewServer()
+	etcdserverpb.RegisterClusterServer(server, majority)
+	go func() { _ = server.Serve(grpcAt) }()
+	defer server.Stop()
+	for _, tc := range []struct {
+		name, says string
+		me         *etcdserverpb.Member
+		joins      bool
+	}{
+		{"it has started since", "its data was lost", &etcdserverpb.Member{ID: 2, Name: "b", ClientURLs: []string{"http://b:2"}}, false},
+		{"it has a vote", "its data was lost", &etcdserverpb.Member{ID: 2}, false},
+		{"no majority answers", "etcd inside is not started", nil, false},
+		{"as it was added", "", &etcdserverpb.Member{ID: 2, IsLearner: true}, true},
+	} {
+		if majority.me = tc.me; tc.me != nil {
+			tc.me.PeerURLs = []string{own}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
+		i := &Inside{
+			cfg:  Config{Etcd: of, Log: slog.New(slog.NewTextHandler(until{tc.says, cancel}, nil))},
+			dir:  Dir(t.TempDir()),
+			host: "127.0.0.1",
+			ip:   "127.0.0.1",
+			join: []string{"127.0.0.1", "127.0.0.2"},
+		}
+		if tc.says == "" {
+			i.cfg.Log = slog.New(slog.DiscardHandler)
+		}
+		data, err := i.decide(ctx, nil)
+		if err != nil || (data != nil) != tc.joins || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			t.Errorf("%s: got %+v, %v, %v; want it to join: %v", tc.name, data, err, ctx.Err(), tc.joins)
+		}
+		if data != nil && (!data.Existing || !strings.Contains(data.Initial, "a=http://127.0.0.2:9")) {
+			t.Errorf("%s: it begins as %+v, want the list that the majority has", tc.name, data)
+		}
+		cancel()
+	}
+}
+
+// listing is a member that knows what the majority knows.
+type listing struct {
+	etcdserverpb.UnimplementedClusterServer
+	me *etcdserverpb.Member
+}
+
+func (l *listing) MemberList(context.Context, *etcdserverpb.MemberListRequest) (*etcdserverpb.MemberListResponse, error) {
+	if l.me == nil {
+		return nil, errors.New("no leader")
+	}
+	a := &etcdserverpb.Member{ID: 1, Name: "a", PeerURLs: []string{"http://127.0.0.2:9"}, ClientURLs: []string{"http://127.0.0.1:1"}}
+	return &etcdserverpb.MemberListResponse{Header: &etcdserverpb.ResponseHeader{ClusterId: 7}, Members: []*etcdserverpb.Member{a, l.me}}, nil
+}
+
 // until ends something once a text is logged.
 type until struct {
 	text string

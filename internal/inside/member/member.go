@@ -20,7 +20,8 @@
 //     operator says which they are, so lists, names and clocks that contradict each other are
 //     refused before a cluster begins. A member that was lost or removed is refused too: only a
 //     person knows whether a disk is gone or the wrong one was given. Lists of members come from
-//     each member itself, and one may be behind.
+//     each member itself, and one may be behind: before a member joins, Decide is asked again with the
+//     list that a majority has, or it could come back as itself without the data that it had meanwhile.
 //   - Fixed.Decide is for pods. Their names are fixed, and a lost volume is a claim that somebody
 //     deleted: a member without data has its predecessor removed. Pods are stopped at any moment,
 //     so a member writes its intention before it begins. The list of members is the one that a
@@ -151,7 +152,7 @@ type Step struct {
 	Why     string   // for people
 	Initial string   // Join starts with these: name=URL,…
 	ID      uint64   // Join, Move, Remove and Discard are about this member.
-	Clients []string // Add and Move ask these.
+	Clients []string // Add and Move ask these, and Join, for the list that a majority has.
 }
 
 // Reason is why a member does not start.
@@ -334,8 +335,8 @@ func standingOf(own Own, members []Member) standing {
 	switch {
 	case me < 0:
 		return absent
-	case members[me].Started():
-		return started
+	case members[me].Started(), members[me].Name == "" && !members[me].Learner:
+		return started // A vote without a name: it may have cast it before the others knew its name.
 	case members[me].Name == "":
 		return added
 	}
@@ -482,7 +483,13 @@ func join(name, peer string, members []Member) Step {
 			parts = append(parts, called+"="+p)
 		}
 	}
-	return Step{Action: Join, Initial: strings.Join(parts, ","), ID: id, Why: "the cluster expects this member"}
+	return Step{
+		Action:  Join,
+		Initial: strings.Join(parts, ","),
+		ID:      id,
+		Clients: clients(members),
+		Why:     "the cluster expects this member",
+	}
 }
 
 func clients(members []Member) (urls []string) {

@@ -87,6 +87,7 @@ func TestDecide(t *testing.T) {
 		{name: "removed, and comes back empty", a: runs(7, abc[:2]...), b: down, want: Add},
 		{name: "two join at once", a: runs(7, voter(1, "a"), voter(2, "b"), learner(9, "d")), b: down, want: Wait, says: "one at a time"},
 		{name: "added, starts", a: runs(7, voter(1, "a"), voter(2, "b"), learner(9, "c")), b: down, want: Join},
+		{name: "a vote, and no name yet", a: runs(7, voter(1, "a"), voter(2, "b"), Member{ID: 9, Peers: []string{peer("c")}}), b: down, reason: Lost},
 		{name: "wrong list", a: waits("a", func(w *Waiting) { w.Join = []string{"a", "b"} }), b: waits("b"), reason: OtherList, says: "etcd.join=a,b"},
 		{name: "began with another list", a: runs(7, begun(1, "a"), begun(3, "c")), b: down, reason: OtherList},
 		{name: "equal names", a: waits("a"), b: waits("b", func(w *Waiting) { w.Node = "node-a" }), reason: SameName, says: "a and b have the same node.name"},
