@@ -1,11 +1,8 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -74,29 +71,15 @@ func chartArchive(from, version string, at time.Time) ([]byte, *helm.Chart, erro
 		return nil, nil, fmt.Errorf("%s/Chart.yaml has %d lines with version or appVersion: want 2", from, n)
 	}
 	files[about] = chartVersions.ReplaceAll(files[about], []byte(`$1: "`+version+`"`))
-	var buf bytes.Buffer
-	z, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
+	archive, err := packTar(files, at)
 	if err != nil {
 		return nil, nil, err
 	}
-	w := tar.NewWriter(z)
-	for _, name := range sortedKeys(files) {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(files[name])), ModTime: at}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, nil, err
-		}
-		if _, err := w.Write(files[name]); err != nil {
-			return nil, nil, err
-		}
-	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		return nil, nil, err
-	}
-	packed, err := loader.LoadArchive(bytes.NewReader(buf.Bytes()))
+	packed, err := loader.LoadArchive(bytes.NewReader(archive))
 	if err != nil {
 		return nil, nil, err
 	}
-	return buf.Bytes(), packed, packed.Validate()
+	return archive, packed, packed.Validate()
 }
 
 // chartArtifact returns the manifest of a chart with its two parts, as `helm push` makes it.

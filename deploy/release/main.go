@@ -9,8 +9,9 @@
 // `make release DO=snapshot` fills the directory of work: linux-amd64, linux-arm64 and
 // darwin-arm64, each with what deploy/image left there. pack makes archives, packages of
 // Debian and RPM, an OCI layout for each image with both architectures in one index, the
-// chart, SBOMs, and SHA256SUMS of all. push copies the layouts to a registry, where docker
-// and helm find them. evidence states what tests showed of an image, on its digest.
+// chart, the clients for npm and PyPI, SBOMs, and SHA256SUMS of all. push copies the layouts
+// to a registry, where docker and helm find them. evidence states what tests showed of an
+// image, on its digest.
 //
 // All times in all files are that of the commit, so that two builds of a commit with one Go
 // toolchain are equal, byte for byte.

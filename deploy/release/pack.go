@@ -62,7 +62,7 @@ func (r release) pack(out io.Writer) error {
 	if err := os.WriteFile(filepath.Join(r.dir, imagesFile), append(text, '\n'), 0o644); err != nil {
 		return err
 	}
-	if err := r.site(out); err != nil {
+	if err := errors.Join(r.clients(), r.site(out)); err != nil {
 		return err
 	}
 	for _, i := range images {

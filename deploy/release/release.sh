@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make release DO=…`: docs/RELEASING.md has the order.
 #
-#   snapshot    all files of a release, reproducible, in bin/release: archives, packages, images, chart, site; 10 minutes
+#   snapshot    all files of a release, reproducible, in bin/release: archives, packages, images, chart, clients, site; 10 minutes
 #   test        install, start, upgrade, remove and purge the packages, run what is for arm64, push and pull images and chart; 3 minutes
 #   evidence    what tests show of the images, as in-toto statements on their digest: 9 minutes, FOR=1h
 #   ready       whether the change log, the chart and testdata/released are those of VERSION

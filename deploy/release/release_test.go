@@ -136,7 +136,9 @@ func TestPack(t *testing.T) {
 		"allocator_0.1.0-rc.1_images.oci.tar",
 		"allocator_0.1.0-rc.1_linux_amd64.spdx.json", "allocator_0.1.0-rc.1_linux_amd64.tar.gz",
 		"allocator_0.1.0-rc.1_linux_arm64.spdx.json", "allocator_0.1.0-rc.1_linux_arm64.tar.gz",
-		"allocator_0.1.0~rc.1_amd64.deb", "allocator_0.1.0~rc.1_arm64.deb", "images.json",
+		"allocator_0.1.0~rc.1_amd64.deb", "allocator_0.1.0~rc.1_arm64.deb",
+		"flakelease-allocator-0.1.0-rc.1.tgz", "flakelease_allocator-0.1.0rc1-py3-none-any.whl", "flakelease_allocator-0.1.0rc1.tar.gz",
+		"images.json",
 	}
 	if got := names(t, dir); !slices.Equal(got, want) {
 		t.Errorf("files (-want +got):\n%s", cmp.Diff(want, got))
