@@ -118,10 +118,10 @@ class Worker {
   async #untilBegun (deadline) {
     for (let left; (left = this.#began + this.#unit - 1 - this.#clock()) > 0;) {
       if (this.#ends === 0) throw this.#over()
-      if (performance.now() >= deadline) {
+      if (performance.now() + left > deadline) {
         throw new AllocatorError('refused', `worker ${this.id} begins in ${left} ms: every number was used a short time ago`, { reason: 'NOT_YET', retryAfterMs: left })
       }
-      await sleep(Math.min(left, 1000, Math.max(1, deadline - performance.now()))) // The clock may be set meanwhile.
+      await sleep(Math.min(left, 1000)) // The clock may be set meanwhile.
     }
   }
 

@@ -190,6 +190,9 @@ test('nextNow gives what was fetched before, and never waits', async t => {
   await dropped('in another process', () => Object.defineProperty(process, 'pid', { value: pid + 1, configurable: true, writable: true, enumerable: true }),
     () => Object.defineProperty(process, 'pid', { value: pid, configurable: true, writable: true, enumerable: true }))
   await ids.fill()
+  await ids.next({ after: ids.nextNow() + (1n << 30n) })
+  assert.throws(() => ids.nextNow(), kind('empty'), 'what was held is below')
+  await ids.fill()
   now.mono += 990
   now.leap += 9
   ids.nextNow() // Clocks that are not read at once are no leap.
@@ -210,9 +213,12 @@ test('a node that is away, refuses or is none', async t => {
   const ids = client(t, ['http://127.0.0.1:1', skewed, page, good])
   for (let i = 0; i < 5; i++) await ids.next()
   assert.deepEqual([skewed, page, good].map(node => node.requests.length), [1, 1, 5], 'the one that served goes on')
-  await assert.rejects(client(t, page, { timeoutMs: 100 }).next(), kind('protocol', /the answer is no JSON: "<html>"; is it the URL of a node/))
-  await assert.rejects(client(t, 'http://127.0.0.1:1', { timeoutMs: 100 }).next(), kind('unavailable', /127.0.0.1:1: nothing listens there/))
-  const refused = client(t, skewed, { timeoutMs: 1000 })
+  await Promise.all([
+    assert.rejects(client(t, page, { timeoutMs: 2000 }).next(), kind('protocol', /the answer is no JSON: "<html>"; is it the URL of a node/)),
+    assert.rejects(client(t, 'http://127.0.0.1:1', { timeoutMs: 2000 }).next(), kind('unavailable', /127.0.0.1:1: nothing listens there/)),
+    assert.rejects(client(t, 'unix:///none.sock', { timeoutMs: 2000 }).next(), kind('unavailable', /there is no such socket/))
+  ])
+  const refused = client(t, skewed, { timeoutMs: 4000, clock: { now: () => 0, wall: () => 0 } })
   await assert.rejects(refused.next(), e => kind('refused', /^CLOCK_SKEW: as the test says/)(e) && e.reason === 'CLOCK_SKEW' && e.retryAfterMs === 60_000 && e.node === skewed.url)
   const asked = skewed.requests.length
   await assert.rejects(refused.next(), kind('refused'))
@@ -262,22 +268,21 @@ test('the socket of an agent, and the prefix of a proxy', async t => {
   const node = await startNode(t)
   await client(t, node.url + '/ids/').next()
   assert.equal(node.requests[0].path, '/ids/v1/ids')
-  await assert.rejects(client(t, 'unix:///none.sock', { timeoutMs: 100 }).next(), kind('unavailable', /there is no such socket/))
 })
 
 test('nothing keeps a program alive, and a call that waits does', async t => {
-  const node = await startNode(t)
-  const out = execFile(t, `
+  const node = await startNode(t, () => node.requests.length > 1 ? new Promise(() => {}) : undefined) // What is fetched ahead hangs.
+  const out = execFile(`
     const { Allocator } = require(${JSON.stringify(join(__dirname, '..'))})
-    const ids = new Allocator({ nodes: [${JSON.stringify(node.url)}], prefetch: 8 })
+    const ids = new Allocator({ nodes: [${JSON.stringify(node.url)}], prefetch: 2, timeoutMs: 1e9, attemptTimeoutMs: 1e9 })
     ids.fill().then(() => { ids.nextNow(); console.log('done') })
   `)
   assert.equal((await out), 'done\n')
 })
 
-function execFile (t, program) {
+function execFile (program) {
   const { execFile } = require('node:child_process')
-  return new Promise((resolve, reject) => execFile(process.execPath, ['-e', program], (e, out) => e ? reject(e) : resolve(out)))
+  return new Promise((resolve, reject) => execFile(process.execPath, ['-e', program], { timeout: 60_000 }, (e, out) => e ? reject(e) : resolve(out)))
 }
 
 test('require and import give the same classes', () => {
@@ -304,7 +309,7 @@ test('the fake makes the same IDs in every run', async () => {
   assert.equal(distinct(runs[0]), runs[0].length)
   const ids = new FakeAllocator()
   ids.refuse('DRAINING')
-  await assert.rejects(ids.next({ timeoutMs: 50 }), kind('refused'))
+  await assert.rejects(ids.next({ timeoutMs: 900 }), kind('refused'))
   ids.serve()
   assert.equal(typeof await ids.next(), 'bigint')
 })

@@ -10,7 +10,7 @@ const nodes = process.env.NODES?.split(',')
 const skip = nodes ? false : 'NODES is not set: chaos/real/interop starts nodes'
 
 test('IDs of real nodes', { skip }, async t => {
-  const ids = new Allocator({ nodes, prefetch: 100 })
+  const ids = new Allocator({ nodes, prefetch: 100, prefetchMaxAgeMs: 60_000, timeoutMs: 60_000 })
   t.after(() => ids.close())
   const seen = [...await Promise.all(Array.from({ length: 64 }, () => ids.next())), ...await ids.nextMany(25_000)]
   for (let i = 0; i < 1000; i++) {

@@ -1,0 +1,70 @@
+'use strict'
+
+// What the package promises of speed, as ratios of one run with a node: NODES has its URL.
+
+const test = require('node:test')
+const assert = require('node:assert/strict')
+const { randomUUID } = require('node:crypto')
+const { setFlagsFromString } = require('node:v8')
+const { runInNewContext } = require('node:vm')
+const { Allocator } = require('../index.js')
+
+const nodes = process.env.NODES?.split(',')
+const skip = nodes ? false : 'NODES is not set: chaos/real/interop starts nodes'
+
+/** Returns the shortest of several times that f took, divided by n, in nanoseconds: the least disturbed one. */
+async function shortest (rounds, n, f, before = () => {}) {
+  let best = Infinity
+  for (let i = 0; i < rounds; i++) {
+    await before()
+    const began = performance.now()
+    await f()
+    best = Math.min(best, (performance.now() - began) * 1e6 / n)
+  }
+  return best
+}
+
+test('64 callers at once share requests', { skip }, async t => {
+  const ids = new Allocator({ nodes, timeoutMs: 60_000 })
+  t.after(() => ids.close())
+  const callers = Array.from({ length: 64 })
+  const calls = () => Promise.all(callers.map(async () => { for (let i = 0; i < 20; i++) await ids.next() }))
+  const one = async () => { for (let i = 0; i < 64; i++) await ids.next({ form: 'int' }) }
+  const shared = await shortest(5, 64 * 20, calls)
+  const single = await shortest(5, 64, one)
+  t.diagnostic(`${(single / 1000).toFixed(0)} µs for an ID that is asked for alone, ${(shared / 1000).toFixed(1)} µs with 64 callers`)
+  assert.ok(shared * 5 <= single)
+})
+
+test('nextNow is about as fast as a random UUID', { skip }, async t => {
+  const ids = new Allocator({ nodes, prefetch: 10_000, prefetchMaxAgeMs: 60_000, timeoutMs: 60_000 })
+  t.after(() => ids.close())
+  const n = 4000
+  const repeat = f => () => { for (let i = 0; i < n; i++) f() }
+  const held = await shortest(20, n, repeat(() => ids.nextNow()), async () => {
+    await ids.nextMany(2) // What is fetched with them is held from now on.
+  })
+  const random = await shortest(20, n, repeat(randomUUID))
+  t.diagnostic(`nextNow ${held.toFixed(0)} ns, crypto.randomUUID ${random.toFixed(0)} ns`)
+  assert.ok(held <= 14 * random) // A microsecond, where a UUID takes 72 ns.
+})
+
+test('a client needs less than 2 MB', { skip }, async t => {
+  const clients = []
+  setFlagsFromString('--expose-gc')
+  const gc = runInNewContext('gc')
+  const used = () => { gc(); return process.memoryUsage().heapUsed + process.memoryUsage().external }
+  const open = async n => {
+    for (let i = 0; i < n; i++) {
+      clients.push(new Allocator({ nodes, prefetch: 64, prefetchMaxAgeMs: 60_000 }))
+      await clients.at(-1).fill()
+    }
+  }
+  await open(1)
+  const before = used()
+  await open(10)
+  const each = (used() - before) / 10
+  t.diagnostic(`${(each / 1024).toFixed(0)} KiB for a client with its connection and 64 IDs`)
+  await Promise.all(clients.map(ids => ids.close()))
+  assert.ok(each < 2 << 20)
+})
