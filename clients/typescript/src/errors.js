@@ -1,18 +1,6 @@
 'use strict'
 
-/**
- * What a call of this package fails with. `kind` is for programs:
- *
- * - invalid: an argument or an option is wrong; found before any request
- * - refused: a node answered that it issued nothing; `reason` says why
- * - unavailable: no node answered
- * - timeout: the time of the call ended first
- * - canceled: its AbortSignal was aborted; `cause` is the signal's reason
- * - protocol: an answer is none that a node gives; its IDs are not used
- * - empty: nextNow has no ID to give
- * - closed: the client was closed
- * - lost: the worker number is not this program's any more
- */
+/** What a call of this package fails with. index.d.ts says what each kind means. */
 class AllocatorError extends Error {
   constructor (kind, message, { cause, reason, retryAfterMs, metadata, node } = {}) {
     super(message, cause === undefined ? undefined : { cause })
