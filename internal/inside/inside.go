@@ -313,15 +313,14 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 
 // confirm decides about a member without data by the list that a majority of the cluster has.
 func (i *Inside) confirm(ctx context.Context, own member.Own, clients []string) (step member.Step, err error) {
-	err = i.group(ctx, clients, func(ctx context.Context, g *etcdstore.Group) error {
-		var a member.Answer
-		if a.Cluster, a.Members, err = g.List(ctx); err != nil {
-			return err
-		}
-		step, err = member.Decide(own, nil, map[string]member.Answer{"a majority": a})
+	var a member.Answer
+	if err = i.group(ctx, clients, func(ctx context.Context, g *etcdstore.Group) (err error) {
+		a.Cluster, a.Members, err = g.List(ctx)
 		return err
-	})
-	return step, err
+	}); err != nil {
+		return step, err
+	}
+	return member.Decide(own, nil, map[string]member.Answer{"a majority": a})
 }
 
 // founding returns the list and the token with which the members of etcd.join begin a cluster.

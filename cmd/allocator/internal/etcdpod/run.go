@@ -181,7 +181,6 @@ func (r *runner) decide(ctx context.Context) (member.Step, error) {
 			said = step
 		}
 		r.state.set(func(s *state) { s.waiting = string(step.Action) + ": " + step.Why })
-		err = nil
 		switch step.Action {
 		case member.Wait:
 			err = errors.New(step.Why)
@@ -205,13 +204,14 @@ func (r *runner) decide(ctx context.Context) (member.Step, error) {
 			return step, nil
 		}
 		admin.Close()
-		if err != nil && step.Action != member.Wait {
+		if err == nil {
+			continue
+		}
+		if step.Action != member.Wait {
 			r.log.Warn("the step failed, and is tried again", "step", step.Action, "error", err)
 		}
-		if err != nil {
-			if err := pause(ctx, again); err != nil {
-				return said, err
-			}
+		if err := pause(ctx, again); err != nil {
+			return said, err
 		}
 	}
 }
