@@ -1,14 +1,14 @@
-"""Takes jobs from a table and writes a row with an ID for each: python3 worker.py shop.db (Python 3.10 or later)"""
+"""Takes jobs from a table and writes a row with an ID for each: python3 worker.py shop.db (Python 3.11 or later)"""
 
 import os
 import sqlite3
 import sys
 import time
 
-from ids import Allocator
+from flakelease_allocator import Allocator, AllocatorError
 
-allocator = Allocator(os.environ.get("NODES", "http://127.0.0.1:8080").split(","),
-                      token_file=os.environ.get("TOKEN_FILE"), ca_file=os.environ.get("CA_FILE"))
+ids = Allocator(os.environ.get("NODES", "http://127.0.0.1:8080").split(","),
+                token_file=os.environ.get("TOKEN_FILE"), ca_file=os.environ.get("CA_FILE"))
 db = sqlite3.connect(sys.argv[1])
 db.executescript("""
     CREATE TABLE IF NOT EXISTS jobs (item TEXT);
@@ -21,11 +21,11 @@ while True:
         time.sleep(0.2)
         continue
     try:
-        ids = allocator.draw(len(jobs))  # one request for all of them
-    except Exception as e:  # the jobs stay where they are
+        drawn = ids.next_many(len(jobs))  # one request for all of them
+    except AllocatorError as e:  # the jobs stay where they are
         print(f"no IDs: {e}", file=sys.stderr, flush=True)
         time.sleep(getattr(e, "retry_after", None) or 1)
         continue
     with db:  # one transaction: if it fails, these IDs are never used, which does no harm
-        db.executemany("INSERT INTO orders VALUES (?, ?)", [(i, item) for i, (_, item) in zip(ids, jobs, strict=True)])
+        db.executemany("INSERT INTO orders VALUES (?, ?)", [(i, item) for i, (_, item) in zip(drawn, jobs, strict=True)])
         db.executemany("DELETE FROM jobs WHERE rowid = ?", [(row,) for row, _ in jobs])

@@ -42,23 +42,23 @@ var languages = []struct {
 		"CA_FILE", false, nil},
 	{"python", "Python", []string{"python3", "sqlite3"}, []string{"python3", "-c", `if True:
 		import os, sys
-		sys.path.insert(0, "examples/python")
-		from ids import Allocator
-		a = Allocator(os.environ["NODES"].split(","), os.environ.get("TOKEN_FILE"), os.environ.get("CA_FILE"))
-		for _ in range(0, int(sys.argv[1]), 1000): print(*a.draw(1000), sep="\n")`},
+		sys.path.insert(0, "clients/python/src")
+		from flakelease_allocator import Allocator
+		a = Allocator(os.environ["NODES"].split(","), token_file=os.environ.get("TOKEN_FILE"), ca_file=os.environ.get("CA_FILE"))
+		for _ in range(0, int(sys.argv[1]), 1000): print(*a.next_many(1000), sep="\n")`},
 		"CA_FILE", false, []string{"python3", "-c", `if True:
 		import os, sys
-		sys.path.insert(0, "examples/python")
-		from ids import Allocator
-		a = Allocator(os.environ["NODES"].split(","), os.environ.get("TOKEN_FILE"), os.environ.get("CA_FILE"))
-		a.draw()
+		sys.path.insert(0, "clients/python/src")
+		from flakelease_allocator import Allocator
+		a = Allocator(os.environ["NODES"].split(","))
+		a.next()
 		children = []
 		for _ in range(8):
 			child = os.fork()
 			children = [*children, child] if child else []
 			if not child: break
 		for i in range(int(sys.argv[1])):
-			ids = a.draw(5 * (i % 35) + 10)
+			ids = a.next_many(5 * (i % 35) + 10)
 			os.write(1, ("\n".join(map(str, ids)) + "\n").encode())
 		if any(os.waitpid(child, 0)[1] for child in children): sys.exit("a child failed")`}},
 	{"ruby", "Ruby", []string{"ruby"}, []string{"ruby", "examples/ruby/ids.rb"}, "CA_FILE", false, []string{"ruby", "-I", "examples/ruby", "-e", `
@@ -354,13 +354,15 @@ func TestCallFromPages(t *testing.T) {
 			for _, name := range l.needs {
 				tool(t, name)
 			}
-			examples, err := filepath.Abs("../../../examples")
-			if err != nil {
-				t.Fatal(err)
-			}
 			dir := t.TempDir() // what the commands write stays out of the repository
-			if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{"examples", "clients"} {
+				path, err := filepath.Abs("../../../" + name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
 			}
 			_, port, err := net.SplitHostPort(closed(t))
 			if err != nil {

@@ -333,8 +333,24 @@ class Copies(Case):
                 drawn += json.load(f)
             self.assertEqual(os.waitpid(pid, 0)[1], 0)
         self.assertEqual(len(set(drawn)), len(drawn), "an ID came twice")
-        self.assertGreaterEqual(node.accepted, 5, "two processes had one connection")
         self.assertGreaterEqual(len(drawn), 2 + 30 + 4 * 120)
+        b.call(client.close)
+
+    @both
+    def test_a_child_opens_connections(self, b):
+        node = Node(self)
+        client = b.open([node.url])
+        b.call(client.next)
+        for children in (1, 2):
+            if (pid := os.fork()) == 0:
+                b.loop = asyncio.new_event_loop()
+                try:
+                    b.call(client.next)
+                finally:
+                    os._exit(0)
+            self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            b.call(client.next)
+            self.assertEqual(node.accepted, 1 + children, "parent and child have connections of their own, and keep them")
         b.call(client.close)
 
     def test_stopped(self):
