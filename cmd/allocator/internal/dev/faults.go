@@ -18,7 +18,7 @@ import (
 // clock alone the others confirm the node's old time, and it serves on.
 type clocks struct {
 	machine    *clock.System
-	wall, boot atomic.Int64 // ahead of the machine's, ns
+	wall, boot atomic.Int64                  // ahead of the machine's, ns
 	paused     atomic.Pointer[chan struct{}] // It is closed when they run again; nil: they run.
 }
 
