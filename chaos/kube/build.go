@@ -50,6 +50,9 @@ func buildAll(ctx context.Context, s settings) error {
 		made += string(b)
 	}
 	for _, p := range kubePrograms {
+		if s.only == "objects" && (p == "kubelet" || p == "kube-proxy") {
+			continue // There are no pods.
+		}
 		if err := build(ctx, s, p, made+flags, here, "build", "-ldflags", flags, "-o", filepath.Join(s.bin, p),
 			"k8s.io/kubernetes/cmd/"+p); err != nil {
 			return err

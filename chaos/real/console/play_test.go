@@ -177,6 +177,12 @@ func TestPlayOpening(t *testing.T) {
 		if off := eval[[]string](p.page, "['#network', '#timeline', '#guide', '#play', '#next', '#scenes', '#acts'].filter((s) => document.querySelector(s).getBoundingClientRect().bottom > innerHeight)"); len(off) > 0 {
 			t.Errorf("not in the first screen: %q", off)
 		}
+		// On a phone what the text is about is in the first screen too.
+		p.run(chromedp.EmulateViewport(390, 844))
+		p.until("innerWidth === 390")
+		if off := eval[[]string](p.page, "['#guide-text', '#timeline'].filter((s) => document.querySelector(s).getBoundingClientRect().bottom > innerHeight)"); len(off) > 0 {
+			t.Errorf("not in the first screen of a phone: %q", off)
+		}
 	}
 }
 
@@ -281,6 +287,12 @@ func TestPlayLink(t *testing.T) {
 	}
 	again.run(click("#copy")) // It says so, or why not.
 	again.until("document.querySelector('#said').textContent")
+
+	// The form shows what the run has, and not what was chosen before.
+	all := openPlay(t, "#seed=640&mode=everything")
+	all.until("view && document.querySelector('#count').value === '8' && view.nodes.length === 8")
+	all.run(click("#finish"))
+	all.until("(finishing || view.over) && document.querySelector('#speed').value === (finishing ? '' : String(speed))")
 }
 
 // TestPlayTimeline: the timeline says in words what it draws, zooms, and follows the run again when it is asked to.
