@@ -537,6 +537,9 @@ func TestRunbooks(t *testing.T) {
 	if w := do(c, "GET", Path+"docs/nothing.md", ""); w.Code != 404 {
 		t.Errorf("HTTP %d", w.Code)
 	}
+	if w := do(c, "GET", Path+"nodes", ""); w.Code != 302 || w.Header().Get("Location") != Path {
+		t.Errorf("the address that a reader of the menu guesses: HTTP %d, to %s", w.Code, w.Header().Get("Location"))
+	}
 }
 
 // TestMeanings: the words that pages explain are explained as in the glossary.

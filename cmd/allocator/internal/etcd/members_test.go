@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/member"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
 // A member that is replaced keeps its host, however it was named.
@@ -246,6 +247,24 @@ func (o one) Alarm(ctx context.Context, _ *etcdserverpb.AlarmRequest) (*etcdserv
 		out.Alarms = []*etcdserverpb.AlarmMember{{MemberID: o.c.alarmed, Alarm: etcdserverpb.AlarmType_NOSPACE}}
 	}
 	return out, nil
+}
+
+// TestAway: etcd adds no member while it misses another one, and the error names that one.
+func TestAway(t *testing.T) {
+	c := newCluster(t)
+	c.busy, c.silent[2] = 2, true
+	g, err := etcdstore.OpenGroup(etcdstore.Config{Endpoints: c.endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if _, err := g.Add(t.Context(), "http://d:2380"); !errors.Is(err, etcdstore.ErrAway) || !strings.Contains(err.Error(), "b does not answer: start it, or replace it") {
+		t.Errorf("with b away: %v", err)
+	}
+	c.silent[2] = false
+	if _, err := g.Add(t.Context(), "http://d:2380"); !errors.Is(err, etcdstore.ErrAwayOnce) {
+		t.Errorf("where all answer again: %v", err)
+	}
 }
 
 // command runs a command, and returns its exit code and what it printed.
