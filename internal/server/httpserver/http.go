@@ -385,6 +385,6 @@ func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
 		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
 		Help: "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/watermark, GET /v1/events, " +
 			"POST /v1/workers, or GET /openapi.yaml. Probes, metrics and pages for operators are on the admin port, " +
-			"7947 by default.",
+			"which listen.admin sets; its default is 7947.",
 	}.write(w)
 }

@@ -289,7 +289,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/v1/ids/1", 405, "GET, HEAD", "curl"},
 		{"DELETE", "/v1/cluster", 405, "GET, HEAD", "curl"},
 		{"POST", "/openapi.yaml", 405, "GET, HEAD", "curl"},
-		{"GET", "/", 404, "", "/v1/ids"},
+		{"GET", "/", 404, "", "listen.admin"},
 		{"POST", "/v1/id", 404, "", "/v1/ids"},
 		{"GET", "/v1/ids/", 404, "", "/v1/ids"},
 	} {
