@@ -104,7 +104,8 @@ export class Allocator<D extends Form = 'int'> {
   nextMany<F extends Form = D> (count: number, options?: NextOptions<F>): Promise<Array<IdOf<F>>>
   /**
    * Returns an ID that was fetched before, at once; needs prefetch. It throws an AllocatorError of kind empty where none
-   * is held: before the first call, after a pause, and after the clock was set. The next ones are being fetched then.
+   * is held: before the first call, after a pause, and after the clock was set. The next ones are being fetched then. IDs of 64
+   * and of 128 bits have one order, so a program that needs both at once has two clients.
    */
   nextNow<F extends Form = D> (form?: F): IdOf<F>
   /** Resolves when IDs are held for nextNow: at once if some are. */

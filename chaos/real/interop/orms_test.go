@@ -1,0 +1,72 @@
+package interop
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/flakelease/allocator/chaos/postgres"
+	"github.com/flakelease/allocator/chaos/tier"
+)
+
+// TestORMs runs the programs of examples/orms: keys of both types have defaults, are read back as they are in the
+// database, and so in JSON.
+func TestORMs(t *testing.T) {
+	tier.Nightly(t, "npm installs 100 packages and compiles SQLite")
+	npm, program, dir := tool(t, "npm"), tool(t, "node"), t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../../examples/orms")); err != nil {
+		t.Fatal(err)
+	}
+	file := pack(t, npm)
+	flags := []string{"--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund"}
+	if out, err := run(t, "", npm, append([]string{"ci"}, flags...)...); err != nil {
+		t.Skipf("not run: npm ci: %v\n%s", err, out)
+	}
+	if out, err := run(t, "", npm, append([]string{"install", "--no-save", "--offline", file}, flags...)...); err != nil {
+		t.Fatalf("npm install: %v\n%s", err, out)
+	}
+	node := dev(t, "scalable")
+	server := postgres.Start(t)
+	for _, name := range []string{"drizzle", "knex", "sequelize", "better-sqlite3"} {
+		t.Run(name, func(t *testing.T) {
+			database := strings.ReplaceAll(name, "-", "_")
+			if name == "better-sqlite3" {
+				rebuild := exec.CommandContext(t.Context(), npm, "rebuild", "--prefix", dir, name)
+				if out, err := rebuild.CombinedOutput(); err != nil {
+					t.Skipf("not run: npm rebuild: %v\n%s", err, out)
+				}
+			} else {
+				server.Psql(t, "CREATE DATABASE "+database)
+				server.Psql(t, "\\connect "+database+"\n"+
+					"CREATE TABLE orders (id bigint PRIMARY KEY, item text); CREATE TABLE events (id uuid PRIMARY KEY, item text);")
+			}
+			cmd := exec.CommandContext(t.Context(), program, filepath.Join(dir, name+".mjs"))
+			cmd.Env = append(os.Environ(), "NODES=http://"+node.HTTP, "PGHOST="+server.Dir, "PGUSER=test", "PGDATABASE="+database,
+				"SQLITE="+filepath.Join(dir, "orders.db"))
+			var problems strings.Builder
+			cmd.Stderr = &problems
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, &problems)
+			}
+			var rows []struct{ ID, Item string }
+			if err := json.Unmarshal(out, &rows); err != nil || len(rows) != 3 || rows[2].Item != "sold" || len(rows[2].ID) != 36 {
+				t.Fatalf("%v: %s", err, out)
+			}
+			var want string
+			if name == "better-sqlite3" {
+				want = output(t, "", tool(t, "sqlite3"), filepath.Join(dir, "orders.db"), "SELECT id FROM orders; SELECT id FROM events")
+			} else {
+				want = server.Psql(t, "\\connect "+database+"\nSELECT id FROM orders ORDER BY id; SELECT id FROM events;")
+			}
+			for _, row := range rows {
+				if !strings.Contains("\n"+want, "\n"+row.ID+"\n") {
+					t.Errorf("%q is not in the database, which has\n%s", row.ID, want)
+				}
+			}
+		})
+	}
+}
