@@ -316,6 +316,17 @@ func TestHolderOfAnother(t *testing.T) {
 	}
 }
 
+// TestEarlyEra: where an era begins far ahead of the clock, as after an init under a wrong one, no worker uses a sid up.
+func TestEarlyEra(t *testing.T) {
+	e := newEnv(t, 1)
+	e.mem.Put("era", lease.Encode(lease.Era{Number: 2, Floor: start + 60*24*3_600_000, Cluster: 7}))
+	before := e.mem.Revision()
+	e.refused(acquire("a"), node.Starting)
+	if after := e.mem.Revision(); after != before {
+		t.Errorf("something was written: revision %d to %d", before, after)
+	}
+}
+
 // TestLaterEra: a node that has not read an operator's new era yet serves by it, whatever else the
 // store has lost, but not in another space.
 func TestLaterEra(t *testing.T) {

@@ -197,6 +197,9 @@ func TestExamine(t *testing.T) {
 		{"restored", func(f *facts) { f.view.Cluster = 0xc2 }, []string{"fail era | cluster is c2, and era 1 began on c1 | admin recover"}},
 		{"recovered just now", func(f *facts) { f.view.Era = record(lease.Era{Number: 2, Floor: at + 9000, Cluster: 0xc1}) },
 			[]string{"warn era | era 2 begins in 9s | Wait"}},
+		{"an era two hours ahead", func(f *facts) {
+			f.view.Era = record(lease.Era{Number: 1, Floor: at + 2*3_600_000, Cluster: 0xc1})
+		}, []string{"fail era | in 2h0m0s | admin recover --dry-run"}},
 		{"initialized under a clock 60 days ahead", func(f *facts) {
 			f.view.Era = record(lease.Era{Number: 1, Floor: at + 60*24*3_600_000, Cluster: 0xc1})
 		}, []string{"fail era | era 1 begins at 2027-03-16T08:00:00Z, in 60 days | admin recover --dry-run"}},
