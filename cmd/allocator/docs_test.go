@@ -137,13 +137,13 @@ func TestLowestBits(t *testing.T) {
 	}
 }
 
-// README's embed.Config is one that a program can start with: its listener and its
+// The embed.Config of call-it.md is one that a program can start with: its listener and its
 // settings are those that this configuration has, with a key file that exists.
-func TestReadmeEmbeds(t *testing.T) {
-	literal := regexp.MustCompile(`(?s)embed\.Open\(ctx, embed\.Config\{.*?\}\)`).FindString(readFile(t, "../../README.md"))
+func TestPageEmbeds(t *testing.T) {
+	literal := regexp.MustCompile(`(?s)embed\.Open\(ctx, embed\.Config\{.*?\}\)`).FindString(readFile(t, "../../docs/how-to/call-it.md"))
 	gossip := regexp.MustCompile(`Gossip:\s*"([^"]+)"`).FindStringSubmatch(literal)
 	if gossip == nil {
-		t.Fatalf("README has no embed.Config with a gossip address: %q", literal)
+		t.Fatalf("the page has no embed.Config with a gossip address: %q", literal)
 	}
 	settings := map[string]string{}
 	for _, m := range regexp.MustCompile(`"([a-z.-]+)":\s*"([^"]+)"`).FindAllStringSubmatch(literal, -1) {
@@ -166,13 +166,13 @@ func TestReadmeEmbeds(t *testing.T) {
 	}
 }
 
-// The Go examples of README compile, each part between blank lines by itself.
+// The Go examples of README and of call-it.md compile, each part between blank lines by itself.
 func TestReadmeCompiles(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("package readme\n\nimport (\n\"context\"\n\"github.com/flakelease/allocator/client\"\n\"github.com/flakelease/allocator/embed\"\n)\n\n" +
 		"var _, _ = client.New, embed.Open\n")
 	parts := 0
-	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readFile(t, "../../README.md"), -1) {
+	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readFile(t, "../../README.md")+readFile(t, "../../docs/how-to/call-it.md"), -1) {
 		for part := range strings.SplitSeq(block[1], "\n\n") {
 			parts++
 			b.WriteString("\nfunc _(ctx context.Context, endpoints []string) {\n" + part + "\n")
