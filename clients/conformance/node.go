@@ -364,7 +364,8 @@ func (n *scripted) reply(c net.Conn, r *http.Request, body []byte, done <-chan s
 			len(answer), answer[:len(answer)/2])
 		return false
 	case "twice":
-		return send(c, 200, asJSON, answer, nil) && send(c, 200, asJSON, answer, nil)
+		first := send(c, 200, asJSON, answer, nil)
+		return send(c, 200, asJSON, answer, nil) && first
 	case "html":
 		code, _ := strconv.Atoi(o.arg)
 		return send(c, code, "text/html", []byte("<html><body>Bad Gateway</body></html>"), nil)
