@@ -3,7 +3,6 @@
 // A client: it shares requests between calls, asks the next node when one is away or refuses, and holds IDs ahead
 // for callers that cannot wait.
 
-const { setMaxListeners } = require('node:events')
 const { AllocatorError, invalid, show } = require('./errors.js')
 const { endpointOf, transport, readText, tokenIn } = require('./http.js')
 const { read, format, isWide, checkForm, MAX_INT } = require('./ids.js')
@@ -234,8 +233,6 @@ class Allocator {
       }
       call.resolve = end(resolve)
       call.reject = end(reject)
-      // One signal may be that of a thousand calls.
-      if (signal) setMaxListeners(0, signal)
       const aborted = () => call.reject(new AllocatorError('canceled', 'the call was canceled', { cause: signal.reason }))
       if (this.#closed) return call.reject(closed())
       if (signal?.aborted) return aborted()
@@ -279,6 +276,8 @@ class Allocator {
     if (parts.length === 0) return
     // IDs that come now are above those held, which are of no use once callers have the new ones.
     const spare = holds ? Math.min(this.#o.prefetch, this.#limit - total) : 0
+    const other = this.#queues[+!queue.wide]
+    const { given } = other
     const flight = queue.flight = { parts, calls: parts.map(([w]) => w), abort: new AbortController() }
     try {
       const sent = this.#instant()
@@ -289,8 +288,10 @@ class Allocator {
         for (const end = at + n; at < end;) w.ids.push(inForm(ids[at++], w.form))
         this.#give(queue, ids[at - 1])
       }
-      if (holds && !this.#closed) this.#hold(queue, ids.slice(at), sent)
-      for (const [w] of parts) if (w.ids.length === w.count) w.resolve(w.ids)
+      // What came while an ID of the other width was given may be below it.
+      const kept = spare > 0 && other.given === given
+      if (kept && !this.#closed) this.#hold(queue, ids.slice(at), sent)
+      for (const [w] of parts) if (w.count > 0 ? w.ids.length === w.count : kept || w.background) w.resolve(w.ids)
     } catch (e) {
       const limit = Number(e.metadata?.limit)
       if (e.reason === 'INVALID_COUNT' && limit >= 1 && limit < total + spare) {
@@ -332,7 +333,8 @@ class Allocator {
     for (let round = 0; ; round++) {
       let wait = Infinity
       let retry = Infinity // wait, as refusals alone have it
-      for (const node of this.#order()) {
+      const began = this.#o.clock.now()
+      for (const node of this.#order(began)) {
         if (signal.aborted) throw canceled()
         try {
           const value = await this.#attempt(node, requestTo(node), waitMs, signal)
@@ -353,7 +355,7 @@ class Allocator {
       }
       const now = this.#o.clock.now()
       for (const { refused, until } of this.#nodes) {
-        if (!refused || until <= now) continue
+        if (!refused || until <= began) continue // It was asked now.
         for (const call of flight.calls) call.failure ??= refused
         if (refused.reason === 'AFTER_TOO_FAR' && refused.retryAfterMs === undefined) far = refused
         else retry = Math.min(retry, until - now)
@@ -378,8 +380,7 @@ class Allocator {
   }
 
   /** Returns the nodes to ask, in order: those that failed lately last, and without those that refuse. */
-  #order () {
-    const now = this.#o.clock.now()
+  #order (now) {
     const count = this.#nodes.length
     return this.#nodes.filter(node => !(node.refused && node.until > now)).sort((a, b) =>
       (a.until > now) - (b.until > now) || (a.index - this.#first + count) % count - (b.index - this.#first + count) % count)
@@ -428,7 +429,8 @@ class Allocator {
   }
 
   #hold (queue, ids, sent) {
-    if (ids.length > 0) queue.held.push({ ids, at: 0, sent })
+    this.#fresh(queue) // drops what is of no use any more
+    queue.held.push({ ids, at: 0, sent })
     clearTimeout(this.#warmth)
     this.#warmth = setTimeout(() => {
       if (this.#o.clock.now() - this.#wanted < WARM_MS) this.#refill(queue)

@@ -7,7 +7,10 @@ const assert = require('node:assert/strict')
 const fs = require('node:fs')
 const { join } = require('node:path')
 const { tmpdir } = require('node:os')
-const { execFileSync } = require('node:child_process')
+const { execFile, execFileSync } = require('node:child_process')
+const { promisify } = require('node:util')
+const { setFlagsFromString } = require('node:v8')
+const { runInNewContext } = require('node:vm')
 const { Allocator, AllocatorError } = require('../index.js')
 const { FakeAllocator } = require('../testing.js')
 const { startNode, refusal } = require('./node.js')
@@ -198,6 +201,40 @@ test('nextNow gives what was fetched before, and never waits', async t => {
   ids.nextNow() // Clocks that are not read at once are no leap.
 })
 
+test('fill waits for IDs that a request with many others leaves', async () => {
+  const ids = new FakeAllocator({ prefetch: 4 })
+  await Promise.all([ids.nextMany(10_000), ids.fill()])
+  assert.equal(typeof ids.nextNow(), 'bigint')
+})
+
+test('IDs that came while one of the other width was given are not held', async t => {
+  let release
+  const node = await startNode(t, () => node.requests.length === 3 ? new Promise(resolve => { release = resolve }) : undefined)
+  const ids = client(t, node, { prefetch: 4 })
+  await ids.next()
+  await ids.fill({ form: 'uuid' })
+  const filled = ids.nextMany(2)
+  while (!release) await new Promise(setImmediate)
+  ids.nextNow('uuid')
+  release()
+  await filled
+  assert.throws(() => ids.nextNow(), kind('empty'), 'they may be below')
+  await ids.fill()
+  assert.equal(node.requests.at(-1).query.after.length, 17)
+  ids.nextNow()
+})
+
+test('IDs that are below those of callers are not kept', async () => {
+  setFlagsFromString('--expose-gc')
+  const gc = runInNewContext('gc')
+  const used = () => { gc(); return process.memoryUsage().heapUsed }
+  const ids = new FakeAllocator({ prefetch: 9_000 })
+  await ids.nextMany(2)
+  const before = used()
+  for (let i = 0; i < 40; i++) await ids.nextMany(2)
+  assert.ok(used() - before < 4 << 20)
+})
+
 test('held IDs are renewed before they are too old, while they are used', async t => {
   const node = await startNode(t)
   const ids = client(t, node, { prefetch: 8, prefetchMaxAgeMs: 100, clock: { now: () => 0, wall: () => 0 } })
@@ -229,6 +266,18 @@ test('a node that is away, refuses or is none', async t => {
   await assert.rejects(client(t, other).next(), kind('protocol', /HTTP 404: no such page/))
 })
 
+test('a refusal whose delay ends while a client looks for a node', async t => {
+  const now = { ms: 0, step: 0 }
+  const node = await startNode(t, (_, reply) => {
+    if (node.requests.length > 1) return
+    now.step = 40 // From here on each read of the clock is 40 ms later.
+    return reply(503, refusal('CLOCK_SKEW', { retry_after_ms: 100 })) ?? true
+  })
+  const ids = client(t, node, { clock: { now: () => (now.ms += now.step), wall: () => 0 } })
+  assert.equal(typeof await ids.next(), 'bigint')
+  assert.equal(node.requests.length, 2)
+})
+
 test('a call that is canceled leaves the others alone', async t => {
   const release = []
   const node = await startNode(t, () => new Promise(resolve => release.push(resolve)))
@@ -243,8 +292,8 @@ test('a call that is canceled leaves the others alone', async t => {
   release[0]()
   await kept
   await assert.rejects(ids.next({ signal: abort.signal }), kind('canceled'))
+  assert.equal(node.requests.length, 1)
   await assert.rejects(ids.next({ timeoutMs: 50 }), e => kind('timeout', /no answer within 50 ms/)(e) && e.name === 'TimeoutError')
-  assert.equal(node.requests.length, 2)
 })
 
 test('close lets calls finish, and later ones fail', async t => {
@@ -270,20 +319,24 @@ test('the socket of an agent, and the prefix of a proxy', async t => {
   assert.equal(node.requests[0].path, '/ids/v1/ids')
 })
 
+/** Runs a program in a process of its own, and resolves to what it printed. */
+async function runProgram (t, program) {
+  const dir = fs.mkdtempSync(join(tmpdir(), 'program-'))
+  t.after(() => fs.rmSync(dir, { recursive: true }))
+  const path = join(dir, 'program.js')
+  fs.writeFileSync(path, program)
+  return (await promisify(execFile)(process.execPath, [path], { timeout: 300_000 })).stdout
+}
+
 test('nothing keeps a program alive, and a call that waits does', async t => {
   const node = await startNode(t, () => node.requests.length > 1 ? new Promise(() => {}) : undefined) // What is fetched ahead hangs.
-  const out = execFile(`
+  const out = await runProgram(t, `
     const { Allocator } = require(${JSON.stringify(join(__dirname, '..'))})
     const ids = new Allocator({ nodes: [${JSON.stringify(node.url)}], prefetch: 2, timeoutMs: 1e9, attemptTimeoutMs: 1e9 })
     ids.fill().then(() => { ids.nextNow(); console.log('done') })
   `)
-  assert.equal((await out), 'done\n')
+  assert.equal(out, 'done\n')
 })
-
-function execFile (program) {
-  const { execFile } = require('node:child_process')
-  return new Promise((resolve, reject) => execFile(process.execPath, ['-e', program], { timeout: 60_000 }, (e, out) => e ? reject(e) : resolve(out)))
-}
 
 test('require and import give the same classes', () => {
   const out = execFileSync(process.execPath, ['--input-type=module', '-e', `
@@ -292,6 +345,39 @@ test('require and import give the same classes', () => {
     const required = createRequire('${__filename}')('../index.js')
     console.log(Object.keys(required).every(name => imported[name] === required[name]) && Object.keys(imported).length === Object.keys(required).length)`])
   assert.equal(String(out), 'true\n')
+})
+
+test('index.d.ts and testing.d.ts declare what there is', () => {
+  for (const [types, module] of [['index.d.ts', require('../index.js')], ['testing.d.ts', require('../testing.js')]]) {
+    const text = fs.readFileSync(join(__dirname, '..', types), 'utf8')
+    const names = [...text.matchAll(/^export (?:class|function) (\w+)/gm)].map(m => m[1])
+    assert.deepEqual(names.sort(), Object.keys(module).sort())
+    for (const [, name, body] of text.matchAll(/^export class (\w+).*\n([^]*?)^}/gm)) {
+      if (name === 'AllocatorError') continue // Its fields are those of objects.
+      const members = [...body.matchAll(/^  (?:private |static |readonly )?(\w+)[^\n]*/gm)].map(m => m[1])
+      const { prototype, length, name: own, ...statics } = Object.getOwnPropertyDescriptors(module[name])
+      assert.deepEqual(members.sort(), [...Object.keys(statics), ...Object.getOwnPropertyNames(module[name].prototype)].sort(), name)
+    }
+  }
+})
+
+test('workers of node:cluster give no ID twice', async t => {
+  const node = await startNode(t)
+  const out = await runProgram(t, `
+    const cluster = require('node:cluster')
+    const { Allocator } = require(${JSON.stringify(join(__dirname, '..'))})
+    const ids = new Allocator({ nodes: [${JSON.stringify(node.url)}], prefetch: 64, prefetchMaxAgeMs: 60_000, timeoutMs: 60_000 })
+    ids.fill().then(async () => { // The first process holds IDs before it starts others.
+      if (cluster.isPrimary) for (let i = 0; i < 3; i++) cluster.fork()
+      const got = []
+      while (got.length < 200) await ids.fill().then(() => got.push(ids.nextNow(), ids.nextNow()))
+      console.log(got.join('\\n'))
+      if (cluster.isWorker) cluster.worker.disconnect()
+    })
+  `)
+  const got = out.trim().split('\n')
+  assert.equal(got.length, 800)
+  assert.equal(distinct(got), 800)
 })
 
 test('the fake makes the same IDs in every run', async () => {
