@@ -18,16 +18,16 @@ const typescript = "../../../clients/typescript"
 // TestTypeScript runs the package's own tests, with nodes.
 func TestTypeScript(t *testing.T) {
 	tier.Check(t, "Node.js draws from three nodes")
-	program := tool(t, "node")
+	npm := tool(t, "npm")
 	var list []string
 	for _, n := range devNodes(t, 3) {
 		list = append(list, n.HTTP)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--test", "test/")
+	cmd := exec.CommandContext(t.Context(), npm, "test")
 	cmd.Dir = typescript
 	cmd.Env = append(os.Environ(), "NODES="+strings.Join(urls(list), ","), "WORKERS=1")
 	if out, err := cmd.CombinedOutput(); err != nil || bytes.Contains(out, []byte("# SKIP")) {
-		t.Errorf("node --test: %v\n%s", err, out)
+		t.Errorf("npm test: %v\n%s", err, out)
 	}
 }
 
