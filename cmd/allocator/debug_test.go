@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 )
 
 // The archive has what nodes and etcd know, names who does not answer, and has no secret that went in anywhere.
+// Where etcd does not answer, nodes are gathered all the same.
 func TestDebugZip(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -31,25 +33,79 @@ func TestDebugZip(t *testing.T) {
 	guarded := func(pprof bool) func(*config.Config) {
 		return func(c *config.Config) { c.Auth.TokenFile, c.PProf = tokens, pprof }
 	}
-	a, b := d.node("a", guarded(true)), d.node("b", guarded(false))
-	a.serves(-1)
-	b.serves(-1)
+	nodes := []*member{d.node("a", guarded(true)), d.node("b", guarded(false)), d.node("c", guarded(false))}
+	for _, m := range nodes {
+		m.serves(-1)
+	}
 	d.says(cli.ExitOK, "", "admin", "quarantine", "9", "--reason", "postgres://ids:CANARYURL@db/ids password=CANARYWORD")
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // It accepts connections and says nothing.
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
+	files := []string{"status.json", "settings.txt", "readyz.txt", "metrics.txt", "events.jsonl", "history.json", "log.txt"}
+	says := []string{`"quarantined"`, "lease.window", "ready: true", "allocator_ids_issued_total", `"kind":"sid_acquired"`,
+		"stretches", "msg=listening"}
 
-	file := filepath.Join(t.TempDir(), "all.zip")
-	var out, errs bytes.Buffer
-	code := run(t.Context(), []string{"debug", "zip", "--output", file, "--etcd.endpoints", d.etcd.Endpoint(),
-		"--addr", silent.Addr().String()}, strings.NewReader(""), &out, &errs,
-		[]string{config.EnvToken + "=" + token, "CANARYVARIABLE=CANARYVALUE"})
-	if code != cli.ExitOK || !strings.Contains(out.String(), "2 of 3 nodes") ||
-		!strings.Contains(errs.String(), silent.Addr().String()+": does not answer") {
-		t.Fatalf("exit code %d: %s%s", code, &out, &errs)
+	for _, etcd := range []string{d.etcd.Endpoint(), "127.0.0.1:1"} { // Nothing listens on the second.
+		file := filepath.Join(t.TempDir(), "all.zip")
+		var out, errs bytes.Buffer
+		code := run(t.Context(), []string{"debug", "zip", "--output", file, "--etcd.endpoints", etcd, "--addr",
+			// The second is an address that the node did not register.
+			silent.Addr().String() + "," + strings.Replace(nodes[0].Addresses().GRPC, "127.0.0.1", "localhost", 1)},
+			strings.NewReader(""), &out, &errs, []string{config.EnvToken + "=" + token, "CANARYVARIABLE=CANARYVALUE"})
+		if code != cli.ExitOK || !strings.Contains(out.String(), "3 of 4 nodes") ||
+			!strings.Contains(errs.String(), silent.Addr().String()+": does not answer") {
+			t.Fatalf("etcd %s: exit code %d: %s%s", etcd, code, &out, &errs)
+		}
+		if info, err := os.Stat(file); err != nil || info.Size() > 20<<20 || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v %v", info, err)
+		}
+		texts := unzip(t, file)
+		names := slices.Sorted(maps.Keys(texts))
+		has := func(name, want string) {
+			if !strings.Contains(texts[name], want) {
+				t.Errorf("etcd %s: %s lacks %q, of %v", etcd, name, want, names)
+			}
+		}
+		for name, text := range texts {
+			if strings.Contains(text, token) || strings.Contains(text, "CANARY") {
+				t.Errorf("%s has a secret", name)
+			}
+		}
+		for i, m := range nodes {
+			_, port, _ := strings.Cut(m.Addresses().GRPC, ":")
+			at := slices.IndexFunc(names, func(n string) bool {
+				return strings.HasPrefix(n, "nodes/"+m.name+"_at_") && strings.HasSuffix(n, "_"+port+"/status.json")
+			})
+			if at < 0 {
+				t.Errorf("etcd %s: nothing of %s in %v", etcd, m.name, names)
+				continue
+			}
+			dir := filepath.Dir(names[at]) + "/"
+			for k, name := range files {
+				has(dir+name, says[k])
+			}
+			if _, ok := texts[dir+"cpu.pprof"]; ok != (i == 0) {
+				t.Errorf("%s has a profile: %v", m.name, ok)
+			}
+		}
+		has("config-print.txt", "lease.window")
+		has("doctor.txt", "quarantine")
+		has("index.html", silent.Addr().String())
+		if etcd != d.etcd.Endpoint() {
+			has("etcd/records.error.txt", "connection refused")
+			continue
+		}
+		has("etcd/records.txt", "/allocator/default/window/9")
+		has("etcd-status.txt", "leader")
+		has("index.html", "REMOVED")
 	}
+}
+
+// unzip returns the files of an archive by name.
+func unzip(t *testing.T, file string) map[string]string {
+	t.Helper()
 	z, err := zip.OpenReader(file)
 	if err != nil {
 		t.Fatal(err)
@@ -65,44 +121,7 @@ func TestDebugZip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, canary := range []string{token, "CANARY"} {
-			if bytes.Contains(data, []byte(canary)) {
-				t.Errorf("%s has %s", f.Name, canary)
-			}
-		}
 		texts[f.Name] = string(data)
 	}
-	has := func(name, want string) {
-		if text, ok := texts[name]; !ok || !strings.Contains(text, want) {
-			t.Errorf("%s lacks %q", name, want)
-		}
-	}
-	for _, m := range []*member{a, b} {
-		dir := "nodes/" + m.name + "_at_" + strings.ReplaceAll(m.Addresses().GRPC, ":", "_") + "/"
-		for name, want := range map[string]string{
-			"status.json": `"quarantined"`, "settings.txt": "lease.window", "readyz.txt": "true sid:", "metrics.txt": "allocator_ids_issued_total",
-			"events.jsonl": `"kind":"sid_acquired"`, "history.json": "stretches", "log.txt": "msg=listening",
-		} {
-			has(dir+name, want)
-		}
-		if _, ok := texts[dir+"cpu.pprof"]; ok != (m == a) {
-			t.Errorf("%s has a profile: %v", m.name, ok)
-		}
-	}
-	has("etcd/records.txt", "/allocator/default/window/9")
-	has("etcd-status.txt", "leader")
-	has("config-print.txt", "lease.window")
-	has("doctor.txt", "quarantine")
-	has("index.html", silent.Addr().String())
-	has("index.html", "REMOVED")
-	if info, err := os.Stat(file); err != nil || info.Size() > 20<<20 || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v %v", info, err)
-	}
-	if t.Failed() {
-		t.Log(slices.Collect(func(yield func(string) bool) {
-			for name := range texts {
-				_ = yield(name)
-			}
-		}))
-	}
+	return texts
 }

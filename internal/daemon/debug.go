@@ -55,7 +55,11 @@ func (d *Daemon) debug(ctx context.Context, profile time.Duration, send func(str
 			return err
 		}},
 		{"readyz.txt", func() error {
-			fmt.Fprintf(&b, "alive: %v\nrefuses: %v\n", d.alive() == nil, d.node.Ready())
+			refusal := d.node.Ready()
+			fmt.Fprintf(&b, "alive: %v\nready: %v\n", d.alive() == nil, refusal == nil)
+			if refusal != nil {
+				fmt.Fprintln(&b, "refuses:", refusal.Reason, refusal.Message)
+			}
 			for _, c := range d.adminConfig().Conditions() {
 				fmt.Fprintln(&b, c.OK, c.Text)
 			}

@@ -17,13 +17,13 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -31,6 +31,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -68,6 +69,7 @@ not answer is named. After --timeout what is there is written.`,
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for answers")
 	_ = cmd.MarkFlagFilename("output", "zip")
 	load := a.Settings(cmd)
+	cli.ListSettings(cmd, "etcd", "space", "root", "advertise.grpc", "listen.grpc")
 	files := remote.FileFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d, err := files().Anyway(a, "--", cli.Logger(config.Log{Level: "error"}, a.Err))
@@ -93,7 +95,15 @@ not answer is named. After --timeout what is there is written.`,
 		defer cancel()
 		progress := a.Progress()
 		defer progress.End()
-		g := gathering{App: a, dialer: d, root: root, progress: progress, Files: map[string][]byte{}, At: now}
+		progress.Set("gathering from nodes and etcd")
+		g := gathering{
+			App:    a,
+			dialer: d,
+			root:   root,
+			limit:  *timeout / 3,
+			At:     now,
+			Files:  map[string][]byte{},
+		}
 		g.gather(ctx, cmd.Flags(), c, given, load)
 		if errors.Is(cmd.Context().Err(), context.Canceled) {
 			_ = os.Remove(name)
@@ -128,11 +138,13 @@ not answer is named. After --timeout what is there is written.`,
 // gathering is what was found so far.
 type gathering struct {
 	*cli.App
-	dialer   remote.Dialer
-	root     func(*cli.App) *cobra.Command
-	progress *cli.Progress
+	dialer remote.Dialer
+	root   func(*cli.App) *cobra.Command
+	limit  time.Duration // Etcd has no more: nodes that it does not tell are asked in what remains.
+	At     time.Time
+	all    sync.WaitGroup
+	asked  sync.Map // addresses, and instances of nodes
 
-	At    time.Time
 	mu    sync.Mutex // guards the rest
 	Nodes []node
 	Files map[string][]byte // by path
@@ -140,8 +152,8 @@ type gathering struct {
 
 // node is a node that was asked.
 type node struct {
-	Label, Dir, Version string
-	Err                 string // what kept it from answering all; "": nothing
+	Label, Dir string
+	Err        string // what kept it from answering all; "": nothing
 }
 
 func (g *gathering) add(name string, data []byte) {
@@ -150,40 +162,33 @@ func (g *gathering) add(name string, data []byte) {
 	g.Files[name] = data
 }
 
+// first reports whether nobody asked for key before.
+func (g *gathering) first(key string) bool {
+	_, before := g.asked.LoadOrStore(key, true)
+	return !before
+}
+
 // gather asks all at the same time, until ctx ends.
 func (g *gathering) gather(ctx context.Context, flags *pflag.FlagSet, c config.Config, given []string,
 	load func() (config.Config, []config.Setting, error)) {
-	var all sync.WaitGroup
-	all.Go(func() { g.command(ctx, flags, given, "doctor") })
-	all.Go(func() { g.command(ctx, flags, nil, "config", "print") })
-	all.Go(func() { g.command(ctx, flags, nil, "version") })
-	var registered []string
+	g.all.Go(func() { g.command(ctx, flags, given, "doctor") })
+	g.all.Go(func() { g.command(ctx, flags, nil, "config", "print") })
+	g.all.Go(func() { g.command(ctx, flags, nil, "version") })
+	for _, addr := range given {
+		g.visit(ctx, "", addr)
+	}
+	var registered []lease.Registration
 	if len(c.Etcd.Addresses()) > 0 {
-		all.Go(func() { g.command(ctx, flags, nil, "etcd", "status") })
-		var read sync.WaitGroup
-		read.Go(func() { registered = g.records(ctx, load) })
-		defer all.Wait()
-		read.Wait()
+		g.all.Go(func() { g.command(ctx, flags, nil, "etcd", "status") })
+		registered = g.records(ctx, load)
 	}
 	if len(registered)+len(given) == 0 {
-		given = []string{cmp.Or(c.Advertise.GRPC, c.Listen.GRPC)}
+		g.visit(ctx, "", cmp.Or(c.Advertise.GRPC, c.Listen.GRPC))
 	}
-	g.progress.Set("asking %d nodes which others there are", len(given))
-	given = deployment.NodeAddrs(nil, strings.Join(append(registered, given...), ","))
-	reports := deployment.AskNodes(ctx, g.dialer, given)
-	addrs, names := []string{}, map[string]string{}
-	for _, r := range reports {
-		addrs, names[r.Addr] = append(addrs, r.Addr), r.Label()
-		for _, n := range r.Cluster.Nodes {
-			addrs = append(addrs, n.GRPC)
-		}
+	for _, r := range registered {
+		g.visit(ctx, r.Node, r.GRPC)
 	}
-	addrs = deployment.NodeAddrs(nil, strings.Join(addrs, ","))
-	g.progress.Set("gathering from %d nodes", len(addrs))
-	for _, addr := range addrs {
-		all.Go(func() { g.node(ctx, addr, cmp.Or(names[addr], addr)) })
-	}
-	all.Wait()
+	g.all.Wait()
 }
 
 // command adds what another command prints, with the flags of this one that it has.
@@ -198,6 +203,9 @@ func (g *gathering) command(ctx context.Context, flags *pflag.FlagSet, addrs []s
 			args = append(args, "--"+f.Name+"="+f.Value.String())
 		}
 	})
+	if target.Flags().Lookup("timeout") != nil {
+		args = append(args, "--timeout="+g.limit.String())
+	}
 	for _, addr := range addrs {
 		args = append(args, "--addr="+addr)
 	}
@@ -207,10 +215,11 @@ func (g *gathering) command(ctx context.Context, flags *pflag.FlagSet, addrs []s
 	g.add(strings.Join(words, "-")+".txt", out.Bytes())
 }
 
-// records adds the records of the space, and returns the addresses of nodes that are registered.
+// records adds the records of the space, and returns the nodes that are registered.
 func (g *gathering) records(ctx context.Context,
-	load func() (config.Config, []config.Setting, error)) (addrs []string) {
-	g.progress.Set("reading the space from etcd")
+	load func() (config.Config, []config.Setting, error)) []lease.Registration {
+	ctx, cancel := context.WithTimeout(ctx, g.limit)
+	defer cancel()
 	s, err := deployment.ViewSpace(g.App, "debug zip", load)
 	if err == nil {
 		defer s.Close()
@@ -222,7 +231,7 @@ func (g *gathering) records(ctx context.Context,
 		if err = failed; err == nil {
 			g.add("etcd/records.txt", b.Bytes())
 			v, _ := s.Store.Load(ctx) // Without it nodes tell who the others are.
-			return deployment.NodeAddrs(v.Nodes, "")
+			return v.Nodes
 		}
 	}
 	g.add("etcd/records.error.txt", []byte(err.Error()))
@@ -232,15 +241,49 @@ func (g *gathering) records(ctx context.Context,
 // dirs are the characters that names of directories have.
 var dirs = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// node adds the files of a node.
-func (g *gathering) node(ctx context.Context, addr, label string) {
-	n := node{Label: label, Dir: "nodes/" + dirs.ReplaceAllString(label, "_")}
-	if err := g.ask(ctx, addr, n.Dir); err != nil {
-		n.Err = "does not answer: " + grpcstatus.Convert(err).Message() + g.dialer.Hint(err.Error())
+// visit adds the files of a node, and of those that it knows, each once.
+func (g *gathering) visit(ctx context.Context, name, addr string) {
+	if addr == "" || !g.first(addr) {
+		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.Nodes = append(g.Nodes, n)
+	g.all.Go(func() {
+		r := deployment.AskNodes(ctx, g.dialer, []string{addr})[0]
+		r.Name = cmp.Or(r.Name, name)
+		if r.Err == nil && !g.first(r.Cluster.Self.Instance) {
+			return // It is asked at another of its addresses.
+		}
+		for _, other := range r.Cluster.Nodes {
+			if other.Instance != r.Cluster.Self.Instance {
+				g.visit(ctx, other.Name, other.GRPC)
+			}
+		}
+		n := node{Label: r.Label(), Dir: "nodes/" + dirs.ReplaceAllString(r.Label(), "_")}
+		if r.Err == nil {
+			r.Err = g.ask(ctx, addr, n.Dir)
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		n.Err = g.problem(r.Err, len(g.Of(n.Dir)) > 0)
+		g.Nodes = append(g.Nodes, n)
+	})
+}
+
+// problem says what kept a node from sending all.
+func (g *gathering) problem(err error, some bool) string {
+	if err == nil {
+		return ""
+	}
+	s := grpcstatus.Convert(err)
+	why := s.Message() + g.dialer.Hint(err.Error())
+	switch c := s.Code(); {
+	case some:
+		return "did not send all: " + why
+	case strings.Contains(why, "unknown method"):
+		return "its version cannot send files for debugging: " + why
+	case c == codes.Unavailable || c == codes.DeadlineExceeded:
+		return "does not answer: " + why
+	}
+	return why
 }
 
 func (g *gathering) ask(ctx context.Context, addr, dir string) error {
@@ -301,22 +344,14 @@ var indexHTML string
 
 var index = template.Must(template.New("index.html").Parse(indexHTML))
 
-// Of returns the names of the files of a directory, without it.
-func (g *gathering) Of(dir string) (names []string) {
+// Of returns the paths of the files of a directory.
+func (g *gathering) Of(dir string) (paths []string) {
 	for _, name := range slices.Sorted(maps.Keys(g.Files)) {
-		if path.Dir(name) == path.Clean(dir) {
-			names = append(names, path.Base(name))
+		if path.Dir(name) == dir {
+			paths = append(paths, name)
 		}
 	}
-	return names
-}
-
-// Text returns a file.
-func (g *gathering) Text(name string) string { return string(g.Files[name]) }
-
-// Size returns how large a file is.
-func (g *gathering) Size(dir, name string) string {
-	return strconv.Itoa((len(g.Files[path.Join(dir, name)])+1023)>>10) + " KiB"
+	return paths
 }
 
 // write writes the archive.

@@ -1,6 +1,11 @@
 package debug
 
-import "testing"
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
 
 func TestClean(t *testing.T) {
 	for given, want := range map[string]string{
@@ -15,6 +20,27 @@ func TestClean(t *testing.T) {
 	} {
 		if got := string(clean([]byte(given), "mine")); got != want {
 			t.Errorf("%q: %q, want %q", given, got, want)
+		}
+	}
+}
+
+// Only a node that is silent "does not answer".
+func TestProblem(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		some bool
+		want string
+	}{
+		{nil, true, ""},
+		{status.Error(codes.Unavailable, "connection refused"), false, "does not answer: connection refused"},
+		{status.Error(codes.DeadlineExceeded, "it took 10s"), true, "did not send all: it took 10s"},
+		{status.Error(codes.Unimplemented, "unknown method GetDebug"), false,
+			"its version cannot send files for debugging: unknown method GetDebug"},
+		{status.Error(codes.Unimplemented, "an agent issues IDs: ask n1:9000"), false, "an agent issues IDs: ask n1:9000"},
+		{status.Error(codes.PermissionDenied, "it needs scope read"), false, "it needs scope read"},
+	} {
+		if got := new(gathering).problem(tc.err, tc.some); got != tc.want {
+			t.Errorf("%v: %q, want %q", tc.err, got, tc.want)
 		}
 	}
 }
