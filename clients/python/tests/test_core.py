@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import unittest
 
 from support import FakeClock
@@ -97,6 +98,16 @@ class Failover(unittest.TestCase):
         f.pool.pick(3.1, {})  # another call tries the first that is over
         self.assertEqual(f.pool.pick(3.1, {})[0].url, B)
         self.assertIsNone(f.pool.pick(3.1, {})[0], "one call tries a node, and the others wait")
+
+    def test_a_fork_at_any_time(self):
+        # Another thread may fork between any two steps of a call: the child must find all nodes.
+        f, seen = Flow({A: [SKEW], B: [OK]}), set()
+        sys.setprofile(lambda *_: seen.add(len(f.pool.nodes)))
+        try:
+            f.call()
+        finally:
+            sys.setprofile(None)
+        self.assertEqual(seen, {2})
 
     def test_far_is_of_the_call(self):
         f = Flow({A: [refusal("AFTER_TOO_FAR", 409), OK]})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 import unittest
 
@@ -60,12 +61,16 @@ class Workers(Case):
             with self.assertRaises(NotPermitted) as raised:
                 worker.permit(wrong)
             self.assertEqual(raised.exception.reason, reason)
+        worker._lock.acquire()  # as another thread may, which the child does not have
         if (pid := os.fork()) == 0:
+            signal.alarm(60)
             try:
                 worker.permit(now)
             except NotPermitted as e:
+                worker.close()
                 os._exit(0 if e.reason == "FORKED" else 1)
             os._exit(1)
+        worker._lock.release()
         self.assertEqual(os.waitpid(pid, 0)[1], 0, "two processes may use one number")
         worker.close()
         self.assertEqual(asked[-1][:2], ("DELETE", f"/v1/workers/17-4?used_until_unix_ms={now + 60_000}"))
@@ -82,6 +87,26 @@ class Workers(Case):
             worker.permit(now)
         worker.close()
         self.assertIn("extend", asked[-1][1], "what is lost is not given back")
+
+    def test_floor(self):
+        # A call tells a floor and fails: the node may have noted it, so that no ID below it may be used.
+        now, told = int(time.time() * 1000), []
+        granted = grant(not_before_unix_ms=now - 9000, not_after_unix_ms=now + 60_000, now_unix_ms=now,
+                        extend_at_unix_ms=now + 20_000)
+
+        def serve(request):
+            if "extend" not in request.path:
+                return 200, json.dumps(granted).encode()
+            told.append(json.loads(request.body)["floor_unix_ms"])
+            return problem("UNKNOWN_WORKER", 404)
+
+        worker = Worker(Allocator([Node(self, serve).url]), watermark=True)
+        worker.permit(now - 9000)
+        worker._keep.due = 0.0
+        worker._wake.set()
+        worker._thread.join()
+        self.assertEqual(worker._floor, told[0])
+        self.assertGreater(told[0], now - 9000)
 
     def test_not_granted(self):
         client = Allocator(["http://127.0.0.1:1"])

@@ -261,7 +261,8 @@ class Pool:
     def served(self, node: Node) -> None:
         node.until = node.trial = node.unanswered = node.fails = 0
         self.cause = None
-        self.nodes.sort(key=lambda other: other is not node)  # It is asked first from now on.
+        if self.nodes[0] is not node:  # It is asked first from now on. A sort would empty the list while it runs.
+            self.nodes = [node, *(other for other in self.nodes if other is not node)]
 
     def failed(self, node: Node, now: float, error: Exception, full: bool) -> None:
         """Pauses a node. full: the attempt had the time of an attempt, and not what was left of a call."""

@@ -21,8 +21,6 @@ Grant = Mapping[str, Any]  # a Worker of the API
 class NotPermitted(AllocatorError):
     """An ID must not be used. reason: NOT_YET, BEHIND, EXPIRED (a later ID may be used), LOST, CLOSED, FORKED."""
 
-    kind = "refused"
-
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
@@ -187,12 +185,12 @@ class Worker:
 
         It reads no clock and does not wait.
         """
+        if os.getpid() != self._pid:  # Before the lock, which a thread of the parent may hold forever here.
+            raise NotPermitted("FORKED", f"worker {self.id} is the parent's: open one in each process")
         with self._lock:
-            if self._floor <= unix_ms <= self._not_after - self._unit and os.getpid() == self._pid:
+            if self._floor <= unix_ms <= self._not_after - self._unit:
                 self._used = max(self._used, unix_ms + self._unit)
                 return
-            if os.getpid() != self._pid:
-                raise NotPermitted("FORKED", f"worker {self.id} is the parent's: open one in each process")
             if self._end:
                 raise NotPermitted(self._end, self.cause)
         if unix_ms < self._keep.not_before:
@@ -217,8 +215,10 @@ class Worker:
 
     def close(self) -> None:
         """Gives the number back: no ID of this worker is used that permit did not allow."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
-            done, self._closing = self._closing or os.getpid() != self._pid, True
+            done, self._closing = self._closing, True
             was, self._not_after = self._end, 0
             self._end, self.cause = self._end or "CLOSED", self.cause or "the worker was closed"
         self._wake.set()
