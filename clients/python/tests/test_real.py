@@ -2,12 +2,15 @@
 
 import asyncio
 import os
+import re
 import threading
 import time
 import timeit
 import tracemalloc
 import unittest
 import uuid
+from pathlib import Path
+from types import SimpleNamespace
 
 import support  # noqa: F401
 from flakelease_allocator import Allocator, AsyncAllocator, Empty, NotPermitted, ids
@@ -58,6 +61,17 @@ class Real(unittest.TestCase):
             mark = client.wait_for(drawn[-1], timeout=60)
             self.assertTrue(mark.complete(drawn[-1]) and mark.complete(numbers[-1]))
             self.assertGreaterEqual(client.watermark().unix_ms, mark.unix_ms)
+
+    def test_readme(self):
+        program, = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text(), re.S)
+        program, places = re.subn(r"\[\"http://.*?\]", repr(NODES), program)
+        program, limits = re.subn(r"timeout=[0-9.]+", "timeout=60", program)
+        self.assertEqual((places, limits), (1, 1))
+        with Allocator(NODES) as other:
+            names = {"order": SimpleNamespace(id=other.next())}
+            exec(program, names)
+            with names["ids"] as client:
+                self.assertGreater(client.next(), names["order"].id)
 
     def test_workers(self):
         with Allocator(NODES) as client, Worker(client, "a", watermark=True) as one, Worker(client) as two:
