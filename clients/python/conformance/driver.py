@@ -20,6 +20,8 @@ SYNC = "--sync" in sys.argv[1:]
 OPTIONS = {"timeoutMs": "timeout", "attemptTimeoutMs": "attempt_timeout", "prefetchMaxAgeMs": "prefetch_max_age",
            "tokenFile": "token_file", "caFile": "ca_file", "prefetch": "prefetch", "prefetchForm": "prefetch_form",
            "plaintextToken": "plaintext_token", "after": "after"}
+KINDS = {fa.InvalidArgument: "invalid", fa.Refused: "refused", fa.CallTimeout: "timeout", fa.Unavailable: "unavailable",
+         fa.ProtocolError: "protocol", fa.Empty: "empty", fa.Closed: "closed"}
 
 
 class LeapingClock(Clock):
@@ -179,7 +181,7 @@ async def answer(op: dict) -> None:
     except NotImplementedError:
         result = {"error": {"kind": "unsupported", "message": f"there is no {op.get('op')}"}}
     except fa.AllocatorError as e:
-        result = {"error": {"kind": e.kind, "message": str(e)}}
+        result = {"error": {"kind": KINDS[type(e)], "message": str(e)}}
         if isinstance(e, fa.Refused):
             result["error"]["reason"] = e.reason
             if e.retry_after:

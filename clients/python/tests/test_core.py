@@ -290,7 +290,7 @@ class Clients(unittest.TestCase):
         drawn = [client.next(), *(client.next_now() for _ in range(8))]
         self.assertEqual((drawn, len(client.fake.requests)), (sorted(set(drawn)), 1))
         self.assertRaises(Empty, client.next_now)
-        client._run(client._refill(clock.mono()))
+        client._run(client._refill())
         many = client.next_many(3)
         self.assertLess(max(drawn), min(many))
         self.assertLess(max(many), client.next_now(), "what was held before is not given after a greater ID")
@@ -298,7 +298,7 @@ class Clients(unittest.TestCase):
         client.next("uuid")
         self.assertRaises(Empty, client.next_now)
         client.fake.refuse("UNAUTHENTICATED", status=401)
-        client._run(client._refill(clock.mono()))
+        client._run(client._refill())
         with self.assertRaises(Empty) as raised:
             client.next_now()
         self.assertEqual(raised.exception.__cause__.reason, "UNAUTHENTICATED")

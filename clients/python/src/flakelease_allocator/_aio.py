@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import nullcontext
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 from . import ids
-from ._core import FORMS, Client, Flow, Form, Node, Reader, Response, Send, Watermark, gave_up
+from ._core import FORMS, Client, Flow, Form, Node, Reader, Response, Send, T, Watermark, gave_up
 from .errors import Closed, ProtocolError, Unavailable
 
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -19,8 +19,7 @@ _of_parents: list[object] = []
 
 
 class AsyncAllocator(Client):
-    __doc__ = "Gets IDs from an allocator cluster. One for the whole program: tasks share it, and its requests.\n" \
-        + (Client.__doc__ or "").partition("\n")[2]
+    """Gets IDs from an allocator cluster. One for the whole program: tasks share it, and its requests."""
 
     def _reset(self) -> None:
         self._lock = nullcontext()
@@ -70,7 +69,7 @@ class AsyncAllocator(Client):
         wide, limit = self._check(form, 1, timeout)
         own = timeout is not None
         if after is not None:
-            return FORMS[form]((await self._draw_now(1, wide, after, limit, own))[0])
+            return FORMS[form]((await self._run(self._draw(1, wide, after, limit, own)))[0])
         number = self._hold(wide) if self._held else None
         return FORMS[form](await self._share(wide, limit, own) if number is None else number)
 
@@ -88,34 +87,15 @@ class AsyncAllocator(Client):
                         timeout: float | None = None) -> list[Any]:
         """Returns IDs in rising order, by one request for each 10,000."""
         wide, limit = self._check(form, count, timeout)
-        return list(map(FORMS[form], await self._draw_now(count, wide, after, limit, timeout is not None)))
-
-    @overload
-    def next_now(self, form: Literal["int"] = "int") -> int: ...
-    @overload
-    def next_now(self, form: Literal["flake", "ulid"]) -> str: ...
-    @overload
-    def next_now(self, form: Literal["uuid"]) -> uuid.UUID: ...
-
-    def next_now(self, form: Form = "int") -> Any:
-        """Returns a held ID, which was drawn at most prefetch_max_age ago, or raises Empty. It never waits."""
-        number = self._hold(form in ("ulid", "uuid"))
-        if number is None:
-            raise self._empty(self._check(form)[0])
-        return number if form == "int" else FORMS[form](number)
+        return list(map(FORMS[form], await self._run(self._draw(count, wide, after, limit, timeout is not None))))
 
     async def watermark(self, *, timeout: float | None = None) -> Watermark:
         """Returns which IDs can still appear in the space. It never goes back from call to call."""
-        _, limit = self._check("int", 1, timeout)
-        mark: Watermark = await self._run(self._watermark(self._clock.mono(), limit, timeout is not None))
-        return mark
+        return await self._run(self._watermark(timeout))
 
     async def wait_for(self, id: ids.AnyID, *, timeout: float | None = None) -> Watermark:
         """Returns the watermark once no ID at or below this one can appear any more."""
-        ids.parse(id)
-        _, limit = self._check("int", 1, timeout)
-        mark: Watermark = await self._run(self._watermark(self._clock.mono(), limit, timeout is not None, id))
-        return mark
+        return await self._run(self._watermark(timeout, id))
 
     # -- requests
 
@@ -126,10 +106,6 @@ class AsyncAllocator(Client):
             self._reset()
             self._loop = loop
         return loop
-
-    async def _draw_now(self, count: int, wide: bool, after: ids.AnyID | None, limit: float, own: bool) -> list[int]:
-        numbers: list[int] = await self._run(self._draw(self._clock.mono(), count, wide, after, limit, own))
-        return numbers
 
     async def _share(self, wide: bool, limit: float, own: bool) -> int:
         loop = self._here()
@@ -160,7 +136,7 @@ class AsyncAllocator(Client):
 
     async def _serve_batch(self, wide: bool, waiters: list[asyncio.Future[int]], end: float) -> None:
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._draw_now(len(waiters), wide, None, end - loop.time(), False))
+        task = loop.create_task(self._run(self._draw(len(waiters), wide, None, end - loop.time(), False)))
         left = len(waiters)
 
         def gone(_: object) -> None:
@@ -190,7 +166,7 @@ class AsyncAllocator(Client):
         if not task.cancelled():
             task.exception()  # It is nobody's if all have gone.
 
-    async def _run(self, flow: Flow) -> Any:
+    async def _run(self, flow: Flow[T]) -> T:
         """Carries out what a flow asks for, and returns what it returns."""
         self._here()
         try:
@@ -207,7 +183,7 @@ class AsyncAllocator(Client):
                     raise Closed("the client was closed during the call")
                 action = flow.send((self._clock.mono(), outcome))
         except StopIteration as e:
-            return e.value
+            return cast(T, e.value)
         finally:
             flow.close()
 
@@ -219,13 +195,11 @@ class AsyncAllocator(Client):
                 connection[1].write(request)
                 while not reader.feed(await connection[0].read(1 << 16)):
                     pass
-        except (OSError, ProtocolError) as e:
+        except BaseException as e:
             if connection:
                 connection[1].transport.abort()
-            return e
-        except BaseException:
-            if connection:
-                connection[1].transport.abort()
+            if isinstance(e, (OSError, ProtocolError)):
+                return e
             raise
         idle = self._idle.setdefault(send.node.url, [])
         if reader.reusable and not self._closed and len(idle) < 8:
@@ -266,11 +240,11 @@ class AsyncAllocator(Client):
         assert held
         while not self._closed:
             self._wake.clear()
-            if not held.wants(self._clock.now()):
-                await _within(self._wake, max(held.due() - self._clock.mono(), 0.001))
+            if rest := held.rest(self._clock.now()):
+                await _within(self._wake, rest)
                 continue
             try:
-                await self._run(self._refill(self._clock.mono()))
+                await self._run(self._refill())
             except Closed:
                 return
             except Exception as e:  # such as an error of the token file

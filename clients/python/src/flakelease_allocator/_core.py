@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 from urllib.parse import urlsplit
 
 from . import ids
@@ -98,8 +98,8 @@ class Held:
     """IDs that were drawn before they are asked for, of one form.
 
     1. An ID is taken first, and whether it may be given is decided afterwards, by clocks that are read in between.
-    2. An ID is given within max_age of its request by the clock that goes on in suspend, with no leap of the wall clock, only in the process that drew it, and only
-       if it is greater than all that were given before.
+    2. An ID is given within max_age of its request by the clock that goes on in suspend, with no leap of the wall
+       clock, only in the process that drew it, and only if it is greater than all that were given before.
     """
 
     def __init__(self, size: int, max_age: float) -> None:
@@ -137,9 +137,11 @@ class Held:
         low = len(self.block.ids) <= self.block.low or self.old(self.block, now, 0.5)
         return low and (not self.spare.ids or self.old(self.spare, now, 0.5))
 
-    def due(self) -> float:
-        """Returns when the next block is to be drawn if nobody takes IDs until then."""
-        return max(self.block.sent.mono, self.spare.sent.mono) + self.max_age / 2
+    def rest(self, now: Moment) -> float:
+        """Returns how long to wait before the next block is drawn if nobody takes IDs until then; 0: draw it now."""
+        if self.wants(now):
+            return 0
+        return max(max(self.block.sent.mono, self.spare.sent.mono) + self.max_age / 2 - now.mono, 0.001)
 
     def returned(self, last: int, rest: Block) -> None:
         """Notes that a call returned IDs up to last, and that rest was drawn with them."""
@@ -236,7 +238,8 @@ class Send(NamedTuple):
 
 
 # A flow yields what to do next, a Send or the seconds to wait, and is resumed with the time and how it ended.
-Flow = Generator[Send | float, tuple[float, Any], Any]
+T = TypeVar("T")
+Flow = Generator[Send | float, tuple[float, Any], T]
 
 
 class Pool:
@@ -277,7 +280,7 @@ class Pool:
             node.until, node.unanswered = now + min(first * 2 ** min(node.fails, 10), last), 0
             node.fails += 1
 
-    def ask(self, now: float, call: Call, deadline: float, own: bool) -> Flow:
+    def ask(self, now: float, call: Call, deadline: float, own: bool) -> Flow[tuple[float, Any]]:
         """Asks one node after the other until one serves, the time is over, or none ever would.
 
         It returns the time and what call.read returned. own: the caller has set the deadline for this call.
@@ -357,7 +360,10 @@ def encode(send: Send, token: str) -> bytes:
 
 
 class Reader:
-    """Reads one answer of HTTP/1.1 from the bytes that `feed` gets."""
+    """Reads one answer of HTTP/1.1 from the bytes that `feed` gets.
+
+    Python's http.client reads from blocking sockets alone, and asyncio has no client for HTTP.
+    """
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -534,21 +540,7 @@ class Token:
 
 
 class Client:
-    """What both clients have in common. Its methods neither wait nor do I/O, but for reading the token.
-
-    Arguments, all times in seconds:
-
-    nodes             URLs: http://host:port, https://host:port, or unix:///path of an agent. The first that serves is
-                      asked until it does not.
-    timeout           A call fails after this time without an answer that it can use.
-    attempt_timeout   Another node is asked after this time.
-    token_file        has the bearer token, and is read again when it changes
-    ca_file           has the authority that signed the certificates of the nodes, as PEM
-    plaintext_token   allows a token without TLS, for networks that encrypt
-    prefetch          holds at least this many IDs of prefetch_form ready, from the first call on. It costs a request
-                      each half of prefetch_max_age, which is how old an ID may be when it is given.
-    after             Every ID is greater than this one: the order of an earlier client goes on.
-    """
+    """What both clients have in common. Its methods neither wait nor do I/O, but for reading the token."""
 
     _lock: AbstractContextManager[Any]
 
@@ -556,6 +548,20 @@ class Client:
                  token_file: str | os.PathLike[str] | None = None, ca_file: str | os.PathLike[str] | None = None,
                  plaintext_token: bool = False, prefetch: int = 0, prefetch_form: Form = "int",
                  prefetch_max_age: float = 1.0, after: ids.AnyID = 0, _clock: Clock | None = None) -> None:
+        """Checks the arguments, and sends nothing before the first call. All times are in seconds.
+
+        nodes             URLs: http://host:port, https://host:port, or unix:///path of an agent. They are asked in this
+                          order; the one that served last is asked first.
+        timeout           A call fails after this time without an answer that it can use.
+        attempt_timeout   Another node is asked after this time.
+        token_file        has the bearer token, and is read again when it changes
+        ca_file           has the authority that signed the certificates of the nodes, as PEM
+        plaintext_token   allows a token without TLS, for networks that encrypt
+        prefetch          holds at least this many IDs of prefetch_form ready, from the first call on. It costs a
+                          request each half of prefetch_max_age, also while there are no calls.
+        prefetch_max_age  is how old an ID may be when it is given.
+        after             Every ID is greater than this one: the order of an earlier client goes on.
+        """
         self._pool = Pool(parse_nodes(nodes), positive("attempt_timeout", attempt_timeout))
         self._timeout = positive("timeout", timeout)
         self._token = Token(token_file) if token_file is not None else None
@@ -607,9 +613,28 @@ class Client:
 
     # -- IDs
 
-    def _draw(self, now: float, count: int, wide: bool, after: ids.AnyID | None, timeout: float, own: bool) -> Flow:
+    @overload
+    def next_now(self, form: Literal["int"] = "int") -> int: ...
+    @overload
+    def next_now(self, form: Literal["flake", "ulid"]) -> str: ...
+    @overload
+    def next_now(self, form: Literal["uuid"]) -> uuid.UUID: ...
+
+    def next_now(self, form: Form = "int") -> Any:
+        """Returns a held ID, which was drawn at most prefetch_max_age ago, or raises Empty. It never waits."""
+        number = self._hold(form in ("ulid", "uuid"))
+        if number is None:
+            raise self._empty(self._check(form)[0])
+        return number if form == "int" else FORMS[form](number)
+
+    def _hold(self, wide: bool) -> int | None:
+        """Returns a held ID, or None if none may be given, and has the next block drawn when it is time."""
+        raise NotImplementedError
+
+    def _draw(self, count: int, wide: bool, after: ids.AnyID | None, timeout: float, own: bool) -> Flow[list[int]]:
         """Draws IDs of one kind, above all that this client drew before, and above after."""
-        deadline, numbers, call = now + timeout, list[int](), None
+        now, numbers, call = self._clock.mono(), list[int](), None
+        deadline = now + timeout
         held = self._held if self._held and wide == self._held_wide else None
         extra = held.size if held else 0
         while len(numbers) < count:
@@ -622,16 +647,17 @@ class Client:
                     raise
                 self._limit = int(limit)
                 continue
-            numbers, after = numbers + got, None
+            numbers += got
+            after = None
         if held:
             held.returned(numbers[count - 1], Block(numbers[count:], call.sent if call else Moment(0, 0, 0)))
         elif self._held:  # What is held is older than what this call returns.
             self._held.drop()
         return numbers[:count]
 
-    def _refill(self, now: float) -> Flow:
+    def _refill(self) -> Flow[None]:
         """Draws the next block to hold."""
-        held = self._held
+        held, now = self._held, self._clock.mono()
         assert held
         drops = held.drops
         try:
@@ -645,7 +671,7 @@ class Client:
             held.woken = False
 
     def _draw_once(self, now: float, count: int, wide: bool, after: ids.AnyID | None, deadline: float,
-                   own: bool) -> Flow:
+                   own: bool) -> Flow[tuple[float, list[int], Call]]:
         bounds = list(self._last)
         if after is not None:
             bounds[ids.is_wide(after)] = max(bounds[ids.is_wide(after)], ids.parse(after))
@@ -712,8 +738,14 @@ class Client:
 
     # -- the watermark
 
-    def _watermark(self, now: float, timeout: float, own: bool, above: ids.AnyID | None = None) -> Flow:
-        """Returns the watermark; with above once it is above that ID."""
+    def _watermark(self, own: float | None, above: ids.AnyID | None = None) -> Flow[Watermark]:
+        """Returns the watermark; with above once it is above that ID. own: the timeout of the caller, if there is one."""
+        if above is not None:
+            ids.parse(above)
+        return self._marks(self._check("int", 1, own)[1], own is not None, above)
+
+    def _marks(self, timeout: float, own: bool, above: ids.AnyID | None) -> Flow[Watermark]:
+        now = self._clock.mono()
         deadline = now + timeout
         while True:
             path, hold = "/v1/watermark", 0.0
@@ -728,6 +760,7 @@ class Client:
                                               f"{', '.join(self._mark.blocked_by) or 'nothing'}"), timeout, own)
                 number = ids.parse(above)
                 path += f"?after={FORMS['ulid' if ids.is_wide(above) else 'int'](number)}&wait={int(hold * 1000)}ms"
+            mark: Watermark
             now, mark = yield from self._pool.ask(now, Call("GET", path, Watermark.read, hold=hold), deadline, own)
             if self._mark is None or mark.unix_ms >= self._mark.unix_ms:
                 self._mark = mark

@@ -7,10 +7,10 @@ import socket
 import threading
 import time
 import uuid
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 from . import ids
-from ._core import FORMS, MAX_COUNT, Client, Flow, Form, Node, Reader, Response, Send, Watermark, gave_up
+from ._core import FORMS, MAX_COUNT, Client, Flow, Form, Node, Reader, Response, Send, T, Watermark, gave_up
 from .errors import AllocatorError, Closed, ProtocolError, Refused
 
 
@@ -26,8 +26,7 @@ class _Batch:
 
 
 class Allocator(Client):
-    __doc__ = "Gets IDs from an allocator cluster. One for the whole program: threads share it, and its requests.\n" \
-        + (Client.__doc__ or "").partition("\n")[2]
+    """Gets IDs from an allocator cluster. One for the whole program: threads share it, and its requests."""
 
     def _reset(self) -> None:
         for connection in (c for list in getattr(self, "_idle", {}).values() for c in list):
@@ -69,10 +68,11 @@ class Allocator(Client):
     def next(self, form: Form = "int", *, after: ids.AnyID | None = None, timeout: float | None = None) -> Any:
         """Returns one ID. Calls that wait at the same time share a request."""
         wide, limit = self._check(form, 1, timeout)
+        own = timeout is not None
         if after is not None:
-            return FORMS[form](self._draw_now(1, wide, after, limit, timeout is not None)[0])
+            return FORMS[form](self._run(self._draw(1, wide, after, limit, own))[0])
         number = self._hold(wide) if self._held else None
-        return FORMS[form](self._share(wide, limit, timeout is not None) if number is None else number)
+        return FORMS[form](self._share(wide, limit, own) if number is None else number)
 
     @overload
     def next_many(self, count: int, form: Literal["int"] = "int", *, after: ids.AnyID | None = None,
@@ -88,40 +88,17 @@ class Allocator(Client):
                   timeout: float | None = None) -> list[Any]:
         """Returns IDs in rising order, by one request for each 10,000."""
         wide, limit = self._check(form, count, timeout)
-        return list(map(FORMS[form], self._draw_now(count, wide, after, limit, timeout is not None)))
-
-    @overload
-    def next_now(self, form: Literal["int"] = "int") -> int: ...
-    @overload
-    def next_now(self, form: Literal["flake", "ulid"]) -> str: ...
-    @overload
-    def next_now(self, form: Literal["uuid"]) -> uuid.UUID: ...
-
-    def next_now(self, form: Form = "int") -> Any:
-        """Returns a held ID, which was drawn at most prefetch_max_age ago, or raises Empty. It never waits."""
-        number = self._hold(form in ("ulid", "uuid"))
-        if number is None:
-            raise self._empty(self._check(form)[0])
-        return number if form == "int" else FORMS[form](number)
+        return list(map(FORMS[form], self._run(self._draw(count, wide, after, limit, timeout is not None))))
 
     def watermark(self, *, timeout: float | None = None) -> Watermark:
         """Returns which IDs can still appear in the space. It never goes back from call to call."""
-        _, limit = self._check("int", 1, timeout)
-        mark: Watermark = self._run(self._watermark(self._clock.mono(), limit, timeout is not None))
-        return mark
+        return self._run(self._watermark(timeout))
 
     def wait_for(self, id: ids.AnyID, *, timeout: float | None = None) -> Watermark:
         """Returns the watermark once no ID at or below this one can appear any more."""
-        ids.parse(id)
-        _, limit = self._check("int", 1, timeout)
-        mark: Watermark = self._run(self._watermark(self._clock.mono(), limit, timeout is not None, id))
-        return mark
+        return self._run(self._watermark(timeout, id))
 
     # -- requests
-
-    def _draw_now(self, count: int, wide: bool, after: ids.AnyID | None, limit: float, own: bool) -> list[int]:
-        numbers: list[int] = self._run(self._draw(self._clock.mono(), count, wide, after, limit, own))
-        return numbers
 
     def _share(self, wide: bool, limit: float, own: bool) -> int:
         """Joins the batch that forms. The call that begins one sends it when the one before was answered."""
@@ -153,7 +130,7 @@ class Allocator(Client):
             if not turn:
                 raise gave_up(self._pool.cause, left, own)
             left -= time.monotonic() - began
-            batch.numbers = self._draw_now(batch.count, wide, None, max(left, 0), own)
+            batch.numbers = self._run(self._draw(batch.count, wide, None, max(left, 0), own))
         except AllocatorError as e:
             if own and not (isinstance(e, Refused) and e.final):
                 raise  # The others have more time.
@@ -164,7 +141,7 @@ class Allocator(Client):
                 self._turn.release()
             batch.done.set()
 
-    def _run(self, flow: Flow) -> Any:
+    def _run(self, flow: Flow[T]) -> T:
         """Carries out what a flow asks for, and returns what it returns."""
         try:
             with self._lock:
@@ -180,7 +157,7 @@ class Allocator(Client):
                         raise Closed("the client was closed during the call")
                     action = flow.send((self._clock.mono(), outcome))
         except StopIteration as e:
-            return e.value
+            return cast(T, e.value)
         finally:
             flow.close()
 
@@ -193,13 +170,11 @@ class Allocator(Client):
             connection.sendall(request)
             while not reader.feed(_remaining(connection, end).recv(1 << 16)):
                 pass
-        except (OSError, ProtocolError) as e:
+        except BaseException as e:
             if connection:
                 connection.close()
-            return e
-        except BaseException:
-            if connection:
-                connection.close()
+            if isinstance(e, (OSError, ProtocolError)):
+                return e
             raise
         with self._lock:
             idle = self._idle.setdefault(send.node.url, [])
@@ -258,12 +233,12 @@ class Allocator(Client):
         while not self._closed:
             self._wake.clear()
             with self._lock:
-                wants, due = held.wants(self._clock.now()), held.due()
-            if not wants:
-                self._wake.wait(max(due - self._clock.mono(), 0.001))
+                rest = held.rest(self._clock.now())
+            if rest:
+                self._wake.wait(rest)
                 continue
             try:
-                self._run(self._refill(self._clock.mono()))
+                self._run(self._refill())
             except Closed:
                 return
             except Exception as e:  # such as an error of the token file

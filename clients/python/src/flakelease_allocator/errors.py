@@ -9,19 +9,13 @@ from typing import Any
 class AllocatorError(Exception):
     """The base of all. No ID was given to the caller."""
 
-    kind = "unsupported"
-
 
 class InvalidArgument(AllocatorError, ValueError):
     """An argument is wrong, which was found before any request."""
 
-    kind = "invalid"
-
 
 class Refused(AllocatorError):
     """A node answered that it issues none, and why."""
-
-    kind = "refused"
 
     def __init__(self, reason: str, detail: str, retry_after: float | None = None, node: str = "",
                  metadata: Mapping[str, Any] | None = None, final: bool = False) -> None:
@@ -34,29 +28,20 @@ class Refused(AllocatorError):
 class Unavailable(AllocatorError):
     """No node answered in time."""
 
-    kind = "unavailable"
-
 
 class CallTimeout(Unavailable, TimeoutError):
     """The timeout that the caller gave to this call has passed."""
-
-    kind = "timeout"
 
 
 class ProtocolError(AllocatorError):
     """An answer is not one of an allocator. Nothing of it was used."""
 
-    kind = "protocol"
     permanent = False  # The same node would give the same answer again.
 
 
 class Empty(AllocatorError):
     """next_now holds no ID that may be given. More are on their way; __cause__ is why the last request failed."""
 
-    kind = "empty"
-
 
 class Closed(AllocatorError):
     """The client was closed before the call."""
-
-    kind = "closed"
