@@ -27,5 +27,6 @@ while True:
         time.sleep(getattr(e, "retry_after", None) or 1)
         continue
     with db:  # one transaction: if it fails, these IDs are never used, which does no harm
-        db.executemany("INSERT INTO orders VALUES (?, ?)", [(i, item) for i, (_, item) in zip(drawn, jobs, strict=True)])
+        rows = [(i, item) for i, (_, item) in zip(drawn, jobs, strict=True)]
+        db.executemany("INSERT INTO orders VALUES (?, ?)", rows)
         db.executemany("DELETE FROM jobs WHERE rowid = ?", [(row,) for row, _ in jobs])

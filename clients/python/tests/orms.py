@@ -67,7 +67,8 @@ class ORMs(unittest.TestCase):
         from sqlmodel import Field, Session, SQLModel, create_engine
 
         class Order(SQLModel, table=True):
-            id: int = Field(default_factory=ids.next, sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+            id: int = Field(default_factory=ids.next, sa_column=Column(BigInteger, primary_key=True,
+                                                                       autoincrement=False))
             key: uuid.UUID = Field(default_factory=new_uuid)
 
         engine = create_engine("sqlite://")

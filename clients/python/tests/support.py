@@ -84,7 +84,8 @@ class Node:
         self.hangs_up = False  # It closes connections without a word.
         self.accepted = 0
         if path:
-            self.server = type("Unix", (_Server,), {"address_family": 1, "server_bind": socketserver.TCPServer.server_bind})(
+            self.server = type("Unix", (_Server,), {"address_family": 1,
+                                                    "server_bind": socketserver.TCPServer.server_bind})(
                 path, _Handler, bind_and_activate=False)
             self.server.server_name, self.server.server_port = "unix", 0
             self.server.server_bind()

@@ -16,8 +16,8 @@ import unittest
 from types import SimpleNamespace
 
 from support import SOURCE, Case, FakeClock, Node, problem
-from flakelease_allocator import (Allocator, AsyncAllocator, CallTimeout, Closed, Empty, InvalidArgument, ProtocolError, Refused,
-                                  Unavailable)
+from flakelease_allocator import (Allocator, AsyncAllocator, CallTimeout, Closed, Empty, InvalidArgument,
+                                  ProtocolError, Refused, Unavailable)
 
 
 class Both:
@@ -256,8 +256,9 @@ class Transport(Case):
     @both
     def test_tls_and_tokens(self, b):
         key, cert = self.file(""), self.file("")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=x",
-                        "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                        "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+                       check=True, capture_output=True)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(cert, key)
         node = Node(self, tls=tls)
@@ -281,8 +282,10 @@ class Transport(Case):
             b.call(b.open([node.url], timeout=1).next)
 
     def test_bad_tokens(self):
-        for text, mode, url, why in (("a", 0o644, "http://127.0.0.1", "can read it: chmod"), ("", 0o600, "http://127.0.0.1", "no token"),
-                                     ("a\nb", 0o600, "http://127.0.0.1", "no token"), ("a", 0o600, "http://node", "no TLS")):
+        for text, mode, url, why in (("a", 0o644, "http://127.0.0.1", "can read it: chmod"),
+                                     ("", 0o600, "http://127.0.0.1", "no token"),
+                                     ("a\nb", 0o600, "http://127.0.0.1", "no token"),
+                                     ("a", 0o600, "http://node", "no TLS")):
             with self.subTest(why), self.assertRaisesRegex(InvalidArgument, why):
                 Allocator([url], token_file=self.file(text, mode))
         Allocator(["http://node"], token_file=self.file("a"), plaintext_token=True).close()
@@ -303,7 +306,8 @@ class Transport(Case):
         for url, error in ((f"http://127.0.0.1:{listener.getsockname()[1]}", "is no HTTP|reset|pipe"),
                            (Node(self, lambda r: (404, b"<h1>Not Found")).url, "Not Found.*is this the URL"),
                            (Node(self, lambda r: (200, b"0" * (2 << 20))).url, "more than any of a node"),
-                           (Node(self, lambda r: (400, b"Client sent an HTTP request to an HTTPS server.")).url, "write https://")):
+                           (Node(self, lambda r: (400, b"Client sent an HTTP request to an HTTPS server.")).url,
+                           "write https://")):
             with self.subTest(error):
                 client = b.open([url], timeout=1)
                 with self.assertRaisesRegex((ProtocolError, Unavailable), error):
@@ -363,7 +367,8 @@ class Copies(Case):
                     os._exit(0)
             self.assertEqual(os.waitpid(pid, 0)[1], 0)
             b.call(client.next)
-            self.assertEqual(node.accepted, 1 + children, "parent and child have connections of their own, and keep them")
+            self.assertEqual(node.accepted, 1 + children,
+                             "parent and child have connections of their own, and keep them")
         b.call(client.close)
 
     def test_stopped(self):

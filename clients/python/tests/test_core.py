@@ -7,8 +7,8 @@ import unittest
 
 from support import FakeClock
 from flakelease_allocator import (CallTimeout, Closed, Empty, InvalidArgument, ProtocolError, Refused, Unavailable, ids)
-from flakelease_allocator._core import (MAX_BODY, Block, Call, Client, Held, Pool, Reader, Response, Send, document, encode,
-                                        issued, parse_nodes)
+from flakelease_allocator._core import (MAX_BODY, Block, Call, Client, Held, Pool, Reader, Response, Send, document,
+                                        encode, issued, parse_nodes)
 from flakelease_allocator.testing import FakeAllocator, FakeNode
 
 
@@ -68,7 +68,8 @@ class Failover(unittest.TestCase):
             ("no JSON, then the other", {A: [Response(200, b"<p>")], B: [OK]}, None, "12", 0),
             ("no JSON", {A: [Response(200, b"<p>")]}, ProtocolError, None, 9),
             ("a bad gateway once", {A: [Response(502, b""), OK]}, None, "11", 0.02),
-            ("http to TLS", {A: [Response(400, b"Client sent an HTTP request to an HTTPS server.")]}, ProtocolError, "1", 0),
+            ("http to TLS", {A: [Response(400, b"Client sent an HTTP request to an HTTPS server.")]}, ProtocolError,
+            "1", 0),
             ("a redirect", {A: [Response(302, b"")], B: [Response(404, b"")]}, ProtocolError, "12", 0),
             ("our last ID is too far", {A: [far], B: [far]}, Refused, "12", 0),
             ("it is too far for now", {A: [far_later, OK], B: [far_later]}, None, "121", 0.5),
@@ -137,8 +138,10 @@ class Answers(unittest.TestCase):
     def test_bad(self):
         node = parse_nodes([A])[0]
         for name, body, why in (
-            ("fewer", b'{"ids":["1"]}', "1 IDs came where 2 were asked for"), ("more", b'{"ids":["1","2","3"]}', "3 IDs"),
-            ("none", b"{}", "no IDs"), ("no JSON", b"<html>", "without JSON"), ("numbers", b'{"ids":[1,2]}', "answered with"),
+            ("fewer", b'{"ids":["1"]}', "1 IDs came where 2 were asked for"),
+            ("more", b'{"ids":["1","2","3"]}', "3 IDs"),
+            ("none", b"{}", "no IDs"), ("no JSON", b"<html>", "without JSON"),
+            ("numbers", b'{"ids":[1,2]}', "answered with"),
             ("not rising", b'{"ids":["2","2"]}', "rise"), ("below", b'{"ids":["1","2"]}', "rise"),
             ("another form", b'{"ids":["02MVRE9MT10N2","02MVRE9MT10N3"]}', "another form"),
             ("64 bits", b'{"ids":["5","9223372036854775808"]}', "63 bits"), ("a list", b"[]", "without JSON"),
@@ -164,9 +167,11 @@ class Answers(unittest.TestCase):
             for cut in range(1, len(whole) - 15):
                 self.assertIn(self.read(whole[:cut], whole[cut:]), (want, want[:2] + (True,)))
         self.assertEqual(self.read(b"HTTP/1.0 502 X\r\n\r\nabc", b""), (502, b"abc", False))
-        for bad, error in ((b"", ConnectionResetError), (b"SSH-2.0\r\n", ProtocolError), (head + b"{", ConnectionResetError),
+        for bad, error in ((b"", ConnectionResetError), (b"SSH-2.0\r\n", ProtocolError),
+                           (head + b"{", ConnectionResetError),
                            (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n", ProtocolError),
-                           (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20000, ProtocolError), (b"\x15\x03\x01\x00\x02", ProtocolError),
+                           (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20000, ProtocolError),
+                           (b"\x15\x03\x01\x00\x02", ProtocolError),
                            (chunked[:47] + b"zz\r\n", ProtocolError), (head + b"x" * (MAX_BODY + 9), ProtocolError),
                            (chunked[:-4], ConnectionResetError)):
             with self.subTest(bad[:60]), self.assertRaises(error):
@@ -191,9 +196,11 @@ class HeldIDs(unittest.TestCase):
 
     def test_rules_for_copies(self):
         for name, step, given in (("now", {}, True), ("young", {"mono": 0.9}, True), ("old", {"mono": 1.0}, False),
-                                  ("stopped for a minute", {"mono": 60}, False), ("suspended", {"boot": 1.0, "wall": 0}, False),
+                                  ("stopped for a minute", {"mono": 60}, False),
+                                  ("suspended", {"boot": 1.0, "wall": 0}, False),
                                   ("a copy resumed later: the wall clock leaps", {"wall": 3600}, False),
-                                  ("a leap below the age", {"wall": 0.5}, False), ("slewed", {"mono": 0.5, "wall": 0.505}, True),
+                                  ("a leap below the age", {"wall": 0.5}, False),
+                                  ("slewed", {"mono": 0.5, "wall": 0.505}, True),
                                   ("set back", {"wall": -3600}, True)):
             with self.subTest(name):
                 self.setUp()
@@ -229,13 +236,19 @@ class Clients(unittest.TestCase):
     def test_arguments(self):
         good = {"nodes": [A]}
         for change, why in (
-            ({"nodes": []}, "empty"), ({"nodes": A}, "give a list"), ({"nodes": None}, "give a list"), ({"nodes": [None]}, "no text"),
-            ({"nodes": ["127.0.0.1:8080"]}, "write http://"), ({"nodes": [""]}, "no URL"), ({"nodes": ["http://"]}, "no URL"),
-            ({"nodes": ["http://a:99999"]}, "no URL"), ({"nodes": ["http://a/b"]}, "more than a host"), ({"nodes": ["ftp://a"]}, "no URL"),
-            ({"nodes": ["http://u:p@a"]}, "more than a host"), ({"nodes": ["http://a b"]}, "space"), ({"nodes": ["unix://a"]}, "path"),
-            ({"nodes": ["unix:///" + "a" * 108]}, "107"), ({"timeout": 0}, "above 0"), ({"attempt_timeout": "1"}, "seconds"),
+            ({"nodes": []}, "empty"), ({"nodes": A}, "give a list"), ({"nodes": None}, "give a list"),
+            ({"nodes": [None]}, "no text"),
+            ({"nodes": ["127.0.0.1:8080"]}, "write http://"), ({"nodes": [""]}, "no URL"),
+            ({"nodes": ["http://"]}, "no URL"),
+            ({"nodes": ["http://a:99999"]}, "no URL"), ({"nodes": ["http://a/b"]}, "more than a host"),
+            ({"nodes": ["ftp://a"]}, "no URL"),
+            ({"nodes": ["http://u:p@a"]}, "more than a host"), ({"nodes": ["http://a b"]}, "space"),
+            ({"nodes": ["unix://a"]}, "path"),
+            ({"nodes": ["unix:///" + "a" * 108]}, "107"), ({"timeout": 0}, "above 0"),
+            ({"attempt_timeout": "1"}, "seconds"),
             ({"timeout": float("nan")}, "above 0"), ({"prefetch": -1}, "prefetch"), ({"prefetch": 10_000}, "9999"),
-            ({"prefetch_form": "x"}, "use one of"), ({"prefetch": 1, "prefetch_max_age": 0}, "above 0"), ({"ca_file": "/no"}, "PEM"),
+            ({"prefetch_form": "x"}, "use one of"), ({"prefetch": 1, "prefetch_max_age": 0}, "above 0"),
+            ({"ca_file": "/no"}, "PEM"),
             ({"token_file": "/no"}, "No such file"), ({"after": 1.5}, "float"), ({"after": -1}, "not within"),
         ):
             with self.subTest(change), self.assertRaisesRegex(InvalidArgument, why):

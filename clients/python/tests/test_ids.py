@@ -92,10 +92,14 @@ class Conversions(unittest.TestCase):
 
     def test_bad_input(self):
         for wrong, why in ((2.0**53 + 2, "float"), (True, "bool"), (None, "NoneType"), (-1, "not within"),
-                           (1 << 63, "not within"), (1 << 9999, "not within"), ("", "no ID"), ("-1", "no ID"), ("007", "no ID"),
-                           ("0x1F", "no ID"), ("9223372036854775808", "not within"), ("٣", "no ID"), ("1" * 20, "no ID"),
-                           ("zzzzzzzzzzzzz", "63 bits"), ("01M7WXJ6MTE21AH8MP5FJ0GE7U", "'U'"), ("0" * 12 + "ſ", "characters"),
-                           ("01a1f9d9-1a9a-7082-a8a2-962be40838fg", "no UUID"), ("01a1f9d91a9a-7082-a8a2-962be40838f5-", "no UUID")):
+                           (1 << 63, "not within"), (1 << 9999, "not within"), ("", "no ID"), ("-1", "no ID"),
+                           ("007", "no ID"),
+                           ("0x1F", "no ID"), ("9223372036854775808", "not within"), ("٣", "no ID"),
+                           ("1" * 20, "no ID"),
+                           ("zzzzzzzzzzzzz", "63 bits"), ("01M7WXJ6MTE21AH8MP5FJ0GE7U", "'U'"),
+                           ("0" * 12 + "ſ", "characters"),
+                           ("01a1f9d9-1a9a-7082-a8a2-962be40838fg", "no UUID"),
+                           ("01a1f9d91a9a-7082-a8a2-962be40838f5-", "no UUID")):
             with self.subTest(wrong), self.assertRaisesRegex(InvalidArgument, why):
                 ids.parse(wrong)
 

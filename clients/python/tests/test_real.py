@@ -137,7 +137,8 @@ class Real(unittest.TestCase):
                     client.next()
 
             found = [min(timeit.repeat(call, number=400, repeat=20)) / 400 for call in (draw, uuid.uuid4)]
-        print("next_now in {:.2f} us, uuid.uuid4() in {:.2f} us".format(*(s * 1e6 for s in found)), f"; a client has {held} bytes")
+        print("next_now in {:.2f} us, uuid.uuid4() in {:.2f} us".format(*(s * 1e6 for s in found)),
+              f"; a client has {held} bytes")
         self.assertLess(found[0], 2 * found[1])
         self.assertLess(held, 2_000_000)
 

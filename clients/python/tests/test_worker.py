@@ -25,7 +25,8 @@ class Keeps(unittest.TestCase):
                 keep.answered(grant(**{"not_after_unix_ms": 99_000, **wrong}), 9.0)
             self.assertEqual((keep.not_after, keep.due), (61_000, 25.0), "nothing of it is used")
         keep.answered(grant(not_after_unix_ms=70_000, now_unix_ms=21_000, floor_unix_ms=7), 25.0)
-        self.assertEqual((keep.not_after, keep.due, keep.floor), (70_000, 25.1, 7), "calls that succeed are 100 ms apart")
+        self.assertEqual((keep.not_after, keep.due, keep.floor), (70_000, 25.1, 7),
+                         "calls that succeed are 100 ms apart")
 
     def test_failures(self):
         keep, waits = Keep(grant(), 0.0), []

@@ -739,7 +739,7 @@ class Client:
     # -- the watermark
 
     def _watermark(self, own: float | None, above: ids.AnyID | None = None) -> Flow[Watermark]:
-        """Returns the watermark; with above once it is above that ID. own: the timeout of the caller, if there is one."""
+        """Returns the watermark; with above once it is above that ID. own: the caller's timeout, if there is one."""
         if above is not None:
             ids.parse(above)
         return self._marks(self._check("int", 1, own)[1], own is not None, above)
