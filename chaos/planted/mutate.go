@@ -127,6 +127,8 @@ var testsOf = map[string][]string{
 	"internal/lease/keeper": {"./internal/lease/keeper", "-skip=OnEtcd"},
 	"internal/lease/catalog": {"./internal/lease/catalog", "./internal/lease/protocol",
 		"-skip=TestEveryCallFails|TestRandomSchedules"},
+	"internal/lease/marker": {"./internal/lease/marker", "./internal/lease/protocol",
+		"-skip=TestEveryCallFails|TestRandomSchedules"},
 	"internal/lease/protocol": {"./internal/lease/protocol", "-seeds=30", "-skip=TestEveryCallFails"},
 	// Its replies are checked where they are used.
 	"internal/server/resp": {"./internal/server/resp", "./internal/server/respserver"},
