@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -496,11 +495,7 @@ func viewSID(sid flake.SID, rec lease.SIDRecords, era lease.Era, now clock.Milli
 		Unreleased: w.State == lease.Active && !rec.Holder.Exists(),
 		Worker:     w.Worker, Owner: w.Owner,
 	}
-	sound := clock.Millis(math.MaxInt64)
-	if bounds.Window > 0 {
-		sound = bounds.SoundBy(now, era, w.Worker)
-	}
-	problem := rec.Distrust(era, sound)
+	problem := rec.Distrust(era, bounds.SoundBy(now, era, w.Worker))
 	switch {
 	case problem != "":
 		v.State, v.Problem = Quarantined, problem

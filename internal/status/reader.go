@@ -50,9 +50,7 @@ type Config struct {
 	Work  func() Work
 	Feed  *feed.Feed        // has the rate and the latest event; nil: none
 	Marks *watermark.Reader // It reads the watermark; nil: nobody does.
-	// Bounds say which records no sound clock can have written. Without the length of windows, Bounds.Window, that
-	// is not known.
-	Bounds lease.Bounds
+	Bounds lease.Bounds // They say which records no sound clock can have written.
 	// Expected is how many nodes there should be; 0: not known.
 	Expected int
 	// Settings of the node and their sources, for pages; nil: not known.

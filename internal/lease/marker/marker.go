@@ -3,8 +3,8 @@
 package marker
 
 import (
-	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -50,15 +50,6 @@ func (m *Marker) Last() lease.Entry[lease.Mark] { return m.last }
 // Highest returns the highest mark that was read, and when the last one was.
 func (m *Marker) Highest() (lease.Mark, clock.Mono) { return m.highest, m.readAt }
 
-// Unreadable returns why the mark cannot be read, for people, or "". A sid is then not acquired, since it
-// would have to begin above the mark.
-func (m *Marker) Unreadable() string {
-	if m.last.Err == nil {
-		return ""
-	}
-	return fmt.Sprintf("the record of the watermark is unreadable (%v): run \"allocator admin recover\"", m.last.Err)
-}
-
 // Forget forgets the mark of a history that was lost: revisions may come a second time.
 func (m *Marker) Forget() { m.last = lease.Entry[lease.Mark]{} }
 
@@ -86,15 +77,12 @@ func (m *Marker) Read(now clock.Reading, e lease.Entry[lease.Mark]) {
 
 // Watched takes the marks among changes, unless the space is not known, and returns the others.
 func (m *Marker) Watched(now clock.Reading, changes []lease.Change, known bool) []lease.Change {
-	rest := changes[:0:0]
-	for _, c := range changes {
-		if c.Key != lease.ChangedMark {
-			rest = append(rest, c)
-		} else if known {
+	return slices.DeleteFunc(slices.Clone(changes), func(c lease.Change) bool {
+		if known && c.Key == lease.ChangedMark {
 			m.Read(now, c.Mark)
 		}
-	}
-	return rest
+		return c.Key == lease.ChangedMark
+	})
 }
 
 // Written takes the answer to a write of the mark. Nothing depends on its outcome: the next

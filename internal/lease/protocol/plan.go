@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -159,11 +158,13 @@ func (m *Machine) keep(now clock.Reading, h *hold) {
 	m.commit(now, op, h.sid, h.seen, w)
 }
 
-// noMark reports whether the mark cannot be read: then no holder key is put.
+// noMark reports whether the mark cannot be read: no holder key is put then, since tenures begin above it.
 func (m *Machine) noMark() bool {
-	why := m.marker.Unreadable()
-	m.problem = cmp.Or(why, m.problem)
-	return why != ""
+	err := m.marker.Last().Err
+	if err != nil {
+		m.problem = fmt.Sprintf("the record of the watermark is unreadable (%v): run \"allocator admin recover\"", err)
+	}
+	return err != nil
 }
 
 // poisoned reports whether the guard lets no ceiling be written by this clock, raises
