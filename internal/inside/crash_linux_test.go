@@ -223,7 +223,7 @@ func TestCrashes(t *testing.T) {
 			if killed || len(calls) < 3 {
 				t.Fatalf("killed %v after %v", killed, calls)
 			}
-			synced(t, string(whole), calls)
+			synced(t, whole, calls)
 			t.Logf("%d calls", len(calls))
 			every := max(len(calls)/kills, 1)
 			for n := len(calls) - 1; n >= 0; n -= every {
@@ -272,9 +272,9 @@ func sound(d Dir) error {
 	return nil
 }
 
-// synced checks that what was renamed had reached the disk, and that its name did before the process ended or renamed
-// what depends on it.
-func synced(t *testing.T, dir string, calls []change) {
+// synced checks that what was renamed had reached the disk, and that its name did before the process ended. The
+// marker of a restore says that its data is beside it, or in place: it is removed before the data, and renamed after.
+func synced(t *testing.T, d Dir, calls []change) {
 	t.Helper()
 	dirty := map[string]bool{} // written since its last fsync
 	named := map[string]bool{} // directories with names that have not reached the disk
@@ -284,14 +284,22 @@ func synced(t *testing.T, dir string, calls []change) {
 			dirty[c.path] = true
 		case "remove":
 			delete(dirty, c.path)
+			if c.path == d.restoredMarker() {
+				named[string(d)] = true
+			} else if named[string(d)] && strings.HasPrefix(c.path, d.restored()) {
+				t.Errorf("call %d removes %s while its marker is on the disk", n, c.path)
+			}
 		case "sync":
 			delete(dirty, c.path)
 			delete(named, c.path)
 		case "rename":
 			for path := range dirty {
-				if path == c.path || strings.HasPrefix(path, c.path+"/") || strings.HasPrefix(path, dir+"/restored/") {
+				if path == c.path || strings.HasPrefix(path, c.path+"/") || strings.HasPrefix(path, d.restored()+"/") {
 					t.Errorf("call %d renames %s while %s has not reached the disk", n, c.path, path)
 				}
+			}
+			if named[string(d)] && c.path == d.restoredMarker() {
+				t.Errorf("call %d renames the marker while its data is not in place on the disk", n)
 			}
 			named[filepath.Dir(c.to)] = true
 		}

@@ -683,6 +683,19 @@ func TestExpireByASoundClock(t *testing.T) {
 	}
 }
 
+// TestGiveUpBeforeExpire: a node that gives its own sid up does that before it ends the hold of another.
+func TestGiveUpBeforeExpire(t *testing.T) {
+	s := newScenario(t)
+	s.do("init", "start n1", "a tick", "start n2", "b tick")
+	for range 6 {
+		s.do("renew", "b run 10s")
+	}
+	s.do("b fault hang load", "renew", "b run 10s", "b giveup")
+	if got := s.run("b answer"); !strings.HasPrefix(got, "SEAL\nrelease sid=1 ") {
+		t.Errorf("once the list has arrived: %s", got)
+	}
+}
+
 // TestStandbyBesideLiveHolders: a standby lists each half a minute, and says of no holder that extends its window
 // meanwhile that it does not.
 func TestStandbyBesideLiveHolders(t *testing.T) {

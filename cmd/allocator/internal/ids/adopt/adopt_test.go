@@ -607,6 +607,7 @@ func TestStepBack(t *testing.T) {
 	}{
 		"mixed":        {mixed, StepBack{SID: 0, Line: 4221, By: "7h56m2s"}},
 		"rolling":      {rolling, StepBack{SID: 0, Line: 4221, By: "7h56m2s"}},
+		"for hours":    {zoned(t, 450, utc), StepBack{SID: 2, Line: 3871, By: "7h56m2s"}},
 		"one epoch":    {zoned(t, 0, ""), StepBack{}},
 		"half an hour": {zoned(t, 100, "2016-10-31T16:30:00Z"), StepBack{}},
 		"days":         {zoned(t, 100, "2016-11-02T00:00:01Z"), StepBack{}}, // two exports
