@@ -223,6 +223,14 @@ class HeldIDs(unittest.TestCase):
         self.assertTrue(self.held.settle(now()))
         self.assertEqual(self.held.block.top, 60)
 
+    def test_idle(self):
+        self.held.wanted = self.clock.mono()
+        self.assertEqual(self.held.rest(self.clock.now()), 0.5)
+        self.clock.go(59)
+        self.assertEqual(self.held.rest(self.clock.now()), 0)
+        self.clock.go(1)
+        self.assertGreater(self.held.rest(self.clock.now()), 0, "nobody has called for a minute")
+
     def test_order(self):
         self.held.returned(35, Block([36, 37], self.clock.sent()))
         self.assertEqual(self.held.block.ids, [], "they are below what a call has returned, and 36 is below 40")
@@ -315,6 +323,29 @@ class Clients(unittest.TestCase):
         with self.assertRaises(Empty) as raised:
             client.next_now()
         self.assertEqual(raised.exception.__cause__.reason, "UNAUTHENTICATED")
+
+    def test_idle(self):
+        clock = FakeClock()
+        client = FakeAllocator(prefetch=8, _clock=clock)
+        client._keep = lambda: None
+        client.next()
+        client._run(client._refill())
+        client._wake.clear()
+        clock.go(61)
+        self.assertGreater(client._held.rest(clock.now()), 0)
+        self.assertRaises(Empty, client.next_now)
+        self.assertEqual((client._wake.is_set(), client._held.rest(clock.now())), (True, 0), "a call wakes it")
+
+    def test_held_when_another_kind_was_given(self):
+        client = FakeAllocator(prefetch=8)
+        client._keep = lambda: None
+        flow = client._draw(1, False, None, 9.0, False)
+        send = next(flow)
+        client._begin(send)
+        answer = client.fake.answer(send)
+        client.next("uuid")  # while the answer is on its way
+        self.assertRaises(StopIteration, flow.send, (client._clock.mono(), answer))
+        self.assertRaises(Empty, client.next_now)
 
     def test_uuids_held(self):
         client = FakeAllocator(prefetch=8, prefetch_form="uuid")

@@ -81,6 +81,7 @@ class Clock:
 
 # ---- held IDs
 
+WARM = 60.0  # Blocks are drawn ahead for this long after the last call for an ID.
 LEAP = 0.010  # The wall clock is set forward by this at least to count.
 
 
@@ -107,8 +108,9 @@ class Held:
         self.max_age, self.pid = max_age, os.getpid()
         self.block = self.spare = Block([], Moment(0, 0, 0))
         self.floor = 0  # A call returned this one.
+        self.wanted = 0.0  # when the last call for an ID was
         self.woken = False  # The next block was asked for.
-        self.drops = 0
+        self.drops = self.others = 0  # how often it was dropped, and calls returned IDs of the other width
         self.cause: Exception | None = None  # why the last request for more failed
 
     def old(self, block: Block, now: Moment, share: float = 1.0) -> bool:
@@ -139,6 +141,8 @@ class Held:
 
     def rest(self, now: Moment) -> float:
         """Returns how long to wait before the next block is drawn if nobody takes IDs until then; 0: draw it now."""
+        if now.mono - self.wanted >= WARM:
+            return WARM  # A call ends the wait.
         if self.wants(now):
             return 0
         return max(max(self.block.sent.mono, self.spare.sent.mono) + self.max_age / 2 - now.mono, 0.001)
@@ -558,7 +562,7 @@ class Client:
         ca_file           has the authority that signed the certificates of the nodes, as PEM
         plaintext_token   allows a token without TLS, for networks that encrypt
         prefetch          holds at least this many IDs of prefetch_form ready, from the first call on. It costs a
-                          request each half of prefetch_max_age, also while there are no calls.
+                          request each half of prefetch_max_age, until a minute after the last call.
         prefetch_max_age  is how old an ID may be when it is given.
         after             Every ID is greater than this one: the order of an earlier client goes on.
         """
@@ -636,7 +640,7 @@ class Client:
         now, numbers, call = self._clock.mono(), list[int](), None
         deadline = now + timeout
         held = self._held if self._held and wide == self._held_wide else None
-        extra = held.size if held else 0
+        extra, others = (held.size, held.others) if held else (0, 0)
         while len(numbers) < count:
             size = min(count - len(numbers) + extra, self._limit)
             try:
@@ -650,8 +654,10 @@ class Client:
             numbers += got
             after = None
         if held:
-            held.returned(numbers[count - 1], Block(numbers[count:], call.sent if call else Moment(0, 0, 0)))
+            rest = numbers[count:] if held.others == others else []  # else it may be below what was returned meanwhile
+            held.returned(numbers[count - 1], Block(rest, call.sent if call else Moment(0, 0, 0)))
         elif self._held:  # What is held is older than what this call returns.
+            self._held.others += 1
             self._held.drop()
         return numbers[:count]
 
@@ -704,10 +710,14 @@ class Client:
                 number = block.ids.pop()
             except IndexError:
                 with self._lock:
-                    if held.settle(self._clock.now()):
+                    now = self._clock.now()
+                    held.wanted = now.mono
+                    if held.settle(now):
                         continue
                 return None
-            if held.may_give(block, self._clock.now(), os.getpid()):
+            now = self._clock.now()
+            held.wanted = now.mono
+            if held.may_give(block, now, os.getpid()):
                 return number
 
     def _short(self) -> bool:
