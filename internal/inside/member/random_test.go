@@ -126,7 +126,7 @@ func (c *machines) begin(x *machine, id uint64) error {
 	return nil
 }
 
-// founds starts a machine as one of those that begin the cluster.
+// founds starts a machine as a founder of the cluster.
 func (c *machines) founds(x *machine) error {
 	x.view = []Member{begun(1, "a"), begun(2, "b"), begun(3, "c")}
 	if c.list == nil {

@@ -124,7 +124,7 @@ func (m *Marker) Due(sid flake.SID, holders []lease.Held, agreed bool) clock.Mon
 }
 
 // passes returns when what holds a mark back is no reason to wait any more, if the clock is confirmed.
-// All nodes whose clocks are look at that time, give or take: the one whose turn it is may have a clock
+// All nodes with confirmed clocks look at about that time: the node whose turn it is may have a clock
 // that nobody confirms, and never pass a window.
 func (m *Marker) passes(now clock.Reading, mark lease.Mark) clock.Mono {
 	if len(mark.Blocked) == 0 || !mark.Blocked[0].Passes() {

@@ -93,7 +93,7 @@ func (n *sum) begin() {
 func (n *sum) add(sid flake.SID, s lease.SIDRecords) {
 	w := s.Window.Value
 	h := lease.Blocker{SID: sid, Node: text.Cut(w.Node, maxName), Floor: w.Floor, Ceil: w.Ceil, Worker: w.Worker}
-	// Who holds it since an earlier era extends it no more: it counts as one that vanished.
+	// A holder from an earlier era can no longer extend the sid: it counts as vanished.
 	held := s.Holder.Exists() && w.Era == n.era.Number
 	switch {
 	case !s.Window.Exists() && !s.Holder.Exists():

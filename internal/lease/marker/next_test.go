@@ -35,7 +35,7 @@ func view(last lease.Mark, floor clock.Millis, windows ...lease.Window) lease.Vi
 	return v
 }
 
-// TestNextMark: the mark is the lowest floor of those that may issue. Only a window that a
+// TestNextMark: the mark is the lowest floor of all owners that may still issue. Only a window that a
 // confirmed clock has seen pass, with the grace, and whose holder's key is gone, no longer counts.
 func TestNextMark(t *testing.T) {
 	const floor = now - 1_000
@@ -61,60 +61,84 @@ func TestNextMark(t *testing.T) {
 	passed, until := now-grace, now-grace+1
 	self := of("a", floor, now+29_000)
 	old := floor - 20_000
+	type prior = lease.Prior
+	type with []lease.Window
 	for name, tc := range map[string]struct {
 		last        lease.Mark
 		eraFloor    clock.Millis
-		windows     []lease.Window
+		beside      with // the windows of sids 1, 2, …; self has sid 0
 		unconfirmed bool
 		at          clock.Millis
 		blocked     string
 		rests       string
 		uncovered   string
 	}{
-		"alone":                               {windows: []lease.Window{self}, at: floor},
-		"a later one":                         {windows: []lease.Window{self, of("b", floor+500, now)}, at: floor},
-		"one that is behind":                  {windows: []lease.Window{self, of("b", old, now+9)}, at: old, blocked: "1 b silent"},
-		"its ceiling has passed, its key not": {windows: []lease.Window{self, of("b", old, passed-90_000)}, at: old, blocked: "1 b silent"},
-		"vanished":                            {windows: []lease.Window{self, of("b", old, until, gone)}, at: old, blocked: "1 b vanished"},
-		"vanished, and passed":                {windows: []lease.Window{self, of("b", old, passed, gone)}, at: floor, rests: "1 b vanished"},
-		"passed by a clock that is not confirmed": {windows: []lease.Window{self, of("b", old, passed, gone)}, unconfirmed: true, at: old, blocked: "1 b vanished"},
-		"vanished, passed before, no clock now":   {last: lease.Mark{Era: 2, At: floor - 100}, windows: []lease.Window{self, of("b", old, floor-200, gone)}, unconfirmed: true, at: floor},
-		"given back":                              {windows: []lease.Window{self, of("b", old, now+9, state(lease.Released))}, at: floor},
-		"quarantined in use":                      {windows: []lease.Window{self, of("b", old, until, state(lease.Quarantined))}, at: old, blocked: "1 b vanished"},
-		"quarantined, never used":                 {windows: []lease.Window{self, of(lease.Operator, 0, now, state(lease.Quarantined))}, at: floor},
-		"tells no floor":                          {windows: []lease.Window{self, of("b", 0, now+9)}, at: last.At, blocked: "1 b no_floor"},
-		"a predecessor":                           {windows: []lease.Window{self, of("b", floor, now+9, after(lease.Prior{Floor: old, Ceil: until, Node: "z"}))}, at: old, blocked: "1 z replaced"},
-		"a predecessor of one that gave back":     {windows: []lease.Window{self, of("b", floor, now+9, state(lease.Released), after(lease.Prior{Floor: old, Ceil: until, Node: "z"}))}, at: old, blocked: "1 z replaced"},
-		"a predecessor of a worker":               {windows: []lease.Window{self, of("w", 0, now+9, worker, after(lease.Prior{Floor: old, Ceil: until, Node: "z"}))}, at: old, blocked: "1 z replaced", uncovered: "1"},
-		"a predecessor that has passed":           {windows: []lease.Window{self, of("b", floor, now+9, after(lease.Prior{Floor: old, Ceil: passed, Node: "z"}))}, at: floor, rests: "1 z replaced"},
-		"a predecessor below the mark":            {windows: []lease.Window{self, of("b", floor, now+9, after(lease.Prior{Floor: last.At - 9, Ceil: last.At, Node: "z"}))}, at: floor},
-		"workers and outsiders":                   {windows: []lease.Window{self, of("w", 0, now+9, worker), of("x", 0, 0, state(lease.Reserved)), of("v", 0, until, worker, gone)}, at: floor, uncovered: "1-3"},
-		"a worker that has ended":                 {windows: []lease.Window{self, of("w", 0, passed, worker, gone), of("w", 0, now+9, worker, state(lease.Released))}, at: floor, rests: "1 w vanished"},
-		"a worker before another owner":           {windows: []lease.Window{self, of("b", floor, now+9, after(lease.Prior{Uncovered: until, Worker: "w"}))}, at: floor, uncovered: "1"},
-		"such a one that has ended":               {windows: []lease.Window{self, of("b", floor, now+9, after(lease.Prior{Uncovered: passed, Worker: "w"}))}, at: floor, rests: "1 w replaced"},
-		"such a one that was passed, no clock now": {last: lease.Mark{Era: 2, At: last.At, Rests: lease.Blocker{SID: 1, Node: "w", Why: lease.BlockedReplaced, Ceil: passed}}, unconfirmed: true,
-			windows: []lease.Window{self, of("b", floor, now+9, after(lease.Prior{Uncovered: passed, Worker: "w"}))}, at: floor, rests: "1 w replaced"},
-		"a worker that tells floors":               {windows: []lease.Window{self, of("w", old, now+9, tells)}, at: old, blocked: "1 w silent"},
-		"such a one, whose extension is to come":   {windows: []lease.Window{self, of("w", old, now+33, tells, func(w *lease.Window) { w.Wall = now - 30 })}, at: old, blocked: "1 w worker"},
-		"such a one, whose extension is overdue":   {windows: []lease.Window{self, of("w", old, now+30, tells, func(w *lease.Window) { w.Wall = now - 30 })}, at: old, blocked: "1 w silent"},
-		"a worker that is not behind":              {windows: []lease.Window{self, of("w", floor-9, now+9, tells)}, at: floor - 9},
-		"a worker that told floors, vanished":      {windows: []lease.Window{self, of("w", old, until, tells, gone)}, at: old, blocked: "1 w vanished"},
-		"a worker that told floors, passed":        {windows: []lease.Window{self, of("w", old, passed, tells, gone)}, at: floor, rests: "1 w vanished"},
-		"such a one, not confirmed":                {windows: []lease.Window{self, of("w", old, passed, tells, gone)}, unconfirmed: true, at: old, blocked: "1 w vanished"},
-		"such a one, given back":                   {windows: []lease.Window{self, of("w", now, now, tells, state(lease.Released))}, at: floor},
-		"a new era":                                {last: lease.Mark{Era: 1, At: last.At}, eraFloor: until, windows: []lease.Window{self}, at: last.At, blocked: "0  era"},
-		"a new era whose floor has passed":         {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self}, at: floor, rests: "0  era"},
-		"a holder of an earlier era":               {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self, of("b", old, passed-9, before)}, at: floor, rests: "0  era"},
-		"one of whose window nobody knew":          {last: lease.Mark{Era: 2, At: last.At}, eraFloor: passed - 100, windows: []lease.Window{self, of("b", old, until, before)}, at: old, blocked: "1 b vanished"},
-		"a new era beside one that tells no floor": {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self, of("b", 0, now+9)}, at: last.At, blocked: "1 b no_floor", rests: "0  era"},
-		"a new era, not confirmed":                 {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, windows: []lease.Window{self}, unconfirmed: true, at: last.At, blocked: "0  era"},
-		"never back":                               {last: lease.Mark{Era: 2, At: floor + 50}, windows: []lease.Window{self, of("b", old, now+9)}, at: floor + 50, blocked: "1 b silent"},
+		"alone":                               {at: floor},
+		"a later one":                         {beside: with{of("b", floor+500, now)}, at: floor},
+		"one that is behind":                  {beside: with{of("b", old, now+9)}, at: old, blocked: "1 b silent"},
+		"its ceiling has passed, its key not": {beside: with{of("b", old, passed-90_000)}, at: old, blocked: "1 b silent"},
+		"vanished":                            {beside: with{of("b", old, until, gone)}, at: old, blocked: "1 b vanished"},
+		"vanished, and passed":                {beside: with{of("b", old, passed, gone)}, at: floor, rests: "1 b vanished"},
+		"passed by a clock that is not confirmed": {beside: with{of("b", old, passed, gone)}, unconfirmed: true,
+			at: old, blocked: "1 b vanished"},
+		"vanished, passed before, no clock now": {last: lease.Mark{Era: 2, At: floor - 100}, beside: with{of("b", old, floor-200, gone)},
+			unconfirmed: true, at: floor},
+		"given back": {beside: with{of("b", old, now+9, state(lease.Released))}, at: floor},
+		"quarantined in use": {beside: with{of("b", old, until, state(lease.Quarantined))},
+			at: old, blocked: "1 b vanished"},
+		"quarantined, never used": {beside: with{of(lease.Operator, 0, now, state(lease.Quarantined))}, at: floor},
+		"tells no floor":          {beside: with{of("b", 0, now+9)}, at: last.At, blocked: "1 b no_floor"},
+		"a predecessor": {beside: with{of("b", floor, now+9, after(prior{Floor: old, Ceil: until, Node: "z"}))},
+			at: old, blocked: "1 z replaced"},
+		"a predecessor, sid given back": {beside: with{of("b", floor, now+9, state(lease.Released), after(prior{Floor: old, Ceil: until, Node: "z"}))},
+			at: old, blocked: "1 z replaced"},
+		"a predecessor of a worker": {beside: with{of("w", 0, now+9, worker, after(prior{Floor: old, Ceil: until, Node: "z"}))},
+			at: old, blocked: "1 z replaced", uncovered: "1"},
+		"a predecessor that has passed": {beside: with{of("b", floor, now+9, after(prior{Floor: old, Ceil: passed, Node: "z"}))},
+			at: floor, rests: "1 z replaced"},
+		"a predecessor below the mark": {beside: with{of("b", floor, now+9, after(prior{Floor: last.At - 9, Ceil: last.At, Node: "z"}))},
+			at: floor},
+		"workers and outsiders": {beside: with{of("w", 0, now+9, worker), of("x", 0, 0, state(lease.Reserved)), of("v", 0, until, worker, gone)},
+			at: floor, uncovered: "1-3"},
+		"a worker that has ended": {beside: with{of("w", 0, passed, worker, gone), of("w", 0, now+9, worker, state(lease.Released))},
+			at: floor, rests: "1 w vanished"},
+		"a worker before another owner": {beside: with{of("b", floor, now+9, after(prior{Uncovered: until, Worker: "w"}))},
+			at: floor, uncovered: "1"},
+		"a worker before another owner, ended": {beside: with{of("b", floor, now+9, after(prior{Uncovered: passed, Worker: "w"}))},
+			at: floor, rests: "1 w replaced"},
+		"a worker before another owner, no clock now": {
+			last:        lease.Mark{Era: 2, At: last.At, Rests: lease.Blocker{SID: 1, Node: "w", Why: lease.BlockedReplaced, Ceil: passed}},
+			unconfirmed: true,
+			beside:      with{of("b", floor, now+9, after(prior{Uncovered: passed, Worker: "w"}))}, at: floor, rests: "1 w replaced"},
+		"a worker that tells floors": {beside: with{of("w", old, now+9, tells)}, at: old, blocked: "1 w silent"},
+		"a worker with floors, before its extension": {beside: with{of("w", old, now+33, tells, func(w *lease.Window) { w.Wall = now - 30 })},
+			at: old, blocked: "1 w worker"},
+		"a worker with floors, overdue": {beside: with{of("w", old, now+30, tells, func(w *lease.Window) { w.Wall = now - 30 })},
+			at: old, blocked: "1 w silent"},
+		"a worker that is not behind":         {beside: with{of("w", floor-9, now+9, tells)}, at: floor - 9},
+		"a worker that told floors, vanished": {beside: with{of("w", old, until, tells, gone)}, at: old, blocked: "1 w vanished"},
+		"a worker that told floors, passed":   {beside: with{of("w", old, passed, tells, gone)}, at: floor, rests: "1 w vanished"},
+		"a worker with floors, not confirmed": {beside: with{of("w", old, passed, tells, gone)}, unconfirmed: true,
+			at: old, blocked: "1 w vanished"},
+		"a worker with floors, given back": {beside: with{of("w", now, now, tells, state(lease.Released))}, at: floor},
+		"a new era":                        {last: lease.Mark{Era: 1, At: last.At}, eraFloor: until, at: last.At, blocked: "0  era"},
+		"a new era whose floor has passed": {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, at: floor, rests: "0  era"},
+		"a holder of an earlier era": {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, beside: with{of("b", old, passed-9, before)},
+			at: floor, rests: "0  era"},
+		"a window that nobody knew": {last: lease.Mark{Era: 2, At: last.At}, eraFloor: passed - 100, beside: with{of("b", old, until, before)},
+			at: old, blocked: "1 b vanished"},
+		"a new era, a holder without a floor": {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, beside: with{of("b", 0, now+9)},
+			at: last.At, blocked: "1 b no_floor", rests: "0  era"},
+		"a new era, not confirmed": {last: lease.Mark{Era: 1, At: last.At}, eraFloor: passed, unconfirmed: true,
+			at: last.At, blocked: "0  era"},
+		"never back": {last: lease.Mark{Era: 2, At: floor + 50}, beside: with{of("b", old, now+9)},
+			at: floor + 50, blocked: "1 b silent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.last.Era == 0 {
 				tc.last = last
 			}
-			v := view(tc.last, tc.eraFloor, tc.windows...)
+			v := view(tc.last, tc.eraFloor, append(with{self}, tc.beside...)...)
 			got := rules.Next(v, now, !tc.unconfirmed)
 			blocked := ""
 			for _, b := range got.Blocked {
