@@ -1,10 +1,9 @@
 'use strict'
 
-// A client: it shares requests between calls, asks the next node when one is away or refuses, and holds IDs ahead
-// for callers that cannot wait.
+// A client: it shares requests between calls, and holds IDs ahead for callers that cannot wait.
 
 const { AllocatorError, invalid, show } = require('./errors.js')
-const { endpointOf, transport, readText, tokenIn } = require('./http.js')
+const { Nodes, OPTIONS, checkKeys, milliseconds, sleep, protocol, gaveUp } = require('./nodes.js')
 const { read, format, isWide, checkForm, MAX_INT } = require('./ids.js')
 
 const MAX_COUNT = 1_000_000 // of one call
@@ -12,46 +11,6 @@ const MAX_REQUEST = 10_000 // of one request, unless nodes say less
 const POLL_MS = 5000 // for which a node is asked to wait for the watermark
 const WARM_MS = 60_000 // for which IDs are held ahead after the last call that took one
 const LEAP_MS = 10 // by which two clocks, which are not read at once, differ without one having been set
-
-// Times that a node is asked last after it refused or failed.
-const REFUSED_MS = 1000 // where a refusal has no delay
-const MAX_REFUSED_MS = 5000
-const FAILED_MS = [20, 1000] // doubled from the first to the last
-const SILENT_MS = [1000, 15_000]
-
-// Reasons that no other node and no later time changes.
-const FINAL = new Set(['INVALID_COUNT', 'INVALID_FORMAT', 'INVALID_ID', 'UNAUTHENTICATED', 'PERMISSION_DENIED',
-  'UNKNOWN_WORKER', 'WORKER_QUOTA', 'CALLER_CLOCK', 'WORKERS_OFF'])
-
-/** Gives a client answers that come from no node, for fakes. */
-const TRANSPORT = Symbol('transport')
-/** Sends any request to one node after the other, for workers. */
-const ASK = Symbol('ask')
-
-const OPTIONS = ['nodes', 'form', 'timeoutMs', 'attemptTimeoutMs', 'prefetch', 'prefetchMaxAgeMs', 'token', 'tokenFile',
-  'caFile', 'tls', 'clock']
-
-function milliseconds (options, name, standard) {
-  const ms = options[name] ?? standard
-  if (!Number.isFinite(ms) || ms < 1 || ms > 2 ** 31 - 1) throw invalid(`${name} is ${show(ms)}: give milliseconds, at least 1`)
-  return ms
-}
-
-function checkKeys (options, known, what) {
-  if (typeof options !== 'object' || options === null || Array.isArray(options)) throw invalid(`${what} are ${show(options)}: give an object`)
-  for (const key of Object.keys(options)) {
-    if (!known.includes(key)) throw invalid(`${show(key)} is none of the ${what}: there are ${known.join(', ')}`)
-  }
-}
-
-/** Waits, without keeping the process alive: calls do so by their own timers. */
-const sleep = (ms, signal) => new Promise(resolve => {
-  const done = () => { clearTimeout(timer); signal.removeEventListener('abort', done); resolve() }
-  const timer = setTimeout(done, ms)
-  timer.unref()
-  if (signal.aborted) done()
-  signal.addEventListener('abort', done)
-})
 
 /** Calls that wait for IDs of one width, and the IDs of that width that are held. */
 class Queue {
@@ -68,10 +27,6 @@ class Queue {
 class Allocator {
   #nodes
   #o
-  #send
-  #closeTransport
-  #token
-  #first = 0 // the node to ask first: the last one that served
   #queues = [new Queue(false), new Queue(true)]
   #running = false // requests for them are sent, one at a time
   #limit = MAX_REQUEST // the greatest count of a request
@@ -83,41 +38,18 @@ class Allocator {
   #closed = false
 
   constructor (options) {
-    checkKeys(options, OPTIONS, 'options')
-    const { nodes, token, tokenFile, caFile, tls, form = 'int', prefetch = 0, clock } = options
-    if (!Array.isArray(nodes)) throw invalid(`nodes is ${show(nodes)}: give an array of URLs, such as ['http://127.0.0.1:8080']`)
-    if (nodes.length === 0) throw invalid("nodes is empty: give the URLs of nodes, such as ['http://127.0.0.1:8080']")
-    this.#nodes = nodes.map((url, i) => Object.assign(endpointOf(url, `nodes[${i}]`), { index: i, until: 0, refused: undefined, fails: 0 }))
+    checkKeys(options, [...OPTIONS, 'form', 'prefetch', 'prefetchMaxAgeMs', 'clock'], 'options')
+    const { form = 'int', prefetch = 0, clock = { now: () => performance.now(), wall: () => Date.now() } } = options
     const size = prefetch === true ? 64 : prefetch === false ? 0 : prefetch
     if (!Number.isInteger(size) || size < 0 || size > MAX_REQUEST) throw invalid(`prefetch is ${show(prefetch)}: give a whole number, 0 to ${MAX_REQUEST}`)
     this.#o = {
       form: checkForm(form),
       prefetch: size,
       timeoutMs: milliseconds(options, 'timeoutMs', 10_000),
-      attemptTimeoutMs: milliseconds(options, 'attemptTimeoutMs', 2000),
       maxAgeMs: milliseconds(options, 'prefetchMaxAgeMs', 1000),
-      clock: clock ?? { now: () => performance.now(), wall: () => Date.now() }
+      clock
     }
-    if (token !== undefined && tokenFile !== undefined) throw invalid('token and tokenFile: set one of them')
-    if (token !== undefined && typeof token !== 'function' && !(typeof token === 'string' && /^[\x21-\x7e]+$/.test(token))) {
-      throw invalid('token is no token: give a string without spaces, or a function that returns one')
-    }
-    this.#token = tokenFile !== undefined ? tokenIn(tokenFile) : typeof token === 'function' ? token : token && (() => token)
-    const ca = caFile && readText(caFile, 'caFile')
-    if (ca !== undefined && !ca.includes('BEGIN CERTIFICATE')) throw invalid(`caFile: ${caFile} has no certificate: give a PEM file`)
-    if (options[TRANSPORT]) {
-      this.#send = options[TRANSPORT]
-      this.#closeTransport = () => {}
-    } else {
-      let out
-      try {
-        out = transport({ ...tls, ...(ca && { ca }) })
-      } catch (e) {
-        throw invalid(`${caFile === undefined ? 'tls' : 'caFile'}: ${e.message}`)
-      }
-      this.#send = out.send
-      this.#closeTransport = out.close
-    }
+    this.#nodes = new Nodes({ ...options, clock })
   }
 
   /** Resolves to one ID, above all whose calls ended before. Calls that wait share a request. */
@@ -177,7 +109,7 @@ class Allocator {
       for (const w of queue.waiters) if (w.background) w.reject(closed())
     }
     await Promise.allSettled(this.#calls)
-    this.#closeTransport()
+    this.#nodes.close()
   }
 
   async #draw (count, options) {
@@ -306,7 +238,7 @@ class Allocator {
 
   /** Resolves to n IDs of one node, checked. */
   async #request (queue, n, flight) {
-    return this[ASK](flight, node => {
+    return this.#nodes.ask(flight, node => {
       const own = this.#queues[+queue.wide]
       const floor = queue.after ?? own.top
       const after = queue.after ? format(queue.after.value, queue.after.form) : (this.#latest ?? own).top
@@ -321,80 +253,6 @@ class Allocator {
         }
       }
     }, { own: queue.after !== undefined })
-  }
-
-  /**
-   * Asks one node after the other until one serves, as long as one of flight.calls waits. requestTo returns the request
-   * to a node, and its take reads the answer. own says that a refusal because of after is about this call alone.
-   */
-  async [ASK] (flight, requestTo, { own = false, waitMs = 0 } = {}) {
-    const { signal } = flight.abort
-    let far // a refusal that waiting does not help against
-    for (let round = 0; ; round++) {
-      let wait = Infinity
-      let retry = Infinity // wait, as refusals alone have it
-      const began = this.#o.clock.now()
-      for (const node of this.#order(began)) {
-        if (signal.aborted) throw canceled()
-        try {
-          const value = await this.#attempt(node, requestTo(node), waitMs, signal)
-          Object.assign(node, { until: 0, refused: undefined, fails: 0 })
-          this.#first = node.index
-          return value
-        } catch (e) {
-          if (!(e instanceof AllocatorError) || e.kind === 'canceled' || FINAL.has(e.reason) || e.final) throw e
-          for (const call of flight.calls) call.failure = e
-          if (e.kind !== 'refused') wait = Math.min(wait, FAILED_MS[0] * 2 ** Math.min(round, 10), FAILED_MS[1])
-          if (e.reason === 'AFTER_TOO_FAR' && own) {
-            if (e.retryAfterMs === undefined) far = e
-            else retry = Math.min(retry, e.retryAfterMs)
-          } else {
-            this.#note(node, e)
-          }
-        }
-      }
-      const now = this.#o.clock.now()
-      for (const { refused, until } of this.#nodes) {
-        if (!refused || until <= began) continue // It was asked now.
-        for (const call of flight.calls) call.failure ??= refused
-        if (refused.reason === 'AFTER_TOO_FAR' && refused.retryAfterMs === undefined) far = refused
-        else retry = Math.min(retry, until - now)
-      }
-      if (far && retry === Infinity) throw far
-      wait = Math.max(1, Math.min(wait, retry))
-      for (const call of flight.calls) {
-        if (call.deadline <= performance.now() + wait) call.reject(gaveUp(call.failure))
-      }
-      await sleep(wait, signal)
-      if (signal.aborted) throw canceled()
-    }
-  }
-
-  /** Sends a node one request, and returns what its take makes of the answer. */
-  async #attempt (node, { take, ...request }, waitMs, signal) {
-    const token = await this.#token?.()
-    const headers = { ...request.headers, ...(token && { authorization: `Bearer ${token}` }) }
-    const answer = await this.#send(node, { ...request, headers, timeoutMs: this.#o.attemptTimeoutMs + waitMs, signal })
-    if (answer.status >= 300) throw refusalOf(node, answer)
-    return take(jsonOf(node, answer))
-  }
-
-  /** Returns the nodes to ask, in order: those that failed lately last, and without those that refuse. */
-  #order (now) {
-    const count = this.#nodes.length
-    return this.#nodes.filter(node => !(node.refused && node.until > now)).sort((a, b) =>
-      (a.until > now) - (b.until > now) || (a.index - this.#first + count) % count - (b.index - this.#first + count) % count)
-  }
-
-  /** Notes that a node did not serve. */
-  #note (node, e) {
-    const now = this.#o.clock.now()
-    if (e.kind === 'refused') {
-      Object.assign(node, { until: now + Math.min(e.retryAfterMs ?? REFUSED_MS, MAX_REFUSED_MS), refused: e, fails: 0 })
-    } else {
-      const [first, last] = e.silent ? SILENT_MS : FAILED_MS
-      Object.assign(node, { until: now + Math.min(first * 2 ** Math.min(node.fails, 10), last), refused: undefined, fails: node.fails + 1 })
-    }
   }
 
   /** Returns the two clocks, and the process: where they do not go on together, this memory is a copy. */
@@ -468,7 +326,7 @@ class Allocator {
       // A node that is asked to wait for longer than the call has seems not to answer.
       const waitMs = target ? Math.floor(Math.min(POLL_MS, (call.deadline - performance.now()) / 2)) : 0
       const query = waitMs > 0 ? `?after=${target.text}&wait=${waitMs}ms` : ''
-      const mark = await this[ASK](flight, node => ({
+      const mark = await this.#nodes.ask(flight, node => ({
         method: 'GET', path: `/v1/watermark${query}`, maxBytes: 1 << 20, take: body => markOf(node, body)
       }), { waitMs })
       if (!this.#mark || mark.unixMs >= this.#mark.unixMs) this.#mark = mark
@@ -483,24 +341,8 @@ class Allocator {
 }
 
 const closed = () => new AllocatorError('closed', 'the client is closed')
-const canceled = () => new AllocatorError('canceled', 'the caller left')
-
-function gaveUp (e, withinMs) {
-  return new AllocatorError(e.kind, withinMs === undefined ? e.message : `${e.message} (given up after ${withinMs} ms)`, e)
-}
-
 /** Writes an ID of the form int or uuid in a form of the same width. */
 const inForm = (id, form) => form === 'int' || form === 'uuid' || form === undefined ? id : format(read(id).value, form)
-
-function jsonOf (node, { text }) {
-  try {
-    const body = JSON.parse(text)
-    if (typeof body === 'object' && body !== null) return body
-  } catch {}
-  throw protocol(node, `the answer is no JSON: ${show(text)}`)
-}
-
-const protocol = (node, what) => new AllocatorError('protocol', `${node.url}: ${what}; is it the URL of a node?`, { node: node.url })
 
 const TEXTS = { int: /^(0|[1-9][0-9]{0,18})$/, uuid: /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/ }
 
@@ -517,29 +359,6 @@ function idsOf (node, body, n, { form, wide }, after) {
     if (id <= last) throw protocol(node, `ID ${id} is not above ${last}`)
     return (last = id)
   })
-}
-
-/** Returns the error of an answer that is a refusal. */
-function refusalOf (node, { status, text, retryAfterMs }) {
-  let problem
-  try {
-    problem = JSON.parse(text)
-  } catch {}
-  if (typeof problem?.reason === 'string') {
-    return new AllocatorError('refused', `${problem.reason}: ${problem.detail ?? problem.title}`, {
-      reason: problem.reason,
-      retryAfterMs: problem.retry_after_ms > 0 ? problem.retry_after_ms : retryAfterMs,
-      metadata: problem.metadata ?? {},
-      node: node.url
-    })
-  }
-  // A proxy refuses, or it is no node at all.
-  const reason = { 401: 'UNAUTHENTICATED', 403: 'PERMISSION_DENIED' }[status]
-  const what = `${node.url}: HTTP ${status}: ${text.trim().slice(0, 100)}`
-  if (reason) return new AllocatorError('refused', what, { reason, node: node.url })
-  if (/HTTP request to an HTTPS server/.test(text)) return Object.assign(new AllocatorError('protocol', `${node.url}: the node speaks TLS: write https://`, { node: node.url }), { final: true })
-  const final = status < 500 && ![408, 409, 425, 429].includes(status)
-  return Object.assign(new AllocatorError('protocol', what, { node: node.url, retryAfterMs }), final && { final })
 }
 
 function markOf (node, body) {
@@ -559,4 +378,4 @@ function markOf (node, body) {
   }
 }
 
-module.exports = { Allocator, ASK, TRANSPORT, checkKeys, milliseconds, sleep, protocol }
+module.exports = { Allocator }

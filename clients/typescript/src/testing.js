@@ -3,7 +3,8 @@
 // A client without nodes, for the tests of programs.
 
 const { AllocatorError } = require('./errors.js')
-const { Allocator, TRANSPORT } = require('./client.js')
+const { Allocator } = require('./client.js')
+const { TRANSPORT } = require('./nodes.js')
 const { read, format, firstOf, layoutOf, convert } = require('./ids.js')
 
 const START = Date.UTC(2026, 0, 1)
@@ -16,9 +17,12 @@ class FakeAllocator extends Allocator {
   #state
 
   constructor (options = {}) {
-    const state = { ms: START, next: 0n, requests: [], refusal: undefined, sid: 7n }
+    const state = { ms: START, next: 0n, requests: 0, refusal: undefined, sid: 7n }
     super({
-      nodes: ['http://fake'], clock: { now: () => state.ms, wall: () => state.ms }, ...options, [TRANSPORT]: (_, request) => answer(state, request)
+      nodes: ['http://fake'],
+      clock: { now: () => state.ms, wall: () => state.ms },
+      ...options,
+      [TRANSPORT]: { send: (_, request) => answer(state, request), close () {} }
     })
     this.#state = state
   }
@@ -38,13 +42,13 @@ class FakeAllocator extends Allocator {
   advance (ms) { this.#state.ms += ms }
 
   /** How many requests there were. */
-  get requests () { return this.#state.requests.length }
+  get requests () { return this.#state.requests }
 }
 
 async function answer (state, { path, signal }) {
   await null // A node does not answer at once.
   if (signal?.aborted) throw new AllocatorError('canceled', 'the caller left')
-  state.requests.push(path)
+  state.requests++
   const url = new URL(path, 'http://fake')
   const reply = (body, status = 200) => ({ status, text: JSON.stringify(body) })
   if (state.refusal) return reply(state.refusal.body, state.refusal.status)
@@ -64,7 +68,8 @@ async function answer (state, { path, signal }) {
   const ids = []
   for (let n = Number(url.searchParams.get('count')); n > 0; n--) {
     const first = firstOf(++state.ms) | state.sid
-    state.next = [first, state.next, after].reduce((a, b) => a > b ? a : b) === first ? first : (state.next > after ? state.next : after) + 32n
+    const above = state.next > after ? state.next : after
+    state.next = first > above ? first : above + 32n
     ids.push(write(state.next, form))
   }
   return reply({ ids, node: 'fake', sid: Number(state.sid) })

@@ -6,7 +6,7 @@ const { randomBytes } = require('node:crypto')
 const { hostname } = require('node:os')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { AllocatorError, invalid, show } = require('./errors.js')
-const { Allocator, ASK, checkKeys, milliseconds, protocol } = require('./client.js')
+const { Nodes, OPTIONS, checkKeys, milliseconds, protocol } = require('./nodes.js')
 
 const RETRY_MS = [100, 2000] // doubled from the first to the last
 const LEAST_EVERY_MS = 100
@@ -21,7 +21,7 @@ const opened = Symbol('opened')
  * may be used: nobody else is ever granted the number for the time that it permits.
  */
 class Worker {
-  #client
+  #nodes
   #id
   #handle
   #unit
@@ -38,27 +38,28 @@ class Worker {
   #pid = process.pid
 
   /** Resolves to a worker once its interval has begun. */
-  static async open (options) {
-    const { name = `${hostname().slice(0, 50)}-${process.pid}`, unitMs = 1, openTimeoutMs, clock = Date.now, ...rest } = options ?? {}
+  static async open (options = {}) {
+    checkKeys(options, [...OPTIONS, 'name', 'unitMs', 'openTimeoutMs', 'clock'], 'options')
+    const { name = `${hostname().slice(0, 50)}-${process.pid}`, unitMs = 1, openTimeoutMs, clock = Date.now, ...rest } = options
     if (typeof name !== 'string' || name === '' || Buffer.byteLength(name) > 64) throw invalid(`name is ${show(name)}: give 1 to 64 characters`)
     if (!Number.isInteger(unitMs) || unitMs < 1 || unitMs > 60_000) throw invalid(`unitMs is ${show(unitMs)}: give whole milliseconds, 1 to 60000`)
     const within = milliseconds({ openTimeoutMs }, 'openTimeoutMs', 90_000)
-    const client = new Allocator(rest)
-    const worker = new Worker(opened, client, unitMs, clock)
+    const nodes = new Nodes(rest)
+    const worker = new Worker(opened, nodes, unitMs, clock)
     try {
       const deadline = performance.now() + within
       await worker.#acquire(name, deadline)
       await worker.#untilBegun(deadline)
     } catch (e) {
-      await (worker.#handle ? worker.close().catch(() => {}) : client.close())
+      await (worker.#handle ? worker.close().catch(() => {}) : nodes.close())
       throw e
     }
     return worker
   }
 
-  constructor (key, client, unit, clock) {
+  constructor (key, nodes, unit, clock) {
     if (key !== opened) throw invalid('a worker is made by await Worker.open(options)')
-    this.#client = client
+    this.#nodes = nodes
     this.#unit = unit
     this.#clock = clock
   }
@@ -182,7 +183,7 @@ class Worker {
       const call = { deadline, reject: e => { reject(e); abort.abort() } }
       const timer = setTimeout(() => call.reject(call.failure ?? new AllocatorError('timeout', `no answer within ${Math.round(timeoutMs)} ms`)), timeoutMs)
       if (!alive) timer.unref()
-      this.#client[ASK]({ calls: [call], abort }, () => ({
+      this.#nodes.ask({ calls: [call], abort }, () => ({
         method,
         path,
         headers: { ...(body && { 'content-type': 'application/json' }), ...(this.#handle && { 'worker-handle': this.#handle }) },
@@ -220,7 +221,7 @@ class Worker {
     } catch (e) {
       if (e.reason !== 'UNKNOWN_WORKER') throw e // An earlier attempt did it.
     } finally {
-      await this.#client.close()
+      this.#nodes.close()
     }
   }
 }

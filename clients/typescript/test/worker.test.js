@@ -112,7 +112,7 @@ test('what waiting does not help against fails at once', async t => {
   }
   broker.refuse = { reason: 'NO_WORKER', retry_after_ms: 20 }
   await assert.rejects(broker.open({ openTimeoutMs: 2000 }), fails('refused', 'NO_WORKER'))
-  for (const options of [{ name: '' }, { name: 'x'.repeat(65) }, { unitMs: 0 }, { unitMs: 1.5 }, { openTimeoutMs: -1 }, { nodes: [] }, { nmae: 'x' }]) {
+  for (const options of [{ name: '' }, { name: 'x'.repeat(65) }, { unitMs: 0 }, { unitMs: 1.5 }, { openTimeoutMs: -1 }, { nodes: [] }, { nmae: 'x' }, { prefetch: 4 }]) {
     await assert.rejects(broker.open(options), fails('invalid'))
   }
   assert.throws(() => new Worker(), fails('invalid'))
