@@ -162,12 +162,6 @@ func (g *gathering) add(name string, data []byte) {
 	g.Files[name] = data
 }
 
-// first reports whether nobody asked for key before.
-func (g *gathering) first(key string) bool {
-	_, before := g.asked.LoadOrStore(key, true)
-	return !before
-}
-
 // gather asks all at the same time, until ctx ends.
 func (g *gathering) gather(ctx context.Context, flags *pflag.FlagSet, c config.Config, given []string,
 	load func() (config.Config, []config.Setting, error)) {
@@ -243,13 +237,13 @@ var dirs = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // visit adds the files of a node, and of those that it knows, each once.
 func (g *gathering) visit(ctx context.Context, name, addr string) {
-	if addr == "" || !g.first(addr) {
+	if _, asked := g.asked.LoadOrStore(addr, true); asked || addr == "" {
 		return
 	}
 	g.all.Go(func() {
 		r := deployment.AskNodes(ctx, g.dialer, []string{addr})[0]
 		r.Name = cmp.Or(r.Name, name)
-		if r.Err == nil && !g.first(r.Cluster.Self.Instance) {
+		if _, asked := g.asked.LoadOrStore(r.Cluster.Self.Instance, true); asked && r.Err == nil {
 			return // It is asked at another of its addresses.
 		}
 		for _, other := range r.Cluster.Nodes {
@@ -321,10 +315,12 @@ var secrets = []struct {
 	by      string
 }{
 	{regexp.MustCompile(`(://[^/\s"'@:]*):[^/\s"']+@`), "$1:REMOVED@"},
-	{regexp.MustCompile(`allocator_[A-Z2-7]{26}`), "REMOVED"},                            // tokens
-	{regexp.MustCompile(`(w1\.[0-9]+\.[0-9]+\.)[A-Za-z0-9]+`), "${1}REMOVED"},            // handles of workers
-	{regexp.MustCompile(`(?i)\b(bearer|basic) [A-Za-z0-9._~+/=-]{8,}`), "$1 REMOVED"},    // headers
-	{regexp.MustCompile(`(?i)\b(password|passwd|secret|token)=[^\s"'&]+`), "$1=REMOVED"}, // addresses and databases
+	{regexp.MustCompile(`allocator_[A-Z2-7]{26}`), "REMOVED"},                         // tokens
+	{regexp.MustCompile(`(w1\.[0-9]+\.[0-9]+\.)[A-Za-z0-9]+`), "${1}REMOVED"},         // handles of workers
+	{regexp.MustCompile(`(?i)\b(bearer|basic) [A-Za-z0-9._~+/=-]{8,}`), "$1 REMOVED"}, // headers
+	{regexp.MustCompile(`(?i)((?:passw\w*|secret|token)(?:=|\\?":\s*))(\\?"[^"\\]*\\?"|'[^']*'|[^\s"'&]+)`),
+		"${1}REMOVED"}, // databases, addresses, JSON
+	{regexp.MustCompile(`(?mi)^(\s*(?:passw\w*|secret|token):\s+)\S.*`), "${1}REMOVED"}, // YAML
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), "REMOVED"},
 }
 

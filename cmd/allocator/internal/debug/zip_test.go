@@ -15,6 +15,12 @@ func TestClean(t *testing.T) {
 		"tried allocator_ABCDEFGHIJKLMNOPQRSTUVWXYZ today":                        "tried REMOVED today",
 		`msg="the worker w1.7.12.Secret0123456789 is extended"`:                   `msg="the worker w1.7.12.REMOVED is extended"`,
 		"host=db password=hunter2 user=ids":                                       "host=db password=REMOVED user=ids",
+		`error="dial: password=\"hunter 2\" user=ids"`:                            `error="dial: password=REMOVED user=ids"`,
+		`{"password":"hunter2","user":"ids"}`:                                     `{"password":REMOVED,"user":"ids"}`,
+		"etcd:\n  password: hunter2\n  password-file: /etc/p":                     "etcd:\n  password: REMOVED\n  password-file: /etc/p",
+		"sslpassword='hunter 2' host=db":                                          "sslpassword=REMOVED host=db",
+		"no token: give --token-file":                                             "no token: give --token-file",
+		"auth.token-file: open /etc/tokens: not found":                            "auth.token-file: open /etc/tokens: not found",
 		"a\n-----BEGIN EC PRIVATE KEY-----\nMHc\n-----END EC PRIVATE KEY-----\nb": "a\nREMOVED\nb",
 		"the token is mine":                                                       "the token is REMOVED",
 	} {
