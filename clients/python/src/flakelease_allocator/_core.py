@@ -709,15 +709,14 @@ class Client:
             try:
                 number = block.ids.pop()
             except IndexError:
-                with self._lock:
-                    now = self._clock.now()
-                    held.wanted = now.mono
-                    if held.settle(now):
-                        continue
-                return None
+                number = None
             now = self._clock.now()
             held.wanted = now.mono
-            if held.may_give(block, now, os.getpid()):
+            if number is None:
+                with self._lock:
+                    if not held.settle(now):
+                        return None
+            elif held.may_give(block, now, os.getpid()):
                 return number
 
     def _short(self) -> bool:
