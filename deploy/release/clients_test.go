@@ -91,7 +91,7 @@ func shown(t *testing.T, addresses *strings.Replacer) map[string]string {
 	_, section, _ := strings.Cut(string(text), "\n## Call it\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	blocks := map[string]string{}
-	for _, m := range regexp.MustCompile("(?s)```(go|ts|python)\n(.*?)```").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile("(?s)```(sh|go|ts|python)\n(.*?)```").FindAllStringSubmatch(section, -1) {
 		blocks[m[1]] = addresses.Replace(m[2])
 	}
 	return blocks
@@ -128,9 +128,23 @@ func TestClients(t *testing.T) {
 		}
 	}
 	const wide = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`
+	t.Setenv("CLONE", root)
+	install := func(t *testing.T, dir, with string) { // as README says, from the clone
+		t.Helper()
+		for line := range strings.Lines(blocks["sh"]) {
+			if strings.HasPrefix(line, with) {
+				ran(t, dir, "sh", "-c", line)
+				return
+			}
+		}
+		t.Fatalf("no line begins with %q: %q", with, blocks["sh"])
+	}
 	t.Run("go", func(t *testing.T) {
+		dir := t.TempDir()
+		t.Setenv("GONOSUMDB", "*") // go.sum of this repository has these sums
+		write(t, filepath.Join(dir, "go.mod"), "module clean\n\ngo 1.26\n")
 		block := strings.Replace(blocks["go"], "id, err :=", "if err != nil {\n panic(err)\n}\nid, err :=", 1)
-		file := write(t, filepath.Join(t.TempDir(), "main.go"), `package main
+		write(t, filepath.Join(dir, "main.go"), `package main
 import ("context"; "fmt"; "github.com/flakelease/allocator/client")
 func main() {
 	ctx := context.Background()
@@ -138,7 +152,8 @@ func main() {
 	if err != nil { panic(err) }
 	fmt.Println(id)
 }`)
-		prints(t, ran(t, root, "go", "run", file), `[0-7][0-9A-Z]{12}`)
+		install(t, dir, "go ")
+		prints(t, ran(t, dir, "go", "run", "."), `[0-7][0-9A-Z]{12}`)
 	})
 	t.Run("npm", func(t *testing.T) {
 		has(t, "npm", "node")
@@ -146,28 +161,60 @@ func main() {
 		write(t, filepath.Join(dir, "package.json"), `{"name": "clean", "private": true}`)
 		ran(t, dir, "npm", "install", "--offline", "--no-audit", "--no-fund", "--ignore-scripts",
 			only(t, filepath.Join(r.dir, "flakelease-allocator-*.tgz")))
-		module := write(t, filepath.Join(dir, "a.mjs"), blocks["ts"]+"console.log(typeof id, String(id))\nawait ids.close()\n")
+		module := write(t, filepath.Join(dir, "a.mjs"),
+			blocks["ts"]+"console.log(typeof id, String(id))\nawait ids.close()\n")
 		prints(t, ran(t, dir, "node", module), `bigint [0-9]+`)
 		common := write(t, filepath.Join(dir, "b.cjs"), `const { Allocator } = require('@flakelease/allocator')
 const ids = new Allocator({ nodes: ['http://`+nodes[1].HTTP+`'] })
 ids.next({ form: 'uuid' }).then(id => { console.log(id); return ids.close() })`)
 		prints(t, ran(t, dir, "node", common), wide)
+		install(t, dir, "npm ")
+		prints(t, ran(t, dir, "node", module), `bigint [0-9]+`)
 	})
 	t.Run("pip", func(t *testing.T) {
-		has(t, "python3")
 		dir := t.TempDir()
-		if out, err := exec.Command("python3", "-m", "venv", dir).CombinedOutput(); err != nil {
-			t.Skipf("not run: python3 makes no environment: %s", out)
-		}
 		python := filepath.Join(dir, "bin/python")
-		ran(t, dir, python, "-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check",
+		venv := func(t *testing.T, from string, args ...string) {
+			t.Helper()
+			has(t, from)
+			args = append([]string{"-m", "venv", "--clear"}, append(args, dir)...)
+			if out, err := exec.Command(from, args...).CombinedOutput(); err != nil {
+				t.Skipf("not run: %s makes no environment: %s", from, out)
+			}
+		}
+		// installed returns the files and the metadata of what pip has installed, after it ran what README shows.
+		installed := func(t *testing.T) string {
+			t.Helper()
+			program := write(t, filepath.Join(dir, "a.py"), blocks["python"]+"print(id)\nids.close()\n")
+			prints(t, ran(t, dir, python, program), wide)
+			return ran(t, dir, python, "-c", `from importlib.metadata import files, metadata
+own = [str(p) for p in files("flakelease-allocator")]
+print(*sorted(p for p in own if "dist-info" not in p and "pycache" not in p), sep="\n")
+m = metadata("flakelease-allocator")
+print(*sorted(f"{k}: {v}" for k, v in m.items() if k != "Metadata-Version"), m.get_payload(), sep="\n")`)
+		}
+		t.Setenv("PIP_NO_INDEX", "1")
+		t.Setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+		venv(t, "python3")
+		ran(t, dir, python, "-m", "pip", "install", "--quiet",
 			only(t, filepath.Join(r.dir, "flakelease_allocator-*.whl")))
-		ran(t, dir, python, "-m", "pip", "check", "--disable-pip-version-check")
-		program := write(t, filepath.Join(dir, "a.py"), blocks["python"]+"print(id)\nids.close()\n")
-		prints(t, ran(t, dir, python, program), wide)
-		version := ran(t, dir, python, "-c", `from importlib.metadata import version, files
-f = [str(p) for p in files("flakelease-allocator")]
-print(version("flakelease-allocator"), "flakelease_allocator/py.typed" in f)`)
-		prints(t, version, `[0-9.]+[0-9a-z.]* True`)
+		ran(t, dir, python, "-m", "pip", "check")
+		wheel := installed(t)
+		if !strings.Contains(wheel, "flakelease_allocator/py.typed\n") || !strings.Contains(wheel, "\nVersion: ") {
+			t.Errorf("it has installed\n%s", wheel)
+		}
+		// The wheel is what the backend of pyproject.toml makes of the sdist.
+		if exec.Command("/usr/bin/python3", "-c", "import hatchling").Run() != nil {
+			t.Skip("not run: Debian's python3-hatchling is not installed")
+		}
+		venv(t, "/usr/bin/python3", "--system-site-packages")
+		t.Setenv("PATH", filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+		t.Setenv("PIP_NO_BUILD_ISOLATION", "0") // which switches isolation off: nothing comes from PyPI
+		ran(t, dir, "pip", "install", "--quiet", only(t, filepath.Join(r.dir, "flakelease_allocator-*.tar.gz")))
+		if diff := cmp.Diff(installed(t), wheel); diff != "" {
+			t.Errorf("of the sdist, and of the wheel (-sdist +wheel):\n%s", diff)
+		}
+		install(t, dir, "pip ")
+		installed(t)
 	})
 }
