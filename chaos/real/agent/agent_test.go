@@ -330,12 +330,16 @@ const page = "../../../docs/how-to/ids-in-php-and-other-short-lived-processes.md
 func TestPage(t *testing.T) {
 	tier.Check(t, "three real nodes")
 	for name, args := range map[string][]string{
-		"redis-cli": {"redis-cli", "--version"}, "curl": {"curl", "--version"}, "python3-redis": {debianPython, "-c", "import redis"},
+		"redis-cli": {"redis-cli", "--version"}, "curl": {"curl", "--version"}, "python3": {debianPython, "--version"},
 		"php-redis": {"php", "-r", `class_exists("Redis") or exit(1);`},
 	} {
 		if err := exec.Command(args[0], args[1:]...).Run(); err != nil {
 			t.Skipf("not run: %s is not installed: %v", name, err)
 		}
+	}
+	python, err := filepath.Abs("../../../clients/python/src") // stands for the package, which is not published yet
+	if err != nil {
+		t.Fatal(err)
 	}
 	nodes, _ := cluster(t)
 	dir := t.TempDir()
@@ -344,7 +348,10 @@ func TestPage(t *testing.T) {
 	}
 	sh := pages.NewShell(t, pages.Config{
 		Dir: dir,
-		Env: []string{"FAKETTY=1", "CURL_HOME=" + dir, "PATH=" + built + ":" + filepath.Dir(debianPython) + ":" + os.Getenv("PATH")},
+		Env: []string{
+			"FAKETTY=1", "CURL_HOME=" + dir, "PYTHONPATH=" + python, "PYTHONDONTWRITEBYTECODE=1",
+			"PATH=" + built + ":" + filepath.Dir(debianPython) + ":" + os.Getenv("PATH"),
+		},
 		Here: strings.NewReplacer("/run/allocator/", dir+"/", "/run/allocator", dir,
 			"node1:9000,node2:9000,node3:9000", nodes.Nodes[0].GRPC+","+nodes.Nodes[1].GRPC+","+nodes.Nodes[2].GRPC),
 	})
