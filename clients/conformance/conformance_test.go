@@ -69,14 +69,18 @@ var mutants = []struct {
 	answer  func(c call, a *answer, again func(call) answer)
 }{
 	{name: "gives an ID twice", noticed: "calls that follow each other get IDs in order", answer: remembers()},
-	{name: "loses an ID of many", noticed: "5,000 IDs in one round trip", answer: func(_ call, a *answer, _ func(call) answer) {
-		a.IDs = a.IDs[:max(0, len(a.IDs)-1)]
-	}},
-	{name: "gives many IDs in any order", noticed: "5,000 IDs in one round trip", answer: func(_ call, a *answer, _ func(call) answer) {
-		slices.Reverse(a.IDs)
-	}},
-	{name: "does not send after", noticed: "an ID above another that the caller has", call: func(c *call) { c.After = "" }},
-	{name: "gives integers whatever was asked for", noticed: "a UUID", call: func(c *call) { c.Form = "" }},
+	{name: "loses an ID of many", noticed: "5,000 IDs in one round trip",
+		answer: func(_ call, a *answer, _ func(call) answer) {
+			a.IDs = a.IDs[:max(0, len(a.IDs)-1)]
+		}},
+	{name: "gives many IDs in any order", noticed: "5,000 IDs in one round trip",
+		answer: func(_ call, a *answer, _ func(call) answer) {
+			slices.Reverse(a.IDs)
+		}},
+	{name: "does not send after", noticed: "an ID above another that the caller has",
+		call: func(c *call) { c.After = "" }},
+	{name: "gives integers whatever was asked for", noticed: "a UUID",
+		call: func(c *call) { c.Form = "" }},
 	{name: "asks a second time without a token", noticed: "UNAUTHENTICATED is the same at every node and time",
 		answer: func(c call, a *answer, again func(call) answer) {
 			if a.Error != nil {
@@ -89,57 +93,70 @@ var mutants = []struct {
 				again(call{Op: "next", Client: c.Client})
 			}
 		}},
-	{name: "says of every error that no node answered", noticed: "no node can serve an ID that is too far ahead", answer: as("unavailable")},
-	{name: "says of every error that the answer was wrong", noticed: "nothing listens", answer: as("protocol")},
-	{name: "says nothing", noticed: "a negative after", answer: func(_ call, a *answer, _ func(call) answer) {
-		if a.Error != nil {
-			a.Error.Message = ""
-		}
-	}},
-	{name: "has no deadlines of callers", noticed: "a caller's own deadline", call: func(c *call) { c.TimeoutMs = 0 }},
+	{name: "says of every error that no node answered", noticed: "no node can serve an ID that is too far ahead",
+		answer: as("unavailable")},
+	{name: "says of every error that the answer was wrong", noticed: "nothing listens",
+		answer: as("protocol")},
+	{name: "says nothing", noticed: "a negative after",
+		answer: func(_ call, a *answer, _ func(call) answer) {
+			if a.Error != nil {
+				a.Error.Message = ""
+			}
+		}},
+	{name: "has no deadlines of callers", noticed: "a caller's own deadline",
+		call: func(c *call) { c.TimeoutMs = 0 }},
 	{name: "has no timeout of attempts", noticed: "a node is silent once", call: func(c *call) {
 		c.Options.AttemptTimeoutMs, c.Options.TimeoutMs = 3000, 1000
 	}},
-	{name: "takes what a broken node says", noticed: "more IDs than asked for", answer: func(_ call, a *answer, _ func(call) answer) {
-		if a.Error != nil {
-			*a = answer{IDs: []string{"145000000000000001", "145000000000000002", "145000000000000003"}}
-		}
-	}},
-	{name: "keeps old IDs", noticed: "held IDs that are too old are dropped", answer: func(c call, a *answer, _ func(call) answer) {
-		if c.Op == "nextNow" && a.Error != nil {
-			*a = answer{IDs: []string{"145000000000000001"}}
-		}
-	}},
-	{name: "holds nothing", noticed: "held IDs are distinct, and above earlier ones", call: func(c *call) { c.Options.Prefetch = 0 },
+	{name: "takes what a broken node says", noticed: "more IDs than asked for",
+		answer: func(_ call, a *answer, _ func(call) answer) {
+			if a.Error != nil {
+				*a = answer{IDs: []string{"145000000000000001", "145000000000000002", "145000000000000003"}}
+			}
+		}},
+	{name: "keeps old IDs", noticed: "held IDs that are too old are dropped",
+		answer: func(c call, a *answer, _ func(call) answer) {
+			if c.Op == "nextNow" && a.Error != nil {
+				*a = answer{IDs: []string{"145000000000000001"}}
+			}
+		}},
+	{name: "holds nothing", noticed: "held IDs are distinct, and above earlier ones",
+		call: func(c *call) { c.Options.Prefetch = 0 },
 		answer: func(c call, a *answer, again func(call) answer) {
 			if c.Op == "nextNow" {
 				*a = again(call{Op: "next", Client: c.Client})
 			}
 		}},
-	{name: "sends no token", noticed: "a token is sent, and read again from its file", call: func(c *call) { c.Options.TokenFile = "" }},
-	{name: "trusts nobody", noticed: "TLS by an authority of one's own", call: func(c *call) { c.Options.CAFile = "" }},
-	{name: "does not cancel", noticed: "a call is canceled", call: func(c *call) { c.Call = 0 }},
+	{name: "sends no token", noticed: "a token is sent, and read again from its file",
+		call: func(c *call) { c.Options.TokenFile = "" }},
+	{name: "trusts nobody", noticed: "TLS by an authority of one's own",
+		call: func(c *call) { c.Options.CAFile = "" }},
+	{name: "does not cancel", noticed: "a call is canceled",
+		call: func(c *call) { c.Call = 0 }},
 	{name: "goes on after close", noticed: "a client that is closed", call: func(c *call) {
 		if c.Op == "close" {
 			c.Op = "watermark"
 		}
 	}},
-	{name: "takes any list of nodes", noticed: "a list of nodes that is wrong", answer: func(c call, a *answer, _ func(call) answer) {
-		if c.Op == "open" && len(c.GRPC) > 0 {
-			a.Error = nil
-		}
-	}},
+	{name: "takes any list of nodes", noticed: "a list of nodes that is wrong",
+		answer: func(c call, a *answer, _ func(call) answer) {
+			if c.Op == "open" && len(c.GRPC) > 0 {
+				a.Error = nil
+			}
+		}},
 	{name: "does not wait for the watermark", noticed: "the watermark", call: func(c *call) {
 		if c.Op == "waitFor" {
 			c.Op = "watermark"
 		}
 	}},
-	{name: "reads texts leniently", noticed: "the parts of known IDs", call: func(c *call) { c.Text = strings.TrimSpace(c.Text) }},
-	{name: "does not say when to come again", noticed: "a refusal says when to come again", answer: func(_ call, a *answer, _ func(call) answer) {
-		if a.Error != nil {
-			a.Error.RetryAfterMs = 0
-		}
-	}},
+	{name: "reads texts leniently", noticed: "the parts of known IDs",
+		call: func(c *call) { c.Text = strings.TrimSpace(c.Text) }},
+	{name: "does not say when to come again", noticed: "a refusal says when to come again",
+		answer: func(_ call, a *answer, _ func(call) answer) {
+			if a.Error != nil {
+				a.Error.RetryAfterMs = 0
+			}
+		}},
 }
 
 // remembers gives the first ID of a client with every third call.
@@ -244,8 +261,12 @@ func TestDrivers(t *testing.T) {
 		name, want string
 		driver     func() *driver
 	}{
-		{"no JSON", "the driver printed", func() *driver { return lines(func(_ call, say func(string)) { say("hello") }) }},
-		{"an answer to no call", "which is none or was answered", func() *driver { return lines(func(_ call, say func(string)) { say(`{"id":99}`) }) }},
+		{"no JSON", "the driver printed", func() *driver {
+			return lines(func(_ call, say func(string)) { say("hello") })
+		}},
+		{"an answer to no call", "which is none or was answered", func() *driver {
+			return lines(func(_ call, say func(string)) { say(`{"id":99}`) })
+		}},
 		{"two answers", "which is none or was answered", func() *driver {
 			return lines(func(c call, say func(string)) {
 				say(`{"id":` + strconv.Itoa(c.ID) + `}`)
@@ -262,7 +283,8 @@ func TestDrivers(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out strings.Builder
-			failed, err := check(t.Context(), tc.driver(), "go", regexp.MustCompile("^(one ID from one node|a ULID)$"), &out)
+			two := regexp.MustCompile("^(one ID from one node|a ULID)$")
+			failed, err := check(t.Context(), tc.driver(), "go", two, &out)
 			if text := out.String() + errorText(err); failed == 0 && err == nil || !strings.Contains(text, tc.want) {
 				t.Errorf("%d rows failed, %s", failed, text)
 			}
@@ -341,7 +363,8 @@ func TestExpect(t *testing.T) {
 		{0, 2, 1, 0, false}, {0, 0, 100, 0, true}, {-1, 0, 0, 0, true}, {-1, 0, 1, 0, false},
 	} {
 		n := &scripted{asked: make([]request, tc.asked)}
-		s := &stage{nodes: []*scripted{n}, s: situation{most: tc.most, least: tc.least, options: options{AttemptTimeoutMs: 1000}}}
+		row := situation{most: tc.most, least: tc.least, options: options{AttemptTimeoutMs: 1000}}
+		s := &stage{nodes: []*scripted{n}, s: row}
 		if s.count(tc.took); (len(s.problems) == 0) != tc.ok {
 			t.Errorf("%+v: %q", tc, s.problems)
 		}
@@ -397,8 +420,10 @@ func TestScripts(t *testing.T) {
 		"refuse UNAUTHENTICATED": func(code int, _ []int64, body string, _ error) bool {
 			return code == 401 && !strings.Contains(body, "retry")
 		},
-		"drop":  func(code int, _ []int64, _ string, err error) bool { return code == 0 && err != nil },
-		"cut":   func(code int, _ []int64, body string, err error) bool { return code == 200 && body != "" && err != nil },
+		"drop": func(code int, _ []int64, _ string, err error) bool { return code == 0 && err != nil },
+		"cut": func(code int, _ []int64, body string, err error) bool {
+			return code == 200 && body != "" && err != nil
+		},
 		"fewer": func(_ int, ids []int64, _ string, _ error) bool { return len(ids) == 2 },
 		"more":  func(_ int, ids []int64, _ string, _ error) bool { return len(ids) == 4 },
 		"lower": func(_ int, ids []int64, _ string, _ error) bool {
@@ -429,8 +454,8 @@ func TestScripts(t *testing.T) {
 			}
 			defer n.stop()
 			post := func() (code int, ids []int64, body string, err error) {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+n.http+"/v1/ids?as=int&count=3&after="+
-					strconv.Itoa(after), nil)
+				url := "http://" + n.http + "/v1/ids?as=int&count=3&after=" + strconv.Itoa(after)
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

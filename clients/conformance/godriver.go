@@ -19,7 +19,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// goDriver drives package client, as README.md says. It gets the nodes' gRPC addresses.
+// goDriver drives package client. It gets the nodes' gRPC addresses.
 type goDriver struct {
 	out     sync.Mutex // held while an answer is written
 	encoder *json.Encoder

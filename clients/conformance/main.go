@@ -1,13 +1,13 @@
 // Command conformance checks that clients in several languages do the same.
 //
-//	go run ./clients/conformance [-run REGEXP] [-v] COMMAND [ARGUMENT...]
+//	go run ./clients/conformance [-run REGEXP] COMMAND [ARGUMENT...]
 //	go run ./clients/conformance go                    # package client, in this process
 //	go run ./clients/conformance node clients/typescript/conformance/driver.mjs
 //	go run ./clients/conformance python3 clients/python/conformance/driver.py
 //
 // It starts scripted nodes, which refuse, answer late, cut connections and break the contract, and
 // one driver: a small program around a client that reads a call a line and writes an answer a line
-// (README.md). The table in table.go says what callers see in each situation, how many requests that
+// (driver.go has their fields). The table in table.go says what callers see in each situation, how many requests that
 // costs, and within which time. It prints a line for each situation, and ends with status 1 if a
 // client does anything else.
 //

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"strconv"
@@ -20,24 +19,13 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/ulid"
 )
 
 // start is the time of the first IDs. Scripted nodes have no clock: IDs depend on requests alone.
 var start = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// Types of answers over HTTP.
-const (
-	asJSON    = "application/json"
-	asProblem = "application/problem+json"
-)
-
 // laterReason is no reason of this version.
 const laterReason = "OF_A_LATER_VERSION"
-
-// maxText is how many IDs a request over HTTP may ask for.
-const maxText = server.DefaultMaxTextCount
 
 // request is what a scripted node was asked.
 type request struct {
@@ -116,31 +104,26 @@ func (n *scripted) play(script string) {
 func (n *scripted) begin(listeners [2]*net.TCPListener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	l, g := listeners[0], listeners[1]
-	n.open, n.done, n.listeners = map[net.Conn]bool{}, make(chan struct{}), listeners
-	n.http, n.rpc = l.Addr().String(), g.Addr().String()
-	server := grpc.NewServer()
-	pb.RegisterAllocatorServiceServer(server, n)
-	n.ends = []func(){func() { _ = l.Close() }, server.Stop}
-	over := net.Listener(counted{l, n})
-	rpcs := net.Listener(counted{g, n})
+	done := make(chan struct{})
+	n.open, n.done, n.listeners = map[net.Conn]bool{}, done, listeners
+	n.http, n.rpc = listeners[0].Addr().String(), listeners[1].Addr().String()
+	web := &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { n.reply(w, r, done) }),
+		ReadHeaderTimeout: whole,
+		ErrorLog:          log.New(io.Discard, "", 0), // Some handshakes are to fail.
+	}
+	rpc := grpc.NewServer()
+	pb.RegisterAllocatorServiceServer(rpc, n)
+	n.ends = []func(){func() { _ = web.Close() }, rpc.Stop}
+	webs, rpcs := net.Listener(counted{listeners[0], n}), net.Listener(counted{listeners[1], n})
 	if n.secure != nil {
-		over = tls.NewListener(over, n.secure)
+		webs = tls.NewListener(webs, n.secure)
 		secure := n.secure.Clone()
 		secure.NextProtos = []string{"h2"}
 		rpcs = tls.NewListener(rpcs, secure)
 	}
-	n.work.Go(func() { _ = server.Serve(rpcs) })
-	done := n.done
-	n.work.Go(func() {
-		for {
-			c, err := over.Accept()
-			if err != nil {
-				return
-			}
-			n.work.Go(func() { n.converse(c, done) })
-		}
-	})
+	n.work.Go(func() { _ = web.Serve(webs) })
+	n.work.Go(func() { _ = rpc.Serve(rpcs) })
 }
 
 // counted notes connections, so that the node can cut them.
@@ -309,210 +292,4 @@ func (n *scripted) issue(r request, act string) []flake.ID {
 		ids[i] = flake.ID((first+at)<<5 | int64(n.sid))
 	}
 	return ids
-}
-
-// converse answers the requests of a connection over HTTP.
-func (n *scripted) converse(c net.Conn, done <-chan struct{}) {
-	defer func() { _ = c.Close() }()
-	in := bufio.NewReader(c)
-	for {
-		r, err := http.ReadRequest(in)
-		if err != nil {
-			return
-		}
-		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<16))
-		if err != nil {
-			return
-		}
-		if !n.reply(c, r, body, done) {
-			return
-		}
-	}
-}
-
-// reply answers one request over HTTP. It reports whether the connection goes on.
-func (n *scripted) reply(c net.Conn, r *http.Request, body []byte, done <-chan struct{}) bool {
-	if r.URL.Path == "/v1/watermark" {
-		return send(c, 200, asJSON, n.watermark(), nil)
-	}
-	if r.URL.Path != "/v1/ids" || r.Method != http.MethodPost {
-		return send(c, 404, "text/plain", []byte("no such route: "+r.Method+" "+r.URL.Path), nil)
-	}
-	q, err := parse(r, body)
-	if err != nil {
-		return problem(c, node.InvalidFormat, err.Error(), 0, nil)
-	}
-	o := n.decide(q, maxText)
-	if o.refuse != 0 {
-		return problem(c, o.refuse, o.detail, o.retry, map[string]string{"limit": strconv.Itoa(o.limit)})
-	}
-	answer := n.answer(q, o)
-	switch o.act {
-	case "late":
-		ms, _ := strconv.Atoi(o.arg)
-		select {
-		case <-time.After(time.Duration(ms) * time.Millisecond):
-		case <-done:
-		}
-	case "hang":
-		<-done
-		return false
-	case "drop":
-		return false
-	case "cut":
-		_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", asJSON,
-			len(answer), answer[:len(answer)/2])
-		return false
-	case "twice":
-		first := send(c, 200, asJSON, answer, nil)
-		return send(c, 200, asJSON, answer, nil) && first
-	case "html":
-		code, _ := strconv.Atoi(o.arg)
-		return send(c, code, "text/html", []byte("<html><body>Bad Gateway</body></html>"), nil)
-	case "text":
-		return send(c, 200, asJSON, []byte("ready"), nil)
-	case "unknown":
-		return send(c, 503, asProblem, []byte(`{"type":"about:blank","title":"later","status":503,`+
-			`"detail":"a later version has it","reason":"`+laterReason+`"}`), nil)
-	case "huge":
-		_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"+`{"ids":["`)
-		for err == nil {
-			_, err = io.WriteString(c, strings.Repeat("1", 1<<16))
-			n.mu.Lock()
-			n.wrote += 1 << 16
-			n.mu.Unlock()
-		}
-		return false
-	}
-	return send(c, 200, asJSON, answer, nil)
-}
-
-// parse reads a request for IDs, whose fields are in the query or in a JSON body.
-func parse(r *http.Request, body []byte) (q request, err error) {
-	q.count, q.form = 1, "flake"
-	var fields struct {
-		Count *int
-		As    *string
-		After any
-	}
-	if len(body) > 0 {
-		if err := json.Unmarshal(body, &fields); err != nil {
-			return q, err
-		}
-	}
-	after := ""
-	if fields.After != nil {
-		after = fmt.Sprint(fields.After)
-	}
-	if fields.Count != nil {
-		q.count = *fields.Count
-	}
-	if fields.As != nil {
-		q.form = *fields.As
-	}
-	v := r.URL.Query()
-	if v.Has("count") {
-		if q.count, err = strconv.Atoi(v.Get("count")); err != nil {
-			return q, err
-		}
-	}
-	if v.Has("as") {
-		q.form = v.Get("as")
-	}
-	if v.Has("after") {
-		after = v.Get("after")
-	}
-	if after != "" {
-		if q.after, err = anyID(after); err != nil {
-			return q, err
-		}
-	}
-	q.token = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	_, known := server.ParseForm(q.form)
-	if !known {
-		return q, fmt.Errorf("there is no form %q", q.form)
-	}
-	return q, nil
-}
-
-// anyID returns the flake in an ID of any form.
-func anyID(text string) (flake.ID, error) {
-	switch len(text) {
-	case 13:
-		return flake.Parse(text)
-	case 26:
-		w, err := ulid.Parse(text)
-		if err != nil {
-			return 0, err
-		}
-		return w.Flake(flake.Default)
-	case 36:
-		w, err := ulid.ParseUUID(text)
-		if err != nil {
-			return 0, err
-		}
-		return w.Flake(flake.Default)
-	}
-	return flake.ParseInt(text)
-}
-
-// answer returns the body of an answer with IDs.
-func (n *scripted) answer(q request, o outcome) []byte {
-	form, _ := server.ParseForm(q.form)
-	if o.act == "layout" {
-		form ^= 1 // a flake in place of an integer, a UUID in place of a ULID, and so on
-	}
-	var ids []any
-	for i, id := range o.ids {
-		text := string(form.Append(nil, id, flake.Default, uint64(i)))
-		if o.act == "numbers" {
-			ids = append(ids, json.Number(strconv.FormatInt(id.Int64(), 10)))
-		} else {
-			ids = append(ids, text)
-		}
-	}
-	body, err := json.Marshal(map[string]any{"ids": ids, "node": fmt.Sprint("node-", n.sid), "sid": n.sid})
-	if err != nil {
-		panic("conformance: " + err.Error())
-	}
-	return body
-}
-
-// problem answers with a refusal.
-func problem(c net.Conn, r node.Reason, detail string, retry time.Duration, meta map[string]string) bool {
-	w := server.WireOf(r)
-	p := map[string]any{
-		"type":   "about:blank",
-		"title":  w.Title,
-		"status": w.Status,
-		"detail": detail,
-		"reason": r.String(),
-		"help":   w.Help,
-	}
-	if r == node.InvalidCount {
-		p["metadata"] = meta
-	}
-	var headers []string
-	if retry > 0 {
-		p["retry_after_ms"] = retry.Milliseconds()
-		headers = append(headers, fmt.Sprintf("Retry-After: %d", (retry.Milliseconds()+999)/1000))
-	}
-	body, err := json.Marshal(p)
-	if err != nil {
-		panic("conformance: " + err.Error())
-	}
-	return send(c, w.Status, asProblem, body, headers)
-}
-
-// send writes a whole answer. It reports whether the connection goes on.
-func send(c net.Conn, code int, kind string, body []byte, headers []string) bool {
-	var b strings.Builder
-	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n",
-		code, http.StatusText(code), kind, len(body))
-	for _, h := range headers {
-		b.WriteString(h + "\r\n")
-	}
-	b.WriteString("\r\n")
-	_, err := io.WriteString(c, b.String()+string(body))
-	return err == nil
 }

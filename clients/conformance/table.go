@@ -272,8 +272,14 @@ func holding() (all []situation) {
 			options: held, call: call{Op: "nextNow"}, want: "empty",
 		},
 		{name: "held IDs are distinct, and above earlier ones", nodes: "serve", options: held, do: holds},
-		{name: "held IDs that are too old are dropped", nodes: "serve", options: old, do: ages},
-		{name: "held IDs are dropped when the clock leaps", nodes: "serve", options: held, not: notClock, do: leaps},
+		{
+			name: "held IDs that are too old are dropped", nodes: "serve",
+			options: old, do: drops(call{Op: "pause", Ms: 600}),
+		},
+		{
+			name: "held IDs are dropped when the clock leaps", nodes: "serve", not: notClock,
+			options: held, do: drops(call{Op: "leap", WallMs: 3_600_000}),
+		},
 		{
 			name: "a forked child does not have its parent's IDs", nodes: "serve",
 			options: held, do: forks, not: notForked,
