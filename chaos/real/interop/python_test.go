@@ -65,18 +65,3 @@ func TestPythonORMs(t *testing.T) {
 	t.Parallel()
 	inPython(t, nil, "sqlalchemy django sqlmodel fastapi", "tests/orms.py")
 }
-
-// TestPythonFiles: the build backend that pyproject.toml names makes a wheel, which runs away from the sources.
-// Releases have files of deploy/release; this is what "pip install" makes of the source archive.
-func TestPythonFiles(t *testing.T) {
-	t.Parallel()
-	const build = `import hatchling.build as b, sys; print(b.build_wheel(sys.argv[1]))`
-	dir := t.TempDir()
-	wheel := filepath.Join(dir, strings.TrimSpace(inPython(t, nil, "hatchling", "-c", build, dir)))
-	const use = `import flakelease_allocator as f, flakelease_allocator.testing as t
-print(f.__file__, t.FakeAllocator().next("flake"))`
-	out := inPython(t, []string{"PYTHONPATH=" + wheel}, "", "-c", use)
-	if !strings.HasPrefix(out, wheel) || !strings.HasSuffix(strings.TrimSpace(out), " 01TT8HD000010") {
-		t.Errorf("it printed %q", out)
-	}
-}
