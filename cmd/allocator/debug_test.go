@@ -50,7 +50,7 @@ func TestDebugZip(t *testing.T) {
 	for _, etcd := range []string{d.etcd.Endpoint(), "127.0.0.1:1"} { // Nothing listens on the second.
 		file := filepath.Join(t.TempDir(), "all.zip")
 		var out, errs bytes.Buffer
-		code := run(t.Context(), []string{"debug", "zip", "--output", file, "--etcd.endpoints", etcd, "--addr",
+		code := run(t.Context(), []string{"debug", "zip", "--timeout", "20s", "--output", file, "--etcd.endpoints", etcd, "--addr",
 			// The second is an address that the node did not register.
 			silent.Addr().String() + "," + strings.Replace(nodes[0].Addresses().GRPC, "127.0.0.1", "localhost", 1)},
 			strings.NewReader(""), &out, &errs, []string{config.EnvToken + "=" + token, "CANARYVARIABLE=CANARYVALUE"})
