@@ -41,6 +41,9 @@ type job struct {
 	dir  string // in which its commands run
 	env  []string
 	nice bool // It gives way to what measures time.
+
+	mu   sync.Mutex
+	cmds []*exec.Cmd // All commands of the job; mu guards them.
 }
 
 // skipped is the reason why a step did not run.
@@ -61,7 +64,20 @@ func (j *job) command(args ...string) *exec.Cmd {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Dir, cmd.Stdout, cmd.Stderr = j.dir, j.out, j.out
 	cmd.Env = append(os.Environ(), j.env...)
+	j.mu.Lock()
+	j.cmds = append(j.cmds, cmd)
+	j.mu.Unlock()
 	return cmd
+}
+
+// used returns the processor time of the commands of a step that have ended.
+func (j *job) used() (d time.Duration) {
+	for _, cmd := range j.cmds {
+		if cmd.ProcessState != nil {
+			d += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		}
+	}
+	return d
 }
 
 // goCommand is a command of go, which writes its output to whoever asks for it. The race detector is the only
@@ -268,7 +284,7 @@ func (c *ci) step(ctx context.Context, in string, s step) bool {
 	var skip skipped
 	switch {
 	case err == nil:
-		say("passed")
+		say("passed, with %s of processor time", seconds(j.used()))
 	case errors.As(err, &skip):
 		say("skipped: %s", skip)
 		return true

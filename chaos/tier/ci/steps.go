@@ -60,17 +60,20 @@ var limits = map[string]struct{ each, all time.Duration }{
 // lint are the steps that only read the code.
 var lint = []string{"format", "vet", "static", "commits"}
 
-// unraced are packages that make check tests without the race detector. Most run in one goroutine, where it
-// finds nothing and costs tenfold; cmd/allocator starts processes that are built without it. A step of make
-// nightly tests parts of chaos/agreement and internal/lease/protocol with it.
+// commands is the package of the command line, which starts processes that are built without the race detector.
+const commands = "./cmd/allocator"
+
+// unraced are other packages that make check tests without the race detector. Most run in one goroutine, where
+// it finds nothing and costs tenfold; none measures real time. A step of make nightly tests parts of
+// chaos/agreement and internal/lease/protocol with it.
 var unraced = []string{
 	"./chaos/agreement", "./chaos/archtest", "./chaos/build", "./chaos/planted", "./chaos/play/player", "./chaos/sim",
-	"./internal/lease/protocol", "./cmd/allocator",
+	"./internal/lease/protocol",
 }
 
 // bubbles are packages that the race detector sees on one processor: the timers of a bubble of testing/synctest
 // share one context of the detector, and two threads that look at their channels at once corrupt it (Go 1.26;
-// a SIGSEGV outside Go code).
+// a SIGSEGV outside Go code). Their time is virtual.
 var bubbles = []string{"./chaos/virtual"}
 
 // fewLines are modules of few lines with much to link, which staticcheck reads for minutes: that is for the night.
@@ -117,8 +120,9 @@ $redocly lint --max-problems 0 --format summary api/openapi.yaml 2>&1 | tee bin/
 ! grep -Eq '[1-9][0-9]* (warning|error)|[1-9][0-9]* problem' bin/redocly.txt`)},
 		{name: "model", early: true, needs: []string{"spin", "gcc"}, run: script("chaos/model/run.sh short")},
 		{name: compiling, timed: true, run: compileAll},
-		{name: "tests", timed: true, run: unracedTests},
+		{name: "commands", timed: true, run: commandLine},
 		{name: "race", timed: true, run: raced},
+		{name: "simulated", run: simulated},
 	}
 	for _, m := range modules() {
 		timed := m == "chaos/real" || m == "examples"
@@ -229,11 +233,12 @@ func detector(j *job) bool {
 
 // compileAll compiles the tests of all steps of make check.
 func compileAll(j *job) error {
-	rest, err := j.packages(unraced...)
+	without := append(slices.Clone(unraced), commands)
+	rest, err := j.packages(without...)
 	if err != nil {
 		return err
 	}
-	if err := j.compile(false, unraced...); err != nil {
+	if err := j.compile(false, without...); err != nil {
 		return err
 	}
 	if err := j.compile(detector(j), rest...); err != nil {
@@ -247,23 +252,31 @@ func compileAll(j *job) error {
 	return nil
 }
 
-// unracedTests tests the packages in unraced: first those that take all of a processor, then the command line
-// alone, whose processes measure time.
-func unracedTests(j *job) error {
-	last := len(unraced) - 1
-	return errors.Join(j.test(false, append([]string{"-p", "2"}, unraced[:last]...)...), j.test(false, unraced[last]))
+// guides are tests of the command line that wait for minutes and hardly use the processor. Go begins them when
+// those that do not run in parallel have ended.
+const guides = "^TestGuide$"
+
+// commandLine tests the command line, whose processes measure time, with its guides beside the other tests.
+func commandLine(j *job) error {
+	other := make(chan error)
+	go func() { other <- j.test(false, commands, "-run", guides) }()
+	return errors.Join(j.test(false, commands, "-skip", guides), <-other)
 }
 
-// raced tests all packages that are not in unraced, with the race detector.
+// simulated tests what takes all of a processor, in time of its own.
+func simulated(j *job) error {
+	return errors.Join(
+		j.test(false, append([]string{"-p", "2"}, unraced...)...),
+		j.test(detector(j), append([]string{"-cpu", "1"}, bubbles...)...))
+}
+
+// raced tests all other packages with the race detector.
 func raced(j *job) error {
-	race := detector(j)
-	rest, err := j.packages(append(slices.Clone(unraced), bubbles...)...)
+	rest, err := j.packages(slices.Concat(unraced, bubbles, []string{commands})...)
 	if err != nil {
 		return err
 	}
-	return errors.Join(
-		j.test(race, append([]string{"-cpu", "1"}, bubbles...)...),
-		j.test(race, append([]string{"-p", "2"}, rest...)...))
+	return j.test(detector(j), append([]string{"-p", "2"}, rest...)...)
 }
 
 // moduleTests tests a module besides the root. Its tests read files outside of it, which Go's test cache ignores.
