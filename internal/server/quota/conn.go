@@ -3,6 +3,7 @@ package quota
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,8 @@ type Conn struct {
 	read  int64 // taken at the last sweep
 	still int   // sweeps since calls changed
 	stuck int   // sweeps since calls or taken changed
+
+	reads, writes deadline
 
 	goAway func() // asks the client to leave; nil: its protocol cannot
 
@@ -214,9 +217,30 @@ func (c *Conn) CloseStream() {
 }
 
 // Read waits until the connection has tokens, and reads.
-func (c *Conn) Read(b []byte) (int, error) {
+func (c *Conn) Read(b []byte) (n int, err error) {
 	c.Pay()
-	return c.Conn.Read(b)
+	for again := true; again; {
+		if err := c.reads.begin(c.Conn.SetReadDeadline); err != nil {
+			return 0, err
+		}
+		n, err = c.Conn.Read(b)
+		again = c.reads.end(err, c.Conn.SetReadDeadline)
+	}
+	return n, err
+}
+
+// Write writes all of b.
+func (c *Conn) Write(b []byte) (n int, err error) {
+	for again := true; again; {
+		if err := c.writes.begin(c.Conn.SetWriteDeadline); err != nil {
+			return n, err
+		}
+		var part int
+		part, err = c.Conn.Write(b[n:])
+		n += part
+		again = c.writes.end(err, c.Conn.SetWriteDeadline)
+	}
+	return n, err
 }
 
 // Pay waits until the connection has tokens.
@@ -298,15 +322,17 @@ func (c *Conn) Replace(nc net.Conn) bool {
 
 // SetDeadline ends a wait too.
 func (c *Conn) SetDeadline(t time.Time) error {
-	c.endWait()
-	return c.Conn.SetDeadline(t)
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 // SetReadDeadline ends a wait too.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.endWait()
-	return c.Conn.SetReadDeadline(t)
+	return c.reads.set(t, c.Conn.SetReadDeadline)
 }
+
+// SetWriteDeadline sets the deadline of writes.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.writes.set(t, c.Conn.SetWriteDeadline) }
 
 // endWait ends a wait. Package net/http sets four deadlines for each request, and a load
 // costs less than a store.
