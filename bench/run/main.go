@@ -36,7 +36,8 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	serve := flag.String("serve", "", "run a server to compare with: tcp, epoll, http, http-limits, grpc or etcd")
+	serve := flag.String("serve", "", "run a server to compare with: tcp, epoll, http, http-limits, grpc, etcd "+
+		"or etcd-member")
 	addr := flag.String("addr", "", "address to serve at")
 	binary := flag.String("allocator", "", "the allocator binary to measure")
 	out := flag.String("o", "", "file for the report, written from a clean commit on a quiet machine, else printed")
@@ -46,6 +47,7 @@ func run(ctx context.Context) error {
 	only := flag.String("only", "", "measure only cases whose \"group: name\" matches this regular expression")
 	peers := flag.Bool("peers", false, "measure the cases in process alone, and fail if a goal is missed")
 	sql := flag.Bool("sql", false, "measure inserts into PostgreSQL with -allocator alone")
+	failover := flag.Bool("failover", false, "end the node, primary or leader of each service under callers alone")
 	profile := flag.String("cpuprofile", "", "file to write a processor profile of the client to")
 	flag.Parse()
 	if *serve != "" {
@@ -65,6 +67,14 @@ func run(ctx context.Context) error {
 	if *sql {
 		fmt.Printf("commit %s, load %s when it began\n", commit(), loadAverage())
 		return services.SQL(ctx, *binary, *rounds, *slice, os.Stdout)
+	}
+	if *failover {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		fmt.Printf("commit %s, load %s when it began\n", commit(), loadAverage())
+		return services.Failover(ctx, *binary, self, *rounds, os.Stdout, os.Stderr)
 	}
 	if *profile != "" {
 		f, err := os.Create(*profile)

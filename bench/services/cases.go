@@ -442,11 +442,11 @@ func etcdPut(ctx context.Context, c *clientv3.Client, i int) Op {
 	}
 }
 
-// counter raises a key's value in a transaction that compares its revision.
-func counter(ctx context.Context, c *clientv3.Client, key string) Op {
+// counter returns what raises a key's value in a transaction that compares its revision, and returns it.
+func counter(c *clientv3.Client, key string) func(context.Context) (value int, err error) {
 	var revision int64
 	var value int
-	return func() (int, error) {
+	return func(ctx context.Context) (int, error) {
 		for {
 			res, err := c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
 				Then(clientv3.OpPut(key, fmt.Sprint(value+1))).Else(clientv3.OpGet(key)).Commit()
@@ -455,7 +455,7 @@ func counter(ctx context.Context, c *clientv3.Client, key string) Op {
 			}
 			if res.Succeeded {
 				revision, value = res.Header.Revision, value+1
-				return 1, nil
+				return value, nil
 			}
 			if kvs := res.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 {
 				revision = kvs[0].ModRevision
@@ -470,9 +470,16 @@ func counter(ctx context.Context, c *clientv3.Client, key string) Op {
 }
 
 func etcdOwnCounter(ctx context.Context, c *clientv3.Client, i int) Op {
-	return counter(ctx, c, fmt.Sprintf("bench/own/%d", i))
+	return onceOf(ctx, counter(c, fmt.Sprintf("bench/own/%d", i)))
 }
 
 func etcdSharedCounter(ctx context.Context, c *clientv3.Client, _ int) Op {
-	return counter(ctx, c, "bench/shared")
+	return onceOf(ctx, counter(c, "bench/shared"))
+}
+
+func onceOf(ctx context.Context, next func(context.Context) (int, error)) Op {
+	return func() (int, error) {
+		_, err := next(ctx)
+		return 1, err
+	}
 }

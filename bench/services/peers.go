@@ -6,12 +6,15 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -20,12 +23,16 @@ import (
 )
 
 // Serve runs a server at addr until the process is signaled: one that does
-// nothing, of kind tcp, epoll, http, http-limits or grpc, or an etcd of one member.
+// nothing, of kind tcp, epoll, http, http-limits or grpc, an etcd of one member, or
+// a member of several.
 func Serve(kind, addr string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	if kind == "etcd" {
+	switch kind {
+	case "etcd":
 		return serveEtcd(ctx, addr)
+	case "etcd-member":
+		return serveMember(ctx, strings.Split(addr, ","))
 	}
 	network, addr := "tcp", addr
 	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {
@@ -81,6 +88,32 @@ func serveEtcd(ctx context.Context, addr string) error {
 	}
 	<-ctx.Done()
 	return s.Close()
+}
+
+// serveMember runs a member of etcd with its own times: where clients call it, its directory, its peers' address, and
+// those of the other members.
+func serveMember(ctx context.Context, at []string) error {
+	if len(at) < 3 {
+		return fmt.Errorf("services: %q names no member", at)
+	}
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir = at[2], at[1]
+	client, peer := []url.URL{{Scheme: "http", Host: at[0]}}, []url.URL{{Scheme: "http", Host: at[2]}}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = client, client
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = peer, peer
+	var members []string
+	for _, other := range at[2:] {
+		members = append(members, other+"=http://"+other)
+	}
+	cfg.InitialCluster = strings.Join(members, ",")
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	e.Close()
+	return nil
 }
 
 // echo sends back what it reads: the minimum that a server can do.

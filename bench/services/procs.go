@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,10 +37,23 @@ type Env struct {
 	Tool     map[string]string // paths of other people's clients that are installed
 	Missing  []string          // cases that are not measured, each with the reason
 
-	dir   string
-	procs map[string]*proc // address to process
+	binary, self string // as of Start
+	dir          string
+	procs        map[string]*proc // address to process
+	ends         []func()         // Close calls these, the last one first.
+}
 
-	stopPostgres func() error // nil: it does not run
+// newEnv returns an Env without servers.
+func newEnv(binary, self string) (*Env, error) {
+	dir, err := os.MkdirTemp("", "bench-")
+	return &Env{
+		Peer:     map[string]string{},
+		Versions: map[string]string{},
+		binary:   binary,
+		self:     self,
+		dir:      dir,
+		procs:    map[string]*proc{},
+	}, err
 }
 
 // Node is where one of our nodes answers.
@@ -78,15 +92,14 @@ const startTimeout = 60 * time.Second
 // Start starts all servers. binary is allocator's; self runs a server that does
 // nothing for `-serve KIND -addr ADDR`.
 func Start(ctx context.Context, binary, self string) (e *Env, err error) {
-	e = &Env{Peer: map[string]string{}, Versions: map[string]string{}, procs: map[string]*proc{}}
+	if e, err = newEnv(binary, self); err != nil {
+		return e, err
+	}
 	defer func() {
 		if err != nil {
 			e.Close()
 		}
 	}()
-	if e.dir, err = os.MkdirTemp("", "bench-"); err != nil {
-		return e, err
-	}
 	peers := map[string]string{"tcp": "", "http": "", "http-limits": "", "grpc": ""}
 	if runtime.GOOS == "linux" {
 		e.Socket.Epoll = unixPrefix + filepath.Join(e.dir, "epoll.sock")
@@ -208,7 +221,7 @@ func (e *Env) startPostgres(ctx context.Context) {
 		e.Missing = append(e.Missing, fmt.Sprintf("PostgreSQL: %v", err))
 		return
 	}
-	e.stopPostgres = stop
+	e.ends = append(e.ends, func() { _ = stop() })
 	c, err := pgCaller(addr, "create sequence ids", "select 1")
 	if err != nil {
 		e.Missing = append(e.Missing, fmt.Sprintf("PostgreSQL: %v", err))
@@ -230,14 +243,10 @@ func versionOf(ctx context.Context, path, mark string) string {
 
 // start runs a server and waits until addr takes connections.
 func (e *Env) start(ctx context.Context, addr string, path string, args ...string) error {
-	p := &proc{cmd: exec.Command(path, args...), log: new(bytes.Buffer), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.log
-	p.cmd.Dir = e.dir
-	if err := p.cmd.Start(); err != nil {
+	if err := e.spawn(addr, path, args...); err != nil {
 		return err
 	}
-	go func() { _ = p.cmd.Wait(); close(p.done) }()
-	e.procs[addr] = p
+	p := e.procs[addr]
 	for end := time.Now().Add(startTimeout); ; {
 		if c, err := connect(addr); err == nil {
 			return c.Close()
@@ -254,6 +263,23 @@ func (e *Env) start(ctx context.Context, addr string, path string, args ...strin
 		}
 	}
 }
+
+// spawn runs a server.
+func (e *Env) spawn(addr string, path string, args ...string) error {
+	p := &proc{cmd: exec.Command(path, args...), log: new(bytes.Buffer), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.log
+	p.cmd.Dir = e.dir
+	p.cmd.WaitDelay = time.Second // A member of etcd inside a node has its stderr too.
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	go func() { _ = p.cmd.Wait(); close(p.done) }()
+	e.procs[addr] = p
+	return nil
+}
+
+// kill ends the server at addr at once.
+func (e *Env) kill(addr string) { _ = e.procs[addr].cmd.Process.Kill() }
 
 // CPU returns the processor time that the servers at these addresses have used;
 // 0 where that is unknown.
@@ -293,8 +319,8 @@ func (e *Env) Close() {
 			<-p.done
 		}
 	}
-	if e.stopPostgres != nil {
-		_ = e.stopPostgres()
+	for _, end := range slices.Backward(e.ends) {
+		end()
 	}
 	if e.dir != "" {
 		_ = os.RemoveAll(e.dir)

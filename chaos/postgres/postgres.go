@@ -85,11 +85,24 @@ func (s *Server) Backup(t *testing.T) *Server {
 
 func (s *Server) backup(t *testing.T, more ...string) *Server {
 	t.Helper()
-	copied, err := start(s.settings, func(run runner, data string) error {
+	copied, err := s.copied(more...)
+	return started(t, copied, err)
+}
+
+// NewStandby is Standby outside of tests, with what stops the new server.
+func (s *Server) NewStandby() (standby *Server, stop func() error, err error) {
+	standby, err = s.copied("--write-recovery-conf")
+	if err != nil {
+		return nil, nil, err
+	}
+	return standby, standby.stop, nil
+}
+
+func (s *Server) copied(more ...string) (*Server, error) {
+	return start(s.settings, func(run runner, data string) error {
 		return run("pg_basebackup", append(more, "--no-sync", "--checkpoint=fast", "--host", s.Dir, "--username=test",
 			"--pgdata", data)...)
 	})
-	return started(t, copied, err)
 }
 
 // Copy shuts s down, copies its files, and starts both.
@@ -108,9 +121,19 @@ func (s *Server) Copy(t *testing.T) *Server {
 // Kill ends all processes of the server at once, as a loss of power does, and starts it again.
 func (s *Server) Kill(t *testing.T) {
 	t.Helper()
+	if err := s.End(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.control("start"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// End is Kill that does not start the server again.
+func (s *Server) End() error {
 	text, err := os.ReadFile(filepath.Join(s.data, "postmaster.pid"))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(first)
@@ -118,7 +141,7 @@ func (s *Server) Kill(t *testing.T) {
 		err = syscall.Kill(pid, syscall.SIGSTOP) // It starts no more processes.
 	}
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	all := []int{pid}
 	tasks, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
@@ -131,18 +154,12 @@ func (s *Server) Kill(t *testing.T) {
 	}
 	for n := 0; slices.ContainsFunc(all, runs); n++ {
 		if time.Sleep(5 * time.Millisecond); n > 12_000 {
-			t.Fatal("processes of the server do not end")
+			return errors.New("processes of the server do not end")
 		}
 	}
 	// They name the process, whose number the system may still have.
-	for _, lock := range []string{filepath.Join(s.data, "postmaster.pid"), filepath.Join(s.Dir, ".s.PGSQL.5432.lock")} {
-		if err := os.Remove(lock); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.control("start"); err != nil {
-		t.Fatal(err)
-	}
+	return errors.Join(os.Remove(filepath.Join(s.data, "postmaster.pid")),
+		os.Remove(filepath.Join(s.Dir, ".s.PGSQL.5432.lock")))
 }
 
 // runs reports whether a process has memory still: one that ended has none, also before its parent notices.
@@ -227,12 +244,7 @@ func (s *Server) Restart(t *testing.T, mode string) {
 }
 
 // Promote makes a standby take writes.
-func (s *Server) Promote(t *testing.T) {
-	t.Helper()
-	if err := s.control("promote"); err != nil {
-		t.Fatal(err)
-	}
-}
+func (s *Server) Promote() error { return s.control("promote") }
 
 // URL is what drivers connect to.
 func (s *Server) URL() string { return "postgres://test@/postgres?host=" + s.Dir }

@@ -100,7 +100,9 @@ func (r *Run) promote(context.Context) error {
 		err := s.pools[0].QueryRow(r.ctx, "SELECT last_value FROM logged.stop").Scan(&has)
 		return err == nil && has == stop
 	})
-	s.Promote(r.T)
+	if err := s.Promote(); err != nil {
+		return err
+	}
 	old := r.main
 	r.begin(s)
 	r.main = s
