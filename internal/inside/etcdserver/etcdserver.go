@@ -9,12 +9,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
@@ -24,6 +22,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/flakelease/allocator/internal/inside/member"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
 // Times of raft. etcd's own are 100 ms and 1 s. An election that comes a second later costs
@@ -52,7 +51,7 @@ func Run(ctx context.Context, r member.Run, dir string, started func()) error {
 	if r.Log == "json" {
 		handler = slog.NewJSONHandler(os.Stderr, nil)
 	}
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(lines{slog.New(handler), level}))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(handler, level))
 	etcd, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return fmt.Errorf("etcd in %s: %w", dir, err)
@@ -106,47 +105,15 @@ func Restore(file string, checked bool, d member.Data, dir string) error {
 	})
 }
 
-// lines passes what etcd logs on, in the form of the node's log.
-type lines struct {
-	to *slog.Logger
-	zapcore.LevelEnabler
-}
-
-// With returns lines with fields in each.
-func (l lines) With(fields []zapcore.Field) zapcore.Core {
-	return lines{l.to.With(attrs(fields)...), l.LevelEnabler}
-}
-
-// Check adds l to what logs an entry.
-func (l lines) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if l.Enabled(e.Level) {
-		return to.AddCore(e, l)
+// logger passes what etcd logs on, from a level on, in the form of the node's log.
+func logger(to slog.Handler, from zapcore.LevelEnabler) *zap.Logger {
+	level := func(l zapcore.Level) slog.Level {
+		if l < zapcore.ErrorLevel {
+			return slog.LevelWarn
+		}
+		return slog.LevelError
 	}
-	return to
-}
-
-// Write logs an entry.
-func (l lines) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	level := slog.LevelError
-	if e.Level < zapcore.ErrorLevel {
-		level = slog.LevelWarn
-	}
-	l.to.Log(context.Background(), level, "etcd inside", append([]any{"line", e.Message}, attrs(fields)...)...)
-	return nil
-}
-
-// Sync does nothing: a line is written as a whole.
-func (lines) Sync() error { return nil }
-
-func attrs(fields []zapcore.Field) (out []any) {
-	all := zapcore.NewMapObjectEncoder()
-	for _, f := range fields {
-		f.AddTo(all)
-	}
-	for _, key := range slices.Sorted(maps.Keys(all.Fields)) {
-		out = append(out, key, all.Fields[key])
-	}
-	return out
+	return zap.New(etcdstore.Log{Handler: to, Level: level, Message: "etcd inside"}, zap.IncreaseLevel(from))
 }
 
 func config(r member.Run, dir string) (*embed.Config, error) {

@@ -107,10 +107,10 @@ func TestConfigSocket(t *testing.T) {
 }
 
 // What etcd logs has the form of the node's log, with its fields as attributes.
-func TestLines(t *testing.T) {
+func TestLogger(t *testing.T) {
 	var log strings.Builder
 	level := zap.NewAtomicLevelAt(zap.ErrorLevel)
-	to := zap.New(lines{slog.New(slog.NewTextHandler(&log, nil)), level})
+	to := logger(slog.NewTextHandler(&log, nil), level)
 	to.Warn("too low")
 	to.With(zap.String("a", "1")).Error("no\nroom", zap.Error(errors.New("disk")))
 	level.SetLevel(zap.FatalLevel)

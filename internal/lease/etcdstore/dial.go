@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -78,7 +79,7 @@ func Dial(c Config) (*clientv3.Client, error) {
 	}
 	log := zap.NewNop()
 	if c.Log != nil {
-		log = zap.New(logCore{c.Log})
+		log = zap.New(Log{Handler: c.Log, Level: quiet})
 	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            c.Endpoints,
@@ -114,43 +115,56 @@ func Dial(c Config) (*clientv3.Client, error) {
 // the time between two extensions of a window: with its jitter it stays under 1 s.
 const maxReconnect = time.Second * 4 / 5
 
-// logCore hands what etcd's client logs through zap to a slog handler.
-type logCore struct{ h slog.Handler }
+// Log hands what etcd logs through zap to a slog handler.
+type Log struct {
+	Handler slog.Handler
+	Level   func(zapcore.Level) slog.Level
+	Message string // Each record has it, and etcd's own message as "line"; "": etcd's own alone.
+}
 
-// level maps zap's levels down: what the client warns of comes back to us as the
+// quiet maps zap's levels down: what the client warns of comes back to us as the
 // error of a call, and is logged by its caller.
-func (logCore) level(l zapcore.Level) slog.Level {
+func quiet(l zapcore.Level) slog.Level {
 	if l >= zapcore.ErrorLevel {
 		return slog.LevelWarn
 	}
 	return slog.LevelDebug
 }
 
-func (c logCore) Enabled(l zapcore.Level) bool {
-	return c.h.Enabled(context.Background(), c.level(l))
+// Enabled reports whether the handler takes a level.
+func (l Log) Enabled(level zapcore.Level) bool {
+	return l.Handler.Enabled(context.Background(), l.Level(level))
 }
 
-func (c logCore) With(fields []zapcore.Field) zapcore.Core {
-	return logCore{c.h.WithAttrs(attrs(fields))}
+// With returns l with fields in each record.
+func (l Log) With(fields []zapcore.Field) zapcore.Core {
+	l.Handler = l.Handler.WithAttrs(attrs(fields))
+	return l
 }
 
-func (c logCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if !c.Enabled(e.Level) {
-		return ce
+// Check adds l to what logs an entry.
+func (l Log) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if !l.Enabled(e.Level) {
+		return to
 	}
-	return ce.AddCore(e, c)
+	return to.AddCore(e, l)
 }
 
-func (c logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	r := slog.NewRecord(e.Time, c.level(e.Level), e.Message, 0)
+// Write logs an entry.
+func (l Log) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	r := slog.NewRecord(e.Time, l.Level(e.Level), cmp.Or(l.Message, e.Message), 0)
+	if l.Message != "" {
+		r.AddAttrs(slog.String("line", e.Message))
+	}
 	if e.LoggerName != "" {
 		r.AddAttrs(slog.String("logger", e.LoggerName))
 	}
 	r.AddAttrs(attrs(fields)...)
-	return c.h.Handle(context.Background(), r)
+	return l.Handler.Handle(context.Background(), r)
 }
 
-func (logCore) Sync() error { return nil }
+// Sync does nothing: a record is written as a whole.
+func (Log) Sync() error { return nil }
 
 // attrs returns fields in their order.
 func attrs(fields []zapcore.Field) []slog.Attr {
