@@ -63,9 +63,8 @@ func ParseOrder(f Fields, l Limits) (Order, *node.Refusal) {
 		}
 		o.As = as
 	}
-	if o.As.Wide() && !l.Wide {
-		return Order{},
-			Malformed("as is %s: this space has no 128-bit forms, because of its epoch; use flake or int", o.As)
+	if bad := l.lacks(o.As); bad != nil {
+		return Order{}, bad
 	}
 	if f.After.Given {
 		id, err := parseAfter(f.After.Text, l.Format)
@@ -75,6 +74,26 @@ func ParseOrder(f Fields, l Limits) (Order, *node.Refusal) {
 		o.After = id
 	}
 	return o, nil
+}
+
+// NewOrder checks a count and the number of a form of gRPC as ParseOrder checks their texts.
+func NewOrder(count, form int32, l Limits) (Order, *node.Refusal) {
+	o := Order{Count: int(count), As: Form(form - 1)}
+	switch {
+	case count < 1 || o.Count > l.Count:
+		return Order{}, badCount(strconv.Itoa(o.Count), l)
+	case form < 1 || form > int32(Number):
+		return Order{}, Malformed("form is %d: use FORM_FLAKE, FORM_INT, FORM_ULID or FORM_UUID", form)
+	}
+	return o, l.lacks(o.As)
+}
+
+// lacks refuses a wide form in a space without such forms.
+func (l Limits) lacks(as Form) *node.Refusal {
+	if !as.Wide() || l.Wide {
+		return nil
+	}
+	return Malformed("as is %s: this space has no 128-bit forms, because of its epoch; use flake or int", as)
 }
 
 // parseAfter returns the flake of an ID in any form.

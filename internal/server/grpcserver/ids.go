@@ -8,8 +8,6 @@ import (
 	"io"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -88,10 +86,7 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 // It issues nothing until there is room for the answer.
 func (s *Server) serveTexts(ctx context.Context, c *call) (any, error) {
 	req, began, limits := &c.request, s.service.Begin(), s.service.Limits()
-	form := strings.ToLower(strings.TrimPrefix(pb.Form(req.Form).String(), "FORM_"))
-	o, bad := server.ParseOrder(server.Fields{
-		Count: server.Field{Text: strconv.Itoa(int(req.Count)), Given: true}, As: server.Field{Text: form, Given: true},
-	}, limits)
+	o, bad := server.NewOrder(req.Count, req.Form, limits)
 	if bad != nil {
 		s.service.Done(server.GRPCAllocate, s.issuer.Refused(bad), began)
 		return nil, statusOf(bad)

@@ -289,8 +289,8 @@ func TestForms(t *testing.T) {
 		form  pb.Form
 		want  string
 	}{
-		{1, 5, `INVALID_FORMAT: as is "5": use flake, int, ulid or uuid`},
-		{1, -1, `INVALID_FORMAT: as is "-1": use flake, int, ulid or uuid`},
+		{1, 5, `INVALID_FORMAT: form is 5: use FORM_FLAKE, FORM_INT, FORM_ULID or FORM_UUID`},
+		{1, -1, `INVALID_FORMAT: form is -1: use FORM_FLAKE, FORM_INT, FORM_ULID or FORM_UUID`},
 		{101, pb.Form_FORM_UUID, `INVALID_COUNT: count is "101": ask for 1 to 100`},
 		{0, pb.Form_FORM_INT, `INVALID_COUNT: count is "0": ask for 1 to 100`},
 		{-1, 7, `INVALID_COUNT: count is "-1": ask for 1 to 100`},
