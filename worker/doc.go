@@ -24,7 +24,7 @@
 //
 // Make the ID first, then ask Permit with the ID's own time, and only then use the ID. A
 // check before the ID is made shows nothing: the program may be paused in between.
-// Permit reads no clock. It takes some nanoseconds, and no lock.
+// Permit takes some nanoseconds, and no lock.
 //
 // Without Permit the promise rests on clocks, and on the program being stopped in time.
 //
@@ -41,7 +41,9 @@
 // # Loss
 //
 // A worker is lost when nodes no longer know it: an operator has quarantined its number, etcd
-// was restored, or it was unreachable for so long that the number is somebody else's. Then
+// was restored, or it was unreachable for so long that the number is somebody else's. It is
+// lost too when the wall clock was set forward by a second or more: the machine was suspended,
+// or is a copy of one that was saved, and the other copy has the number as well. Then
 // nothing more is permitted, Worker.Lost is closed, and the program opens another worker,
 // which may have another number. Until then a worker that cannot be extended is only
 // expired: Permit refuses, and permits again when nodes can be reached.

@@ -1,13 +1,74 @@
 package worker
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"go/types"
+	"math"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
 )
+
+// TestCopiedMemory: a machine that was saved and resumed twice goes on with the clocks of that time, and the worker is
+// that of both until one notices that its wall clock is set forward. Only that one is lost.
+func TestCopiedMemory(t *testing.T) {
+	for _, tc := range []struct {
+		by   time.Duration
+		lost bool
+	}{{0, false}, {-time.Hour, false}, {500 * time.Millisecond, false}, {time.Second, true}, {time.Hour, true}} {
+		for _, by := range []string{"permit", "extension"} {
+			var ahead time.Duration
+			w := &Worker{unit: 1, ahead: func() time.Duration { return ahead }, lost: make(chan struct{}),
+				demand: make(chan struct{}, 1), ended: make(chan struct{})}
+			ctx, cancel := context.WithCancel(t.Context())
+			w.stop = cancel
+			now := time.Now().UnixMilli()
+			w.notAfter.Store(now + 60_000)
+			if err := w.Permit(now); err != nil {
+				t.Fatal(err)
+			}
+			ahead = tc.by
+			if by == "extension" {
+				service := counting{}
+				w.service = &service
+				w.run(ctx, &keep{}, time.Now())
+				if asked := service.asked > 0; asked == tc.lost {
+					t.Errorf("set by %v: %d calls to extend", tc.by, service.asked)
+				}
+				continue
+			}
+			err := w.Permit(now + 59_000)
+			if !errors.Is(err, ErrLost) == tc.lost || !tc.lost && err != nil || ctx.Err() == nil == tc.lost {
+				t.Errorf("set by %v: permit says %v", tc.by, err)
+			}
+			if tc.lost && !strings.Contains(fmt.Sprint(w.Err()), "set forward by "+tc.by.String()) {
+				t.Errorf("%v", w.Err())
+			}
+			cancel()
+		}
+	}
+}
+
+// counting says of each worker that it is unknown.
+type counting struct {
+	pb.WorkerServiceClient
+	asked int
+}
+
+func (c *counting) ExtendWorker(context.Context, *pb.ExtendWorkerRequest, ...grpc.CallOption) (*pb.Worker, error) {
+	c.asked++
+	return nil, &client.Refusal{Reason: client.UnknownWorker}
+}
 
 // A time that an extension makes permissible just while Permit is asked for it is counted
 // as used when Permit returns.
@@ -15,6 +76,7 @@ func TestPermitDuringExtension(t *testing.T) {
 	const begin, extensions = 1_000_000, 2_000
 	w := &Worker{unit: 1, lost: make(chan struct{}), demand: make(chan struct{}, 1)}
 	w.notAfter.Store(begin)
+	w.sound.Store(math.MaxInt64) // no look at the clocks
 	permitted := make(chan int64)
 	go func() {
 		defer close(permitted)
@@ -66,7 +128,7 @@ func TestPermitReadsUsedFirst(t *testing.T) {
 			return true
 		})
 	}
-	if got := strings.Join(reads, " "); got != "w.used.Load w.floor.Load w.notAfter.Load w.notAfter.Load" {
+	if got := strings.Join(reads, " "); got != "w.sound.Load w.used.Load w.floor.Load w.notAfter.Load w.notAfter.Load" {
 		t.Errorf("Permit reads %s", got)
 	}
 }

@@ -23,11 +23,16 @@ import (
 //  2. After Close has begun, nothing is permitted that the release does not count as
 //     used.
 //  3. A call of Permit that begins after the watermark was told a floor allows nothing below it.
+//  4. Once the wall clock was set forward by a second, nothing is permitted: this memory may be a copy.
 type Worker struct {
 	notBefore, unit int64        // ms
 	floor           atomic.Int64 // Nothing below it is permitted: notBefore, or what the watermark was told.
 	notAfter        atomic.Int64 // Unix ms; 0: closed or lost, and never set again
 	used            atomic.Int64 // the end of the last unit asked for; Unix ms
+	sound           atomic.Int64 // Unix ms up to which IDs are permitted without another look at the clocks
+
+	ahead func() time.Duration // by how much the wall clock is ahead of the monotonic clock
+	seen  atomic.Int64         // what ahead showed last
 
 	id, name string
 	tells    bool         // Config.Watermark or Floor
@@ -72,7 +77,7 @@ func Open(ctx context.Context, cfg Config) (*Worker, error) {
 	}
 	w := &Worker{
 		unit: cfg.Unit.Milliseconds(), name: cfg.Name, service: cfg.Service,
-		tells: cfg.Watermark || cfg.Floor != nil, below: cfg.Floor,
+		tells: cfg.Watermark || cfg.Floor != nil, below: cfg.Floor, ahead: aheadSince(time.Now()),
 		demand: make(chan struct{}, 1), lost: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if w.service == nil {
@@ -81,6 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Worker, error) {
 		}
 		w.service = pb.NewWorkerServiceClient(w.client.Conn())
 	}
+	w.seen.Store(int64(w.ahead()))
 	opening, cancel := context.WithTimeout(ctx, cfg.OpenTimeout)
 	defer cancel()
 	began := time.Now()
@@ -187,6 +193,9 @@ func (w *Worker) run(ctx context.Context, k *keep, began time.Time) {
 			}
 			continue
 		}
+		if !w.look() {
+			return
+		}
 		sent := time.Since(began)
 		var floor int64
 		if w.tells {
@@ -248,15 +257,16 @@ func (w *Worker) note(err error) {
 	w.last = err
 }
 
-// lose ends the interval.
+// lose ends the interval, and the loop.
 func (w *Worker) lose(cause error) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.notAfter.Store(0)
+	w.stop()
 	if w.cause == nil {
 		w.cause = fmt.Errorf("%w: %w", ErrLost, cause)
+		close(w.lost)
 	}
-	w.mu.Unlock()
-	w.notAfter.Store(0)
-	close(w.lost)
 }
 
 // Permit returns nil if an ID of the worker may be used whose own time is ms, in Unix
@@ -264,8 +274,11 @@ func (w *Worker) lose(cause error) {
 // longer. Ask it after the ID was made and before it is used.
 //
 // Otherwise the ID must not be used, and the error is ErrNotYet, ErrBehind, ErrExpired, ErrLost
-// or ErrClosed. Permit does not wait, and allocates nothing.
+// or ErrClosed. Permit does not wait, and allocates nothing. It reads clocks some ten times a second.
 func (w *Worker) Permit(ms int64) error {
+	if ms > w.sound.Load() {
+		w.look()
+	}
 	used := w.used.Load() // before notAfter: see Close
 	if ms < w.floor.Load() || ms > w.notAfter.Load()-w.unit {
 		return w.refuse(ms)
