@@ -24,8 +24,8 @@ func aheadSince(begun time.Time) func() time.Duration {
 	return func() time.Duration { return max(read(), read()) }
 }
 
-// look compares the clocks. The worker is lost if the wall clock was set forward: a machine that was saved, and
-// copied, goes on with the clocks of that time, and what it holds is held by the other copies too.
+// look compares the clocks. The worker is lost if the wall clock was set forward: a machine that was saved and
+// copied goes on with old clocks, and the other copies hold the worker too.
 func (w *Worker) look() bool {
 	ahead := w.ahead()
 	if by := ahead - time.Duration(w.seen.Swap(int64(ahead))); by >= leap {

@@ -19,8 +19,8 @@ import (
 	"github.com/flakelease/allocator/client"
 )
 
-// TestCopiedMemory: a machine that was saved and resumed twice goes on with the clocks of that time, and the worker is
-// that of both until one notices that its wall clock is set forward. Only that one is lost.
+// TestCopiedMemory: a machine that was saved and resumed twice goes on with old clocks, and both copies have one worker.
+// Once the wall clock of a copy is set forward, that copy loses it.
 func TestCopiedMemory(t *testing.T) {
 	for _, tc := range []struct {
 		by   time.Duration
@@ -76,7 +76,7 @@ func TestPermitDuringExtension(t *testing.T) {
 	const begin, extensions = 1_000_000, 2_000
 	w := &Worker{unit: 1, lost: make(chan struct{}), demand: make(chan struct{}, 1)}
 	w.notAfter.Store(begin)
-	w.sound.Store(math.MaxInt64) // no look at the clocks
+	w.sound.Store(math.MaxInt64) // Permit reads no clock
 	permitted := make(chan int64)
 	go func() {
 		defer close(permitted)

@@ -29,7 +29,7 @@ type Worker struct {
 	floor           atomic.Int64 // Nothing below it is permitted: notBefore, or what the watermark was told.
 	notAfter        atomic.Int64 // Unix ms; 0: closed or lost, and never set again
 	used            atomic.Int64 // the end of the last unit asked for; Unix ms
-	sound           atomic.Int64 // Unix ms up to which IDs are permitted without another look at the clocks
+	sound           atomic.Int64 // Unix ms up to which IDs are permitted without a clock read
 
 	ahead func() time.Duration // by how much the wall clock is ahead of the monotonic clock
 	seen  atomic.Int64         // what ahead showed last

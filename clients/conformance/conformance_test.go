@@ -151,6 +151,33 @@ var mutants = []struct {
 	}},
 	{name: "reads texts leniently", noticed: "the parts of known IDs",
 		call: func(c *call) { c.Text = strings.TrimSpace(c.Text) }},
+	{name: "permits all", noticed: "a worker number is lent, checked and given back", answer: permits("")},
+	{name: "permits what is before the interval", noticed: "a worker number is lent, checked and given back",
+		answer: permits("NOT_YET")},
+	{name: "permits what is after the interval", noticed: "an extension is late", answer: permits("EXPIRED")},
+	{name: "does not know units", noticed: "only units that are in the interval as a whole",
+		call: func(c *call) { c.UnitMs = 0 }},
+	{name: "does not give a worker back", noticed: "only units that are in the interval as a whole",
+		call: func(c *call) {
+			if c.Op == "close" {
+				c.Op = "watermark"
+			}
+		}},
+	{name: "asks again for a worker that it cannot have", noticed: "WORKER_QUOTA: no worker, at every node and time",
+		answer: func(c call, a *answer, again func(call) answer) {
+			if a.Error != nil {
+				*a = again(c)
+			}
+		}},
+	{name: "takes no worker but at the first node", noticed: "NO_WORKER: another node lends a number",
+		call: func(c *call) { c.GRPC, c.Options.TimeoutMs = c.GRPC[:min(1, len(c.GRPC))], 200 }},
+	{name: "holds what is lost", noticed: "UNKNOWN_WORKER: the worker is lost",
+		answer: func(_ call, a *answer, _ func(call) answer) {
+			if a.Error != nil && a.Error.Kind == "lost" {
+				a.Error.Kind, a.Error.Reason = "refused", "EXPIRED"
+			}
+		}},
+	{name: "acquires in place of an extension", noticed: "an extension is refused", answer: reacquires()},
 	{name: "does not say when to come again", noticed: "a refusal says when to come again",
 		answer: func(_ call, a *answer, _ func(call) answer) {
 			if a.Error != nil {
@@ -169,6 +196,28 @@ func remembers() func(call, *answer, func(call) answer) {
 			first = a.IDs[0]
 		} else if calls%3 == 0 {
 			a.IDs[0] = first
+		}
+	}
+}
+
+// permits has IDs used that a worker does not permit for a reason; "": for any.
+func permits(reason string) func(call, *answer, func(call) answer) {
+	return func(c call, a *answer, _ func(call) answer) {
+		if c.Op == "permit" && a.Error != nil && (reason == "" || a.Error.Reason == reason) {
+			a.Error = nil
+		}
+	}
+}
+
+// reacquires opens another worker where the one that is held does not permit an ID.
+func reacquires() func(call, *answer, func(call) answer) {
+	var opened call
+	return func(c call, a *answer, again func(call) answer) {
+		if c.Op == "worker" {
+			opened = c
+			opened.Client += ", again"
+		} else if c.Op == "permit" && a.Error != nil {
+			again(opened)
 		}
 	}
 }

@@ -29,6 +29,8 @@ type call struct {
 	Time      string   `json:"time,omitempty"`
 	WallMs    int      `json:"wallMs,omitempty"`
 	Ms        int      `json:"ms,omitempty"`
+	UnitMs    int      `json:"unitMs,omitempty"`
+	At        int64    `json:"at,omitempty"` // Unix ms
 }
 
 // options are those of a client.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/worker"
 )
 
 // goDriver drives package client. It gets the nodes' gRPC addresses.
@@ -26,6 +27,7 @@ type goDriver struct {
 
 	mu      sync.Mutex // guards the rest
 	clients map[string]*client.Client
+	workers map[string]*worker.Worker
 	running map[int]context.CancelFunc // calls, by their IDs
 }
 
@@ -34,6 +36,7 @@ func serveGo(in io.Reader, out io.Writer) error {
 	d := &goDriver{
 		encoder: json.NewEncoder(out),
 		clients: map[string]*client.Client{},
+		workers: map[string]*worker.Worker{},
 		running: map[int]context.CancelFunc{},
 	}
 	var work sync.WaitGroup
@@ -69,6 +72,9 @@ func serveGo(in io.Reader, out io.Writer) error {
 	for _, c := range d.clients {
 		_ = c.Close()
 	}
+	for _, w := range d.workers {
+		_ = w.Close()
+	}
 	return lines.Err()
 }
 
@@ -80,11 +86,16 @@ func (d *goDriver) answer(ctx context.Context, c call) answer {
 		defer cancel()
 	}
 	d.mu.Lock()
-	cl := d.clients[c.Client]
+	cl, w := d.clients[c.Client], d.workers[c.Client]
 	d.mu.Unlock()
+	if w != nil {
+		return ofWorker(w, c)
+	}
 	switch c.Op {
 	case "open":
 		return d.open(c)
+	case "worker":
+		return d.lend(ctx, c)
 	case "cancel":
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -144,6 +155,41 @@ func (d *goDriver) answer(ctx context.Context, c call) answer {
 		return mark(w, err)
 	}
 	return answer{Error: failureOf(cl.Close())}
+}
+
+// lend opens a worker.
+func (d *goDriver) lend(ctx context.Context, c call) answer {
+	w, err := worker.Open(ctx, worker.Config{
+		Name:        "conformance",
+		Unit:        time.Duration(c.UnitMs) * time.Millisecond,
+		OpenTimeout: time.Duration(c.Options.TimeoutMs) * time.Millisecond,
+		Client: client.Options{
+			Targets:        c.GRPC,
+			AttemptTimeout: time.Duration(c.Options.AttemptTimeoutMs) * time.Millisecond,
+		},
+	})
+	if err != nil {
+		return answer{Error: failureOf(err)}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.workers[c.Client] = w
+	return answer{Value: strconv.FormatInt(w.Number(), 10)}
+}
+
+// ofWorker carries out a call to a worker.
+func ofWorker(w *worker.Worker, c call) answer {
+	switch c.Op {
+	case "permit":
+		err := w.Permit(c.At)
+		if errors.Is(err, worker.ErrLost) {
+			err = w.Err()
+		}
+		return answer{Error: failureOf(err)}
+	case "close":
+		return answer{Error: failureOf(w.Close())}
+	}
+	return answer{Error: &failure{Kind: "unsupported", Message: "a worker has no op " + c.Op}}
 }
 
 func mark(w client.Watermark, err error) answer {
@@ -218,6 +264,14 @@ func failureOf(err error) *failure {
 	f := &failure{Kind: "unavailable", Message: err.Error()}
 	r := (*client.Refusal)(nil)
 	switch {
+	case errors.Is(err, worker.ErrNotYet):
+		f.Kind, f.Reason = "refused", "NOT_YET"
+	case errors.Is(err, worker.ErrExpired):
+		f.Kind, f.Reason = "refused", "EXPIRED"
+	case errors.Is(err, worker.ErrLost):
+		f.Kind = "lost"
+	case errors.Is(err, worker.ErrClosed):
+		f.Kind = "closed"
 	case errors.Is(err, context.Canceled):
 		f.Kind = "canceled"
 	case errors.Is(err, client.ErrClosed):

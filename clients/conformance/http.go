@@ -26,25 +26,35 @@ const maxText = server.DefaultMaxTextCount
 
 // reply answers one request over HTTP, until done is closed. Where it panics, net/http closes the connection.
 func (n *scripted) reply(w http.ResponseWriter, r *http.Request, done <-chan struct{}) {
+	var o outcome
+	var answer []byte
+	var err error
+	code := http.StatusOK
 	switch {
 	case r.URL.Path == "/v1/watermark":
 		send(w, http.StatusOK, asJSON, n.watermark())
 		return
-	case r.URL.Path != "/v1/ids" || r.Method != http.MethodPost:
+	case strings.HasPrefix(r.URL.Path, "/v1/workers"):
+		o, code, answer, err = n.worker(r)
+	case r.URL.Path == "/v1/ids" && r.Method == http.MethodPost:
+		var q request
+		if q, err = parse(r); err == nil {
+			if o = n.decide(q, maxText); o.refuse == 0 {
+				answer = n.answer(q, o)
+			}
+		}
+	default:
 		http.Error(w, "no such route: "+r.Method+" "+r.URL.Path, http.StatusNotFound)
 		return
 	}
-	q, err := parse(r)
 	if err != nil {
 		problem(w, outcome{refuse: node.InvalidFormat, detail: err.Error()})
 		return
 	}
-	o := n.decide(q, maxText)
 	if o.refuse != 0 {
 		problem(w, o)
 		return
 	}
-	answer := n.answer(q, o)
 	number, _ := strconv.Atoi(o.arg)
 	switch o.act {
 	case "late":
@@ -85,7 +95,7 @@ func (n *scripted) reply(w http.ResponseWriter, r *http.Request, done <-chan str
 		}
 		return
 	}
-	send(w, http.StatusOK, asJSON, answer)
+	send(w, code, asJSON, answer)
 }
 
 // twoAnswers writes an answer twice, and keeps the connection until done is closed: a client that sends its next

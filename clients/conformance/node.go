@@ -33,11 +33,13 @@ type request struct {
 	form  string
 	after flake.ID
 	token string // as sent; "": none
+	lease lease  // what a worker said in a call
 }
 
 // scripted is a node that follows a script, over HTTP and over gRPC. All methods are safe for concurrent use.
 type scripted struct {
 	pb.UnimplementedAllocatorServiceServer
+	pb.UnimplementedWorkerServiceServer
 	sid    flake.SID
 	secure *tls.Config // nil: plaintext
 	work   sync.WaitGroup
@@ -47,6 +49,7 @@ type scripted struct {
 	asked  []request
 	word   int64 // The last ID has it above the sid.
 	marks  int   // requests for the watermark
+	lent   lease // the worker that is held
 	http   string
 	rpc    string
 	wrote  int // bytes of answers without an end
@@ -75,6 +78,12 @@ type scripted struct {
 //	text, html 502   answers with no JSON, or as a proxy does that has no node
 //	huge             answers with text that does not end
 //	unknown          refuses with a reason of a later version
+//
+// Calls of workers are requests too. There serve, late and
+//
+//	serve 100        answers that the worker is to be extended after 100 ms, in place of 20 s
+//	ahead 300        lends a number whose interval begins after 300 ms
+//	other, back      answers for another worker, or with an end that went back
 func newScripted(sid int, script string, secure *tls.Config) (*scripted, error) {
 	n := &scripted{sid: flake.SID(sid), secure: secure}
 	n.play(script)
@@ -114,6 +123,7 @@ func (n *scripted) begin(listeners [2]*net.TCPListener) {
 	}
 	rpc := grpc.NewServer()
 	pb.RegisterAllocatorServiceServer(rpc, n)
+	pb.RegisterWorkerServiceServer(rpc, n)
 	n.ends = []func(){func() { _ = web.Close() }, rpc.Stop}
 	webs, rpcs := net.Listener(counted{listeners[0], n}), net.Listener(counted{listeners[1], n})
 	if n.secure != nil {
@@ -238,18 +248,14 @@ type outcome struct {
 	limit  int // INVALID_COUNT names it.
 }
 
-// decide notes a request and decides what becomes of it.
-func (n *scripted) decide(r request, most int) (o outcome) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// next notes a request and returns what the script says of it. n.mu is held.
+func (n *scripted) next(r request) (o outcome) {
 	n.asked = append(n.asked, r)
 	words := strings.Fields(n.script[min(len(n.asked), len(n.script))-1])
 	if o.act = words[0]; len(words) > 1 {
 		o.arg = words[1]
 	}
-	o.limit = most
-	switch {
-	case o.act == "refuse":
+	if o.act == "refuse" {
 		o.refuse, o.detail = node.ReasonOf(o.arg), "by script"
 		if o.refuse == 0 {
 			panic("conformance: there is no reason " + o.arg)
@@ -258,6 +264,18 @@ func (n *scripted) decide(r request, most int) (o outcome) {
 			ms, _ := strconv.Atoi(words[2])
 			o.retry = time.Duration(ms) * time.Millisecond
 		}
+	}
+	return o
+}
+
+// decide notes a request for IDs and decides what becomes of it.
+func (n *scripted) decide(r request, most int) (o outcome) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o = n.next(r)
+	o.limit = most
+	switch {
+	case o.refuse != 0:
 	case r.count < 1 || r.count > most:
 		o.refuse, o.detail = node.InvalidCount, fmt.Sprintf("count is %d: ask for 1 to %d", r.count, most)
 	default:

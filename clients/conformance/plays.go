@@ -173,7 +173,7 @@ func otherLayout(t *stage) {
 	for _, n := range t.nodes {
 		n.play("layout")
 	}
-	t.fails(call{}, "protocol")
+	t.fails(call{TimeoutMs: 600}, "protocol")
 	t.close()
 }
 

@@ -35,35 +35,13 @@ func (n *scripted) serve(ctx context.Context, r *pb.AllocateRequest) (res *pb.Al
 	}
 	o := n.decide(q, maxBlock)
 	if o.refuse != 0 {
-		no = &pb.Refusal{Reason: pb.Reason(o.refuse), Message: o.detail, RetryAfterMs: o.retry.Milliseconds()}
-		if o.refuse == node.InvalidCount {
-			no.Metadata = map[string]string{"limit": strconv.Itoa(o.limit)}
-		}
-		return nil, no, false, nil
+		return nil, o.refusal(), false, nil
 	}
-	n.mu.Lock()
-	done := n.done
-	n.mu.Unlock()
+	if err := n.carry(ctx, o); err != nil {
+		return nil, nil, false, err
+	}
 	layout := pb.Layout_LAYOUT_SCALABLE
 	switch o.act {
-	case "late":
-		ms, _ := strconv.Atoi(o.arg)
-		select {
-		case <-time.After(time.Duration(ms) * time.Millisecond):
-		case <-ctx.Done():
-		case <-done:
-		}
-	case "hang":
-		select {
-		case <-ctx.Done():
-		case <-done:
-		}
-		return nil, nil, false, status.FromContextError(context.Canceled).Err()
-	case "drop", "cut":
-		n.hangUp()
-		return nil, nil, false, status.Error(codes.Unavailable, "the connection is lost")
-	case "html":
-		return nil, nil, false, status.Error(codes.Unavailable, "unexpected HTTP status code received from server: 502")
 	case "unknown":
 		return nil, &pb.Refusal{Reason: 9999, Message: "of a later version"}, false, nil
 	case "layout":
@@ -80,6 +58,43 @@ func (n *scripted) serve(ctx context.Context, r *pb.AllocateRequest) (res *pb.Al
 	}, nil, o.act == "twice", nil
 }
 
+// refusal is how gRPC says that a request is refused.
+func (o outcome) refusal() *pb.Refusal {
+	no := &pb.Refusal{Reason: pb.Reason(o.refuse), Message: o.detail, RetryAfterMs: o.retry.Milliseconds()}
+	if o.refuse == node.InvalidCount {
+		no.Metadata = map[string]string{"limit": strconv.Itoa(o.limit)}
+	}
+	return no
+}
+
+// carry does to an answer on its way what the script says: the error takes its place.
+func (n *scripted) carry(ctx context.Context, o outcome) error {
+	n.mu.Lock()
+	done := n.done
+	n.mu.Unlock()
+	switch o.act {
+	case "late":
+		ms, _ := strconv.Atoi(o.arg)
+		select {
+		case <-time.After(time.Duration(ms) * time.Millisecond):
+		case <-ctx.Done():
+		case <-done:
+		}
+	case "hang":
+		select {
+		case <-ctx.Done():
+		case <-done:
+		}
+		return status.FromContextError(context.Canceled).Err()
+	case "drop", "cut":
+		n.hangUp()
+		return status.Error(codes.Unavailable, "the connection is lost")
+	case "html":
+		return status.Error(codes.Unavailable, "unexpected HTTP status code received from server: 502")
+	}
+	return nil
+}
+
 func stride(ids []flake.ID) int64 {
 	if len(ids) < 2 {
 		return flake.Default.Layout.Stride()
@@ -93,6 +108,11 @@ func (n *scripted) Allocate(ctx context.Context, r *pb.AllocateRequest) (*pb.All
 	if no == nil {
 		return res, err
 	}
+	return nil, statusOf(no)
+}
+
+// statusOf returns the error of a unary call that is refused.
+func statusOf(no *pb.Refusal) error {
 	reason := node.Reason(no.Reason).String()
 	code := server.WireOf(node.Reason(no.Reason)).Code
 	if no.Reason == 9999 {
@@ -105,9 +125,9 @@ func (n *scripted) Allocate(ctx context.Context, r *pb.AllocateRequest) (*pb.All
 		st, err = st.WithDetails(&errdetails.RetryInfo{RetryDelay: delay})
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return nil, st.Err()
+	return st.Err()
 }
 
 // AllocateStream serves the requests of a stream.

@@ -37,6 +37,7 @@ func table() (all []situation) {
 	all = append(all, breaking()...)
 	all = append(all, arguments()...)
 	all = append(all, holding()...)
+	all = append(all, leasing()...)
 	return append(all, others()...)
 }
 
@@ -204,7 +205,7 @@ func breaking() (all []situation) {
 	} {
 		all = append(all, situation{
 			name: f.name, nodes: f.act, not: f.not,
-			options: options{TimeoutMs: 600, AttemptTimeoutMs: 5000}, call: three,
+			options: options{TimeoutMs: 3000, AttemptTimeoutMs: 5000}, call: three,
 			want: "protocol", least: 1, within: soon,
 		}, situation{
 			name: f.name + ", once", nodes: f.act + ", serve", not: f.not,
@@ -216,7 +217,7 @@ func breaking() (all []situation) {
 		situation{
 			name:    "a client keeps to the layout of the first answer",
 			nodes:   "serve | serve",
-			options: brief, do: otherLayout,
+			options: patient, do: otherLayout,
 		},
 		situation{name: "an answer that comes twice", nodes: "twice, serve", options: patient, do: twice},
 	)

@@ -125,8 +125,8 @@ export interface WorkerOptions extends Nodes {
   unitMs?: number
   /** Default: 90000, which outlasts the interval of a crashed worker. */
   openTimeoutMs?: number
-  /** Unix milliseconds, for tests. */
-  clock?: () => number
+  /** As that of Options. */
+  clock?: Options['clock']
 }
 
 /** A worker number that nobody else has, for a generator outside of the nodes, kept extended until close. */
@@ -137,7 +137,10 @@ export class Worker {
   readonly number: number
   /** The number and how often it was acquired, such as 17-4. */
   readonly id: string
-  /** Aborted when the worker is lost: open another one. */
+  /**
+   * Aborted when the worker is lost: nodes do not know it any more, or this memory may be a copy, as a wall clock that
+   * was set forward by a second shows. Open another one.
+   */
   readonly lost: AbortSignal
   /** The milliseconds [notBefore, notAfter) of its IDs; notAfter is 0 once it is closed or lost. */
   readonly interval: { notBefore: number, notAfter: number }

@@ -119,6 +119,14 @@ async def carry(op: dict) -> dict:
             kind = fa.Allocator if SYNC else fa.AsyncAllocator
             clients[op["client"]] = kind(op.get("nodes"), _clock=clock, **options(op))
             return {}
+        case "worker":
+            clock = clocks[op["client"]] = LeapingClock()
+            o = options(op)
+            client = fa.Allocator(op["nodes"], _clock=clock, attempt_timeout=o.get("attempt_timeout", 2.0))
+            worker = await asyncio.to_thread(fa.Worker, client, "conformance", unit=op.get("unitMs", 1),
+                                             timeout=o.get("timeout", 90.0))
+            clients[op["client"]] = worker
+            return {"value": str(worker.number)}
         case "parse":
             return {"ids": [str(fa.to_int(op["text"]))]}
         case "timeOf":
@@ -143,6 +151,9 @@ async def carry(op: dict) -> dict:
         case "concurrent":
             drawn = await asyncio.gather(*(call(client.next, form, **limits(op)) for _ in range(op["count"])))
             return {"ids": list(map(str, drawn))}
+        case "permit":
+            client.permit(op["at"])
+            return {}
         case "nextNow":
             return {"ids": [str(client.next_now(form))]}
         case "watermark":
@@ -158,6 +169,16 @@ async def carry(op: dict) -> dict:
         case "pause":
             clocks[op["client"]].passed += op["ms"] / 1000
             return {}
+        case "fork" if isinstance(client, fa.Worker):
+            if (child := os.fork()) == 0:
+                try:
+                    client.permit(op["at"])
+                except fa.NotPermitted as e:
+                    os._exit(e.reason == "FORKED")
+                os._exit(0)
+            if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+                raise fa.NotPermitted("FORKED", "in the child")
+            return {}
         case "fork":
             drawn = fork(client, op["count"])
             for _ in range(op["count"]):
@@ -168,7 +189,7 @@ async def carry(op: dict) -> dict:
                 drawn.append(str(await call(client.next)))
             return {"ids": drawn}
         case "close":
-            await call(client.close)
+            await (asyncio.to_thread(client.close) if isinstance(client, fa.Worker) else call(client.close))
             return {}
     raise NotImplementedError
 
@@ -180,6 +201,9 @@ async def answer(op: dict) -> None:
         result = {"error": {"kind": "canceled", "message": "the call was canceled"}}
     except NotImplementedError:
         result = {"error": {"kind": "unsupported", "message": f"there is no {op.get('op')}"}}
+    except fa.NotPermitted as e:
+        kind = {"LOST": "lost", "FORKED": "lost", "CLOSED": "closed"}.get(e.reason, "refused")
+        result = {"error": {"kind": kind, "reason": e.reason if kind == "refused" else "", "message": str(e)}}
     except fa.AllocatorError as e:
         result = {"error": {"kind": KINDS[type(e)], "message": str(e)}}
         if isinstance(e, fa.Refused):

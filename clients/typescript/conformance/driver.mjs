@@ -1,7 +1,7 @@
 // Drives this client for the suite in clients/conformance: a call a line on standard input, an answer a line on
 // standard output.
 import { createInterface } from 'node:readline'
-import { Allocator, AllocatorError, parse, convert, timeOf, sidOf, firstOf } from '../index.mjs'
+import { Allocator, AllocatorError, Worker, parse, convert, timeOf, sidOf, firstOf } from '../index.mjs'
 
 const clients = new Map()
 const running = new Map() // AbortControllers, by the number of the call
@@ -18,9 +18,16 @@ const ops = {
     const clock = new Clock()
     clients.set(client, { ids: new Allocator({ nodes, form, ...options, clock }), clock })
   },
+  async worker ({ client, nodes, unitMs, options: { timeoutMs: openTimeoutMs, ...options } }) {
+    const clock = new Clock()
+    const ids = await Worker.open({ nodes, name: 'conformance', unitMs, openTimeoutMs, ...options, clock })
+    clients.set(client, { ids, clock })
+    return { value: ids.number }
+  },
+  permit: ({ at }, worker) => worker.permit(at),
   next: async (call, ids, options) => ({ ids: [await ids.next(options)] }),
   nextMany: async (call, ids, options) => ({ ids: await ids.nextMany(call.count, options) }),
-  concurrent: async (call, ids, options) => ({ ids: await Promise.all(Array.from({ length: call.count }, () => ids.next(options))) }),
+  concurrent: async ({ count }, ids) => ({ ids: await Promise.all(Array.from({ length: count }, () => ids.next())) }),
   nextNow: (call, ids, { form }) => ({ ids: [ids.nextNow(form)] }),
   fill: (call, ids, options) => ids.fill(options),
   watermark: async (call, ids, options) => ({ watermark: (await ids.watermark(options)).int }),

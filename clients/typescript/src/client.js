@@ -3,7 +3,7 @@
 // A client: it shares requests between calls, and holds IDs ahead for callers that cannot wait.
 
 const { AllocatorError, invalid, show } = require('./errors.js')
-const { Nodes, OPTIONS, checkKeys, milliseconds, sleep, protocol, gaveUp } = require('./nodes.js')
+const { Nodes, CLOCK, OPTIONS, checkKeys, milliseconds, sleep, protocol, gaveUp } = require('./nodes.js')
 const { read, format, isWide, checkForm, MAX_INT } = require('./ids.js')
 
 const MAX_COUNT = 1_000_000 // of one call
@@ -39,7 +39,7 @@ class Allocator {
 
   constructor (options) {
     checkKeys(options, [...OPTIONS, 'form', 'prefetch', 'prefetchMaxAgeMs', 'clock'], 'options')
-    const { form = 'int', prefetch = 0, clock = { now: () => performance.now(), wall: () => Date.now() } } = options
+    const { form = 'int', prefetch = 0, clock = CLOCK } = options
     const size = prefetch === true ? 64 : prefetch === false ? 0 : prefetch
     if (!Number.isInteger(size) || size < 0 || size > MAX_REQUEST) throw invalid(`prefetch is ${show(prefetch)}: give a whole number, 0 to ${MAX_REQUEST}`)
     this.#o = {

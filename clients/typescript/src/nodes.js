@@ -13,10 +13,13 @@ const SILENT_MS = [1000, 15_000]
 
 // Reasons that no other node and no later time changes.
 const FINAL = new Set(['INVALID_COUNT', 'INVALID_FORMAT', 'INVALID_ID', 'UNAUTHENTICATED', 'PERMISSION_DENIED',
-  'UNKNOWN_WORKER', 'WORKER_QUOTA', 'CALLER_CLOCK', 'WORKERS_OFF'])
+  'UNKNOWN_WORKER', 'WORKER_QUOTA', 'CALLER_CLOCK'])
 
 /** Gives a client answers that come from no node, for fakes. */
 const TRANSPORT = Symbol('transport')
+
+/** Reads the clocks of this machine in milliseconds: a monotonic one, and Unix time. */
+const CLOCK = { now: () => performance.now(), wall: () => Date.now() }
 
 // Those of Nodes in index.d.ts.
 const OPTIONS = ['nodes', 'timeoutMs', 'attemptTimeoutMs', 'token', 'tokenFile', 'caFile', 'tls']
@@ -40,7 +43,7 @@ const sleep = (ms, signal) => new Promise(resolve => {
   const timer = setTimeout(done, ms)
   timer.unref()
   if (signal.aborted) done()
-  signal.addEventListener('abort', done)
+  else signal.addEventListener('abort', done)
 })
 
 /** The nodes that a client or a worker asks. Nodes that refused or failed are asked later, or last. */
@@ -53,7 +56,7 @@ class Nodes {
   #first = 0 // the node to ask first: the last one that served
 
   constructor (options) {
-    const { nodes, token, tokenFile, caFile, tls, clock = performance } = options
+    const { nodes, token, tokenFile, caFile, tls, clock = CLOCK } = options
     if (!Array.isArray(nodes)) throw invalid(`nodes is ${show(nodes)}: give an array of URLs, such as ['http://127.0.0.1:8080']`)
     if (nodes.length === 0) throw invalid("nodes is empty: give the URLs of nodes, such as ['http://127.0.0.1:8080']")
     this.#nodes = nodes.map((url, i) => Object.assign(endpointOf(url, `nodes[${i}]`), { index: i, until: 0, refused: undefined, fails: 0 }))
@@ -190,4 +193,4 @@ function refusalOf (node, { status, text, retryAfterMs }) {
   return Object.assign(new AllocatorError('protocol', what, { node: node.url, retryAfterMs }), final && { final })
 }
 
-module.exports = { Nodes, TRANSPORT, OPTIONS, checkKeys, milliseconds, sleep, protocol, gaveUp }
+module.exports = { Nodes, TRANSPORT, CLOCK, OPTIONS, checkKeys, milliseconds, sleep, protocol, gaveUp }

@@ -6,13 +6,14 @@ const { randomBytes } = require('node:crypto')
 const { hostname } = require('node:os')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { AllocatorError, invalid, show } = require('./errors.js')
-const { Nodes, OPTIONS, checkKeys, milliseconds, protocol } = require('./nodes.js')
+const { Nodes, CLOCK, OPTIONS, checkKeys, milliseconds, protocol } = require('./nodes.js')
 
 const RETRY_MS = [100, 2000] // doubled from the first to the last
 const LEAST_EVERY_MS = 100
 const CALL_MS = 500 // A call to extend has at least so long.
 const DEMAND_MS = 1000 // After a refused permit the next call is made so soon after the last one.
 const RELEASE_MS = 5000
+const LEAP_MS = 1000 // by which the wall clock is set forward at least to count
 
 const opened = Symbol('opened')
 
@@ -35,12 +36,13 @@ class Worker {
   #last // when the last call to extend began
   #fails = 0
   #clock
+  #ahead // by how much the wall clock is ahead of the monotonic one
   #pid = process.pid
 
   /** Resolves to a worker once its interval has begun. */
   static async open (options = {}) {
     checkKeys(options, [...OPTIONS, 'name', 'unitMs', 'openTimeoutMs', 'clock'], 'options')
-    const { name = `${hostname().slice(0, 50)}-${process.pid}`, unitMs = 1, openTimeoutMs, clock = Date.now, ...rest } = options
+    const { name = `${hostname().slice(0, 50)}-${process.pid}`, unitMs = 1, openTimeoutMs, clock = CLOCK, ...rest } = options
     if (typeof name !== 'string' || name === '' || Buffer.byteLength(name) > 64) throw invalid(`name is ${show(name)}: give 1 to 64 characters`)
     if (!Number.isInteger(unitMs) || unitMs < 1 || unitMs > 60_000) throw invalid(`unitMs is ${show(unitMs)}: give whole milliseconds, 1 to 60000`)
     const within = milliseconds({ openTimeoutMs }, 'openTimeoutMs', 90_000)
@@ -62,6 +64,7 @@ class Worker {
     this.#nodes = nodes
     this.#unit = unit
     this.#clock = clock
+    this.#ahead = -clock.now() + clock.wall()
   }
 
   /** The worker number, a sid of the space. */
@@ -80,7 +83,7 @@ class Worker {
    */
   permit (ms) {
     if (!Number.isSafeInteger(ms)) throw invalid(`the time is ${show(ms)}: give the ID's Unix milliseconds`)
-    if (this.#pid !== process.pid) this.#lose('the process is a copy of the one that opened the worker')
+    this.#look()
     if (this.#ends === 0) throw this.#over()
     if (ms < this.#began) throw new AllocatorError('refused', `${ms} is before the worker's interval: check this machine's clock`, { reason: 'NOT_YET' })
     if (ms > this.#ends - this.#unit) {
@@ -88,6 +91,15 @@ class Worker {
       throw new AllocatorError('refused', `${ms} is after the worker's interval: check that nodes can be reached, and this machine's clock`, { reason: 'EXPIRED' })
     }
     this.#used = Math.max(this.#used, ms + this.#unit)
+  }
+
+  /** Loses the worker where this memory may be a copy: of another process, or of a machine that was saved. */
+  #look () {
+    if (this.#pid !== process.pid) this.#lose('the process is a copy of the one that opened the worker')
+    // A pause between two reads makes a leap smaller here, and does so where #ahead is set.
+    const by = this.#clock.wall() - this.#clock.now() - this.#ahead
+    if (by >= LEAP_MS) this.#lose(`the wall clock was set forward by ${Math.round(by)} ms: this machine may be a copy of one that was saved, or was suspended`)
+    this.#ahead = -this.#clock.now() + this.#clock.wall()
   }
 
   /** Ends the interval and gives the number back. The next worker with it begins after the last time that permit allowed. */
@@ -106,18 +118,21 @@ class Worker {
       try {
         return this.#take(await this.#ask('POST', '/v1/workers', () => {
           requests++
-          return { name, secret, clock_unix_ms: Math.trunc(this.#clock()) }
+          return { name, secret, clock_unix_ms: Math.trunc(this.#clock.wall()) }
         }, deadline, true), true)
       } catch (e) {
-        // The worker of an answer that was lost may be in use by now: another secret acquires another.
-        if (e.reason !== 'INVALID_FORMAT' || requests < 2) throw e
+        if (e.reason === 'WORKER_QUOTA' && performance.now() + e.retryAfterMs < deadline) {
+          await sleep(e.retryAfterMs) // Calls whose outcome a node does not know count until then.
+        } else if (e.reason !== 'INVALID_FORMAT' || requests < 2) {
+          throw e
+        } // The worker of an answer that was lost may be in use by now: another secret acquires another.
       }
     }
   }
 
   /** Waits until a unit of the interval has begun, by this machine's clock. */
   async #untilBegun (deadline) {
-    for (let left; (left = this.#began + this.#unit - 1 - this.#clock()) > 0;) {
+    for (let left; (left = this.#began + this.#unit - 1 - this.#clock.wall()) > 0;) {
       if (this.#ends === 0) throw this.#over()
       if (performance.now() + left > deadline) {
         throw new AllocatorError('refused', `worker ${this.id} begins in ${left} ms: every number was used a short time ago`, { reason: 'NOT_YET', retryAfterMs: left })
@@ -165,6 +180,8 @@ class Worker {
 
   async #extend (withinMs) {
     this.#last = performance.now()
+    this.#look()
+    if (this.#state !== 'held') return
     try {
       const answer = await this.#ask('POST', `/v1/workers/${this.#id.id}:extend`, () => ({ not_after_unix_ms: this.#ends }), this.#last + withinMs)
       if (this.#state === 'held') this.#take(answer, false)

@@ -9,9 +9,8 @@ const START = 1_800_000_000_000
 
 /** Starts a node that knows one worker, whose clock the test moves. */
 async function startBroker (t) {
-  const broker = { now: START, ahead: 0, window: 60_000, every: 20_000, refuse: undefined, acquired: 0, used: undefined }
+  const broker = { now: START, ahead: 0, window: 60_000, acquired: 0, used: undefined }
   broker.node = await startNode(t, ({ method, path, headers, body, query }, reply) => {
-    if (broker.refuse) return reply(broker.refuse.status ?? 503, refusal(broker.refuse.reason, broker.refuse)) ?? true
     const fields = body === '' ? {} : JSON.parse(body)
     if (path === '/v1/workers') {
       broker.acquired++
@@ -22,54 +21,28 @@ async function startBroker (t) {
     } else if (method === 'DELETE') {
       broker.used = query.used_until_unix_ms
       return reply(200, { reusable_from_unix_ms: 1 }) ?? true
-    } else {
-      broker.extended = fields.not_after_unix_ms
     }
     reply(method === 'POST' && path === '/v1/workers' ? 201 : 200, {
       ...broker.worker, not_after_unix_ms: Math.max(broker.now, broker.worker.not_before_unix_ms) + broker.window,
-      extend_at_unix_ms: broker.now + broker.every, now_unix_ms: broker.now
+      extend_at_unix_ms: broker.now + 20_000, now_unix_ms: broker.now
     })
     return true
   })
-  broker.open = options => Worker.open({ nodes: [broker.node.url], clock: () => broker.now, ...options })
+  broker.open = options => Worker.open({ nodes: [broker.node.url], clock: { now: () => broker.now, wall: () => broker.now }, ...options })
   return broker
 }
 
 const fails = (kind, reason) => e => e.kind === kind && e.reason === reason && e.message !== ''
 const until = async condition => { while (!condition()) await new Promise(setImmediate) }
 
-test('permit allows the times of the interval alone', async t => {
+test('what permit and close say', async t => {
   const broker = await startBroker(t)
-  const worker = await broker.open({ name: 'orders', unitMs: 10, clock: () => START + 9 })
-  assert.deepEqual([worker.number, worker.id, worker.interval], [17, '17-1', { notBefore: START, notAfter: START + 60_000 }])
-  assert.deepEqual([broker.asked.name, broker.asked.clock_unix_ms, broker.asked.secret.length], ['orders', START + 9, 32])
-  worker.permit(START)
-  worker.permit(START + 59_990)
-  assert.throws(() => worker.permit(START - 1), fails('refused', 'NOT_YET'))
-  assert.throws(() => worker.permit(START + 59_991), fails('refused', 'EXPIRED'), 'the unit is not in it as a whole')
+  const worker = await broker.open({ name: 'orders' })
+  assert.deepEqual([worker.number, worker.id, worker.interval, broker.asked.name],
+    [17, '17-1', { notBefore: START, notAfter: START + 60_000 }, 'orders'])
   for (const bad of [undefined, 1.5, '1', 1n, NaN]) assert.throws(() => worker.permit(bad), fails('invalid'))
   await worker.close()
-  assert.equal(broker.used, String(START + 60_000), 'the next worker begins after the last time that was permitted')
-  assert.throws(() => worker.permit(START), fails('closed'))
-  await worker.close()
-})
-
-test('the interval is extended, and a worker that nodes do not know is lost', async t => {
-  const broker = await startBroker(t)
-  broker.every = 100
-  const worker = await broker.open()
-  broker.now += 30_000
-  await until(() => worker.interval.notAfter === START + 90_000)
-  worker.permit(START + 80_000)
-  broker.refuse = { reason: 'ETCD_UNAVAILABLE', retry_after_ms: 50 }
-  const asked = broker.node.requests.length
-  await until(() => broker.node.requests.length > asked)
-  worker.permit(START + 80_000) // What was confirmed counts.
-  broker.refuse = { reason: 'UNKNOWN_WORKER', status: 404 }
-  await until(() => worker.lost.aborted)
-  assert.throws(() => worker.permit(START + 80_000), e => fails('lost')(e) && /UNKNOWN_WORKER.*open another one/.test(e.message))
-  await worker.close()
-  assert.equal(broker.used, undefined, 'it is not ours to give back')
+  assert.equal(worker.interval.notAfter, 0)
 })
 
 test('a copy of the process is no worker', async t => {
@@ -104,14 +77,8 @@ test('an interval that has not begun is waited for', async t => {
   assert.equal(broker.used, String(START + 60_050), 'the number was given back')
 })
 
-test('what waiting does not help against fails at once', async t => {
+test('wrong options', async t => {
   const broker = await startBroker(t)
-  for (const reason of ['WORKERS_OFF', 'WORKER_QUOTA', 'CALLER_CLOCK', 'PERMISSION_DENIED']) {
-    broker.refuse = { reason, status: 409 }
-    await assert.rejects(broker.open(), fails('refused', reason))
-  }
-  broker.refuse = { reason: 'NO_WORKER', retry_after_ms: 20 }
-  await assert.rejects(broker.open({ openTimeoutMs: 2000 }), fails('refused', 'NO_WORKER'))
   for (const options of [{ name: '' }, { name: 'x'.repeat(65) }, { unitMs: 0 }, { unitMs: 1.5 }, { openTimeoutMs: -1 }, { nodes: [] }, { nmae: 'x' }, { prefetch: 4 }]) {
     await assert.rejects(broker.open(options), fails('invalid'))
   }

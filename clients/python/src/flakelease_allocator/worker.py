@@ -16,6 +16,7 @@ from ._sync import Allocator
 from .errors import AllocatorError, InvalidArgument, ProtocolError, Refused, Unavailable
 
 Grant = Mapping[str, Any]  # a Worker of the API
+LEAP = 1.0  # The wall clock is set forward by this at least to count.
 
 
 class NotPermitted(AllocatorError):
@@ -100,12 +101,13 @@ class Worker:
         if isinstance(unit, bool) or not isinstance(unit, int) or not 1 <= unit <= 60_000:
             raise InvalidArgument(f"unit is {unit!r:.40}: give whole milliseconds up to a minute")
         self._ids, self.name, self._unit, self._tells = ids, name, unit, watermark
+        self._clock, self._seen = ids._clock, ids._clock.sent()
         self._lock = threading.Lock()  # guards what permit reads
         self._wake = threading.Event()
         self._end, self.cause = "", ""  # LOST or CLOSED, and why
         self.last_error: Exception | None = None  # why the last call to extend failed
         self._pid, self._closing = os.getpid(), False
-        deadline = time.monotonic() + positive("timeout", timeout)
+        deadline = self._clock.mono() + positive("timeout", timeout)
         self._keep, grant = self._acquire(deadline)
         self.id: str = grant["id"]
         self.number: int = grant["worker"]
@@ -114,8 +116,8 @@ class Worker:
         self._floor: int = max(self._keep.not_before, self._keep.floor)
         self._thread = threading.Thread(target=self._run, name=f"allocator-worker-{self.id}", daemon=True)
         self._thread.start()
-        while (wait := self._keep.not_before + unit - 1 - time.time() * 1000) > 0:
-            if time.monotonic() + wait / 1000 > deadline:
+        while (wait := self._keep.not_before + unit - 1 - self._clock.now().wall * 1000) > 0:
+            if self._clock.mono() + wait / 1000 > deadline:
                 self.close()
                 raise NotPermitted("NOT_YET", f"worker {self.id} begins in {wait / 1000:.1f} s: all were used lately")
             time.sleep(min(wait / 1000, 1.0))
@@ -123,7 +125,7 @@ class Worker:
     def _call(self, method: str, path: str, read: Callable[[Node, Response], Any], timeout: float,
               body: Mapping[str, Any] | None = None) -> Any:
         headers = {"Worker-Handle": self._keep.handle} if hasattr(self, "_keep") else {}
-        now = time.monotonic()
+        now = self._clock.mono()
         flow = self._ids._pool.ask(now, Call(method, path, read, body, headers), now + timeout, True)
         return self._ids._run(flow)[1]
 
@@ -131,9 +133,11 @@ class Worker:
         """Calls with one secret until a worker is acquired, so that one whose answer was lost is found again."""
         secret, asked, fails = secrets.token_hex(16), 0, 0
         while True:
-            sent, left = time.monotonic(), deadline - time.monotonic()
+            now = self._clock.now()
+            sent, left = now.mono, deadline - now.mono
             asked += 1
-            body = {"name": self.name, "secret": secret, "tells_floor": self._tells}
+            body = {"name": self.name, "secret": secret, "tells_floor": self._tells,
+                    "clock_unix_ms": int(now.wall * 1000)}
             try:
                 grant = self._call("POST", "/v1/workers", _grant, max(min(left, self._ids._timeout), 0.001), body)
                 return Keep(grant, sent), grant
@@ -146,7 +150,7 @@ class Worker:
             except (Unavailable, ProtocolError) as e:
                 error = e
             pause = min(0.1 * 2 ** min(fails, 10), 2.0)
-            if time.monotonic() + pause >= deadline:
+            if self._clock.mono() + pause >= deadline:
                 raise error
             time.sleep(pause)
             fails += 1
@@ -154,14 +158,17 @@ class Worker:
     def _run(self) -> None:
         keep = self._keep
         while not self._closing:
-            self._wake.wait(max(keep.due - time.monotonic(), 0))
+            self._wake.wait(max(keep.due - self._clock.mono(), 0))
             self._wake.clear()
-            if self._closing or time.monotonic() < keep.due:
+            if self._closing or self._clock.mono() < keep.due:
                 continue
-            sent, body = time.monotonic(), {"not_after_unix_ms": keep.not_after}
+            if not self._look():
+                return
+            now = self._clock.now()
+            sent, body = now.mono, {"not_after_unix_ms": keep.not_after}
             keep.began = sent
             if self._tells:  # What is told has to hold from the moment it is sent.
-                body["floor_unix_ms"] = self._raise_floor(keep.passed(sent, time.time() * 1000) - self._unit)
+                body["floor_unix_ms"] = self._raise_floor(keep.passed(sent, now.wall * 1000) - self._unit)
             try:
                 keep.answered(self._call("POST", f"/v1/workers/{self.id}:extend", _grant, keep.timeout, body), sent)
                 self._raise_floor(keep.floor)
@@ -169,11 +176,27 @@ class Worker:
                     self._not_after, self.last_error = 0 if self._end else keep.not_after, None
             except Exception as e:
                 self.last_error = e
-                keep.failed(time.monotonic(), random.random())
+                keep.failed(self._clock.mono(), random.random())
                 if is_lost(e):
-                    with self._lock:
-                        self._not_after, self._end, self.cause = 0, self._end or "LOST", f"{e}: open another one"
+                    self._lose(str(e))
                     return
+
+    def _lose(self, why: str) -> None:
+        with self._lock:
+            if not self._end:
+                self._not_after, self._end, self.cause = 0, "LOST", f"{why}: open another one"
+
+    def _look(self) -> bool:
+        """Compares the clocks, and loses the worker where this may be a copy of a machine that was saved.
+
+        The other copy has the number too. A wall clock that is set forward is all that shows it.
+        """
+        now, was = self._clock.now(), self._seen
+        leap = now.wall - was.wall - (now.mono - was.mono)
+        self._seen = self._clock.sent()
+        if leap >= LEAP:
+            self._lose(f"the wall clock was set forward by {leap:.1f} s, as after a suspend or in a copied machine")
+        return leap < LEAP
 
     def _raise_floor(self, floor: int) -> int:
         with self._lock:
@@ -183,10 +206,11 @@ class Worker:
     def permit(self, unix_ms: int) -> None:
         """Returns if an ID may be used whose own time is unix_ms, at the start of its unit; else raises NotPermitted.
 
-        It reads no clock and does not wait.
+        It does not wait.
         """
         if os.getpid() != self._pid:  # Before the lock, which a thread of the parent may hold forever here.
             raise NotPermitted("FORKED", f"worker {self.id} is the parent's: open one in each process")
+        self._look()
         with self._lock:
             if self._floor <= unix_ms <= self._not_after - self._unit:
                 self._used = max(self._used, unix_ms + self._unit)
@@ -204,7 +228,10 @@ class Worker:
 
     @property
     def lost(self) -> bool:
-        """Says that the worker is not held any more and never will be: open another one."""
+        """Says that the worker is not held any more and never will be: open another one.
+
+        Nodes do not know it any more, or the wall clock was set forward by a second: this memory may be a copy.
+        """
         return self._end == "LOST"
 
     def __enter__(self) -> Worker:
