@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -63,19 +64,10 @@ func (d Dir) PlanRestore(file, host, peer, initial string, again uint) (Restored
 	if r.Runs == unnamed {
 		return r, d.heldUnnamed()
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		return r, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	var err error
+	if r.SHA256, r.Checked, err = ReadSnapshot(file); err != nil {
+		return r, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Size() < 1024 {
-		return r, fmt.Errorf("%w: %s is no snapshot of etcd", ErrSnapshot, file)
-	}
-	if r.SHA256, err = sumOf(f); err != nil {
-		return r, fmt.Errorf("%w: %w", ErrSnapshot, err)
-	}
-	r.Checked = info.Size()%512 == sha256.Size
 	from := r.SHA256 + "\n" + initial
 	if again > 0 {
 		from += fmt.Sprintf("\n%d", again)
@@ -103,21 +95,42 @@ func (d Dir) first(r Restored) error {
 	return err
 }
 
-// sumOf returns the SHA-256 of what is left to read.
-func sumOf(r io.Reader) (string, error) {
-	h := sha256.New()
-	_, err := io.Copy(h, r)
-	return fmt.Sprintf("%x", h.Sum(nil)), err
+// ReadSnapshot reads a snapshot, and returns its SHA-256. checked says that it ends with the checksum that etcd
+// writes, and that the checksum is right; the copy of a database has none.
+//
+// It returns ErrSnapshot.
+func ReadSnapshot(file string) (sum string, checked bool, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", false, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() < 1024 {
+		return "", false, fmt.Errorf("%w: %s is no snapshot of etcd", ErrSnapshot, file)
+	}
+	whole, body, rest := sha256.New(), sha256.New(), info.Size()%512
+	if rest != 0 && rest != sha256.Size {
+		return "", false, fmt.Errorf("%w: %s is no snapshot of etcd, or is truncated: none has %d bytes", ErrSnapshot,
+			file, info.Size())
+	}
+	var last bytes.Buffer
+	if _, err = io.CopyN(io.MultiWriter(whole, body), f, info.Size()-rest); err == nil {
+		_, err = io.CopyN(io.MultiWriter(whole, &last), f, rest)
+	}
+	switch {
+	case err != nil:
+		return "", false, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	case rest != 0 && !bytes.Equal(last.Bytes(), body.Sum(nil)):
+		return "", false, fmt.Errorf("%w: the checksum in %s is not that of its %d bytes: it is no snapshot of etcd, "+
+			"is truncated, or was changed", ErrSnapshot, file, info.Size())
+	}
+	return fmt.Sprintf("%x", whole.Sum(nil)), rest != 0, nil
 }
 
 // unchanged says that a file is the one of which r was planned: the token says what the members have.
 func (r Restored) unchanged() error {
-	f, err := os.Open(r.File)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	sum, err := sumOf(f)
+	sum, _, err := ReadSnapshot(r.File)
 	if err == nil && sum != r.SHA256 {
 		err = errors.New("it has changed since its SHA-256 was shown: restore it again")
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
@@ -110,6 +111,78 @@ the directory snapshots of etcd.inside; copy these to another machine.`,
 		_, err = fmt.Fprintf(a.Out, "%s has %s\n", args[0], mebi(info.Size()))
 		return err
 	})
+	return cmd
+}
+
+// verified is what a snapshot has.
+type verified struct {
+	File     string `json:"snapshot"`
+	SHA256   string `json:"sha256"`
+	Checked  bool   `json:"checked"`
+	Size     int64  `json:"size"`
+	Revision int64  `json:"revision"`
+	Keys     int    `json:"keys"`
+	Space    string `json:"space,omitempty"` // The space is read from a member that was restored.
+	Era      int64  `json:"era,omitempty"`
+	SIDs     int    `json:"sids,omitempty"`
+}
+
+// verifyCommand returns "allocator etcd verify".
+func verifyCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify FILE",
+		Short: "Check that a snapshot can be restored",
+		Long: `Verify compares the checksum of a snapshot, reads each page and record, starts a member from it that
+nobody else can call, and reads the space there. It needs no etcd, and room for the database below $TMPDIR.`,
+		Example: "  allocator etcd verify backup.db",
+		Args:    cobra.ExactArgs(1),
+	}
+	restore := cmd.Flags().Bool("restore", true, "start a member from it and read the space")
+	limit := cmd.Flags().Duration("timeout", time.Minute, "how long the member may take to start and answer")
+	format := cli.FormatFlag(cmd)
+	load := a.Settings(cmd)
+	cli.ListSettings(cmd, "root", "space")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, _, err := load()
+		if err != nil {
+			return err
+		}
+		v := verified{File: args[0]}
+		v.SHA256, v.Checked, err = inside.ReadSnapshot(v.File)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+			return cli.UsageError("%w", err)
+		}
+		if err == nil {
+			v.Size, v.Revision, v.Keys, err = etcdserver.Open(v.File)
+		}
+		if err == nil && *restore {
+			ctx, cancel := context.WithTimeout(cmd.Context(), *limit)
+			defer cancel()
+			var view lease.View
+			view, err = etcdserver.Try(ctx, v.File, v.Checked, s.Root, s.Space)
+			v.Space, v.Era, v.SIDs = s.Space, view.Era.Value.Number, len(view.SIDs)
+			if err == nil && (!view.Config.Exists() || view.Config.Err != nil || v.Era == 0) {
+				err = fmt.Errorf("%s has no space %q under root %q, or not all of it: is it the snapshot of another "+
+					"etcd, or does the space need --space and --root?", v.File, s.Space, s.Root)
+			}
+		}
+		if err != nil {
+			return cli.Exit(cli.ExitInvalid, err)
+		}
+		if format.Value == "json" {
+			return cli.PrintLine(a.Out, v)
+		}
+		fmt.Fprintf(a.Out, "%s: %s, %d keys at revision %d, SHA-256 %s; %s\n", v.File, mebi(v.Size), v.Keys,
+			v.Revision, v.SHA256, map[bool]string{
+				true:  "its checksum is right",
+				false: "it has no checksum, as a copy from before an upgrade",
+			}[v.Checked])
+		if *restore {
+			fmt.Fprintf(a.Out, "a member starts from it, and has space %q: era %d, records of %d sids\n", v.Space,
+				v.Era, v.SIDs)
+		}
+		return nil
+	}
 	return cmd
 }
 

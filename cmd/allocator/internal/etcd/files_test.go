@@ -2,12 +2,19 @@ package etcd
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
 // Files that are there are kept: certificates while they are valid, and a snapshot in any case.
@@ -35,5 +42,101 @@ func TestFilesAreKept(t *testing.T) {
 	}
 	if text, err := os.ReadFile(backup); err != nil || string(text) != "of yesterday" {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// database returns the database of an etcd that has the space "ids", and that asks who calls.
+func database(t *testing.T) []byte {
+	t.Helper()
+	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: t.TempDir(), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	dial := etcdstore.Config{Endpoints: []string{etcd.Endpoint()}}
+	client, err := etcdstore.Dial(dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	store, err := etcdstore.New(client, "allocator", "ids")
+	if err != nil {
+		t.Fatal(err)
+	}
+	space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}
+	if _, _, err := store.Init(t.Context(), space, 1); err != nil {
+		t.Fatal(err)
+	}
+	g, err := etcdstore.OpenGroup(dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if err := g.Grant(t.Context(), "ids", "/allocator/ids/"); err != nil {
+		t.Fatal(err)
+	}
+	etcd.Stop()
+	db, err := os.ReadFile(filepath.Join(etcd.Dir(), "member", "snap", "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// A file is a snapshot that can be restored, or the command says what is wrong with it. Nothing stays behind.
+func TestVerify(t *testing.T) {
+	db := database(t)
+	summed := func(data []byte) []byte {
+		sum := sha256.Sum256(data)
+		return slices.Concat(data, sum[:])
+	}
+	whole := summed(db)
+	changed := bytes.Clone(whole)
+	changed[len(db)/2]++
+	const fits, restored = "its checksum is right", `a member starts from it, and has space "ids": era 1, records of 0 sids`
+	for _, tc := range []struct {
+		name string
+		file []byte // nil: there is none
+		more string // flags
+		code int
+		says []string
+	}{
+		{"a snapshot", whole, "--space ids", cli.ExitOK, []string{fits, restored}},
+		{"in JSON", whole, "--space ids --format json", cli.ExitOK, []string{`"checked":true`, `"space":"ids"`}},
+		{"without a member", whole, "--restore=false", cli.ExitOK, []string{fits}},
+		{"a copy of a database", db, "--space ids", cli.ExitOK, []string{"it has no checksum", restored}},
+		{"of another space", whole, "", cli.ExitInvalid, []string{`has no space "default" under root "allocator"`}},
+		{"of another root", whole, "--space ids --root other", cli.ExitInvalid, []string{`under root "other"`}},
+		{"truncated", whole[:len(whole)-100], "", cli.ExitInvalid, []string{"is no snapshot of etcd, or is truncated"}},
+		{"truncated before a checksum", whole[:len(db)-4096+32], "", cli.ExitInvalid, []string{"the checksum in"}},
+		{"truncated at a page", db[:len(db)-4096], "", cli.ExitInvalid, []string{"or is damaged: it ends after"}},
+		{"changed", changed, "", cli.ExitInvalid, []string{"the checksum in"}},
+		{"zeros", summed(make([]byte, 8192)), "", cli.ExitInvalid, []string{"is no database of etcd"}},
+		{"a short file", []byte("{}"), "", cli.ExitInvalid, []string{"is no snapshot of etcd"}},
+		{"no file", nil, "", cli.ExitUsage, []string{"no such file"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			file, temporary := filepath.Join(t.TempDir(), "backup.db"), t.TempDir()
+			t.Setenv("TMPDIR", temporary)
+			if tc.file != nil {
+				if err := os.WriteFile(file, tc.file, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var out bytes.Buffer
+			words := append([]string{"verify", file}, strings.Fields(tc.more)...)
+			code := cli.Run(t.Context(), words, strings.NewReader(""), &out, &out, nil, "", Command)
+			if code != tc.code {
+				t.Errorf("code %d, want %d: %s", code, tc.code, out.String())
+			}
+			for _, part := range tc.says {
+				if !strings.Contains(out.String(), part) {
+					t.Errorf("it says %q, without %q", out.String(), part)
+				}
+			}
+			if left, err := os.ReadDir(temporary); len(left) > 0 || err != nil {
+				t.Errorf("it leaves %v behind, %v", left, err)
+			}
+		})
 	}
 }
