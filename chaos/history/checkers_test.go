@@ -414,7 +414,8 @@ func TestSuitePasses(t *testing.T) {
 	}
 	var b []byte
 	for _, op := range s.ops {
-		b, _ = op.AppendJSON(b)
+		text, _ := op.encode()
+		b = append(b, text...)
 		b = append(b, '\n')
 	}
 	got, err := NewSuite(0, nil).Check(bytes.NewReader(b), nil)

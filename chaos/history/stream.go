@@ -2,6 +2,7 @@ package history
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,6 @@ type Writer struct {
 
 	mu    sync.Mutex // guards all below
 	out   *bufio.Writer
-	line  []byte
 	bytes int64
 	lines int64
 	last  clock.Mono
@@ -64,12 +64,11 @@ func (w *Writer) Write(op Op) (clock.Mono, error) {
 	if op.Time < w.last {
 		return 0, fmt.Errorf("%w: %d after %d", ErrOrder, op.Time, w.last)
 	}
-	line, err := op.AppendJSON(w.line[:0])
+	line, err := op.encode()
 	if err != nil {
 		return 0, err
 	}
 	line = append(line, '\n')
-	w.line = line
 	switch {
 	case len(line) > MaxLine+1:
 		return 0, fmt.Errorf("%w: %d bytes", ErrLong, len(line))
@@ -112,7 +111,6 @@ func (w *Writer) Size() (lines, bytes int64) {
 // is not safe for concurrent use.
 type Reader struct {
 	in   *bufio.Reader
-	d    decoder
 	line int64
 	last clock.Mono
 	err  error
@@ -120,7 +118,7 @@ type Reader struct {
 
 // NewReader returns a Reader of r, which it buffers.
 func NewReader(r io.Reader) *Reader {
-	return &Reader{in: bufio.NewReaderSize(r, MaxLine+2), d: decoder{names: map[string]string{}}}
+	return &Reader{in: bufio.NewReaderSize(r, MaxLine+2)}
 }
 
 // Line returns the number of the line that was read last; the first is 1.
@@ -159,10 +157,10 @@ func (r *Reader) read(op *Op) error {
 		if len(line) > MaxLine {
 			return fail(ErrLong)
 		}
-		if s := (scanner{in: line}); s.space() == 0 && s.pos == len(line) {
+		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		if err := r.d.decode(line, op); err != nil {
+		if err := decode(line, op); err != nil {
 			return fail(err)
 		}
 		if op.Time < r.last {
