@@ -5,10 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,10 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
@@ -49,8 +42,7 @@ func TestContract(t *testing.T) {
 			return func(t *testing.T, o client.Options) *client.Client { return clienttest.NewClient(t, o, a, b) }
 		},
 		"real": func(t *testing.T) func(*testing.T, client.Options) *client.Client {
-			_, targets := cluster(t, 2)
-			return at(targets...)
+			return at(cluster(t, 2)...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,34 +165,6 @@ func connected(t testing.TB, c *client.Client, n int) {
 		}
 		return ready == n
 	})
-}
-
-// TestPermanentAfterTooFar: AFTER_TOO_FAR without a delay is an error, and the
-// client stays usable.
-func TestPermanentAfterTooFar(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			f, g := newFake(t, 1), newFake(t, 2)
-			for _, f := range []*fake{f, g} {
-				f.act(func(_ context.Context, _ int64, req *pb.AllocateRequest) act {
-					if req.After > wordOf(time.Now().Add(time.Minute))<<5 {
-						return act{refuse: client.AfterTooFar}
-					}
-					return act{}
-				})
-			}
-			far := flake.ID(wordOf(time.Now().Add(time.Hour)) << 5)
-			c := dial(t, client.Options{Targets: []string{f.addr, g.addr}, Mode: mode, After: far, Timeout: -1})
-			_, err := c.Next(t.Context())
-			if !errors.Is(err, &client.Refusal{Reason: client.AfterTooFar}) {
-				t.Fatalf("got %v", err)
-			}
-			free := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, After: far, Unordered: true})
-			if _, err := free.Next(t.Context()); err != nil {
-				t.Errorf("unordered: %v", err)
-			}
-		})
-	}
 }
 
 // TestReset: a client that was given an ID from the future serves again at once after
@@ -448,105 +412,6 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// TestOtherServers: the error names what is wrong where something else than a node's gRPC port
-// answers.
-func TestOtherServers(t *testing.T) {
-	t.Parallel()
-	refuse := func(code int) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
-	}
-	plain := httptest.NewServer(refuse(200))
-	defer plain.Close()
-	proxy := func(code int) string {
-		s := httptest.NewUnstartedServer(refuse(code))
-		s.Config.Protocols = new(http.Protocols)
-		s.Config.Protocols.SetUnencryptedHTTP2(true)
-		s.Start()
-		t.Cleanup(s.Close)
-		return s.Listener.Addr().String()
-	}
-	for target, want := range map[string]string{
-		plain.Listener.Addr().String(): "use the node's gRPC port", proxy(403): "a proxy or another server answers there", proxy(404): "a proxy or another server answers there",
-	} {
-		c := dial(t, client.Options{Targets: []string{target}, Timeout: time.Second})
-		wait.NoError(t, "an error that says "+want, func() error {
-			_, err := c.Next(t.Context())
-			if err == nil {
-				t.Fatalf("%s: served", target)
-			}
-			if strings.Contains(err.Error(), want) {
-				return nil
-			}
-			return err
-		})
-	}
-}
-
-// authenticated returns options of a server that requires a token.
-func authenticated(token *string) []grpc.ServerOption {
-	check := func(ctx context.Context) error {
-		md, _ := metadata.FromIncomingContext(ctx)
-		if got := md.Get("authorization"); len(got) != 1 || got[0] != "Bearer "+*token {
-			return status.Errorf(codes.Unauthenticated, "token %q", got)
-		}
-		return nil
-	}
-	return []grpc.ServerOption{
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
-			if err := check(ctx); err != nil {
-				return nil, err
-			}
-			return h(ctx, req)
-		}),
-		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
-			if err := check(ss.Context()); err != nil {
-				return err
-			}
-			return h(srv, ss)
-		}),
-	}
-}
-
-// TestTokenFile: a token that is rotated is reloaded; a wrong one is the caller's
-// error. One that a function returns is sent as well.
-func TestTokenFile(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			token := "one"
-			f := newFake(t, 1, authenticated(&token)...)
-			file := filepath.Join(t.TempDir(), "token")
-			write := func(s string) {
-				if err := os.WriteFile(file, []byte(s+"\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			write("wrong")
-			c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, TokenFile: file, PlaintextToken: true})
-			if _, err := c.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.Unauthenticated}) {
-				t.Errorf("with a wrong token: %v", err)
-			}
-			write("one")
-			if _, err := c.Next(t.Context()); err != nil {
-				t.Errorf("with the token: %v", err)
-			}
-			c = dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, PlaintextToken: true, Token: func(context.Context) (string, error) { return "one", nil }})
-			if _, err := c.Next(t.Context()); err != nil {
-				t.Errorf("with the token of a function: %v", err)
-			}
-			if _, err := client.New(client.Options{Targets: []string{f.addr}, TokenFile: file}); err == nil || !strings.Contains(err.Error(), "TLS") {
-				t.Errorf("a token without TLS: %v", err)
-			}
-			if err := os.WriteFile(file+"x", nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			empty := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, TokenFile: file + "x", PlaintextToken: true})
-			if _, err := empty.Next(t.Context()); !errors.Is(err, &client.Refusal{Reason: client.Unauthenticated}) || !strings.Contains(err.Error(), "is empty") {
-				t.Errorf("with a token file that is empty: %v", err)
-			}
-		})
-	}
-}
-
 func TestOptionsAreChecked(t *testing.T) {
 	for field, o := range map[string]client.Options{
 		"Targets: is empty":          {},
@@ -625,26 +490,5 @@ func TestTLS(t *testing.T) {
 				return strings.Contains(err.Error(), tc.fault)
 			})
 		})
-	}
-}
-
-// TestBrokenContractIsNamed: if every node breaks the contract, the error says so and
-// what to check.
-func TestBrokenContractIsNamed(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		f := newFake(t, 1)
-		f.always(act{mangle: func(r *pb.AllocateResponse) { r.Stride = 7 }})
-		c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode, Timeout: 500 * time.Millisecond})
-		wait.Until(t, "an error that names the contract", func() bool {
-			_, err := c.Next(t.Context())
-			if !errors.Is(err, client.ErrUnavailable) {
-				t.Fatalf("%v: %v", mode, err)
-			}
-			return strings.Contains(err.Error(), f.addr+" broke the contract: a stride of 7 in layout scalable")
-		})
-		if nodeStats(c, f.addr).Failures == 0 {
-			t.Errorf("%v: it is no failure of the node", mode)
-		}
 	}
 }

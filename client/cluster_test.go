@@ -13,10 +13,6 @@ import (
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
-	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // etcd is one etcd for all tests; each has its own space. endpoint is where it listens.
@@ -43,29 +39,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// settings is a configuration on free ports, for a space named after the test.
-func settings(t testing.TB, name string) config.Config {
-	t.Helper()
-	return daemontest.Settings(t, name, endpoint)
-}
-
-// realNode is a node in this process.
-type realNode struct {
-	*daemontest.Running
-	config config.Config
-}
-
-func (n *realNode) addr() string { return n.Addresses().GRPC }
-
-// start runs a node and returns when it listens. ahead is how far its wall clock is.
-func start(t testing.TB, c config.Config, ahead time.Duration) *realNode {
-	t.Helper()
-	if c.Listen.GRPC == loopback.Any {
-		c.Listen.GRPC = loopback.Address() // It may be started again there.
-	}
-	return &realNode{daemontest.Start(t, c, daemontest.Ahead(ahead)), c}
-}
-
 // dial returns a client whose calls are bounded by the tests alone, unless o says otherwise.
 func dial(t testing.TB, o client.Options) *client.Client {
 	t.Helper()
@@ -87,25 +60,20 @@ func dial(t testing.TB, o client.Options) *client.Client {
 	return c
 }
 
-// cluster starts n nodes of a space of their own, and waits until all are ready.
-func cluster(t testing.TB, n int) (nodes []*realNode, targets []string) {
+// cluster starts n nodes of a space of their own, and returns their addresses when all are ready.
+func cluster(t testing.TB, n int) (targets []string) {
 	t.Helper()
-	return clusterOf(t, n, flake.Default)
-}
-
-func clusterOf(t testing.TB, n int, f flake.Format) (nodes []*realNode, targets []string) {
-	t.Helper()
+	var nodes []*daemontest.Running
 	for i := range n {
-		c := settings(t, string(rune('a'+i)))
-		c.Layout, c.Epoch = f.Layout, clock.Millis(f.Epoch)
+		c := daemontest.Settings(t, string(rune('a'+i)), endpoint)
 		if i == 0 {
 			daemontest.Init(t, c)
 		}
-		nodes = append(nodes, start(t, c, 0))
+		nodes = append(nodes, daemontest.Start(t, c, daemontest.Ahead(0)))
 	}
 	for _, n := range nodes {
 		wait.Until(t, "ready", func() bool { return n.Node().Ready() == nil })
-		targets = append(targets, n.addr())
+		targets = append(targets, n.Addresses().GRPC)
 	}
-	return nodes, targets
+	return targets
 }

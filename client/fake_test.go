@@ -274,35 +274,6 @@ func one(id flake.ID, err error) (client.Block, error) {
 	return client.Block{First: id, Count: 1, Stride: 32}, err
 }
 
-// load makes calls on several goroutines until stop; check afterwards.
-func (w *callLog) load(t testing.TB, c *client.Client, callers int, stop <-chan struct{}) *sync.WaitGroup {
-	t.Helper()
-	var wg sync.WaitGroup
-	for i := range callers {
-		wg.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				err := w.call(func() (client.Block, error) {
-					if (n+i)%8 == 0 {
-						return c.Block(t.Context(), 1+n%20)
-					}
-					return one(c.Next(t.Context()))
-				})
-				if err != nil {
-					t.Errorf("caller %d: %v", i, err)
-					return
-				}
-				time.Sleep(time.Duration(n%4) * 100 * time.Microsecond) // leave the machine to others as well
-			}
-		})
-	}
-	return &wg
-}
-
 // finish checks the calls, of which there have to be at least minimum.
 func (w *callLog) finish(t testing.TB, ordered bool, minimum int) {
 	t.Helper()

@@ -65,22 +65,6 @@ func TestNoWideForm(t *testing.T) {
 	}
 }
 
-// TestSizeOfABlock: a block of more than any node grants, or of none, is refused without a request.
-func TestSizeOfABlock(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, 1)
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Direct})
-	for _, n := range []int{-1, 0, 1_000_001} {
-		_, err := c.Block(t.Context(), n)
-		if r := (*client.Refusal)(nil); !errors.As(err, &r) || r.Reason != client.InvalidCount || r.Node != "" {
-			t.Errorf("%d IDs: %v", n, err)
-		}
-	}
-	if b, err := c.Block(t.Context(), 1_000_000); err != nil || b.Count != 1_000_000 || f.asked.Load() != 1 {
-		t.Errorf("%v, %v after %d requests", b, err, f.asked.Load())
-	}
-}
-
 // TestDialOptionsAreChecked: New returns the error of an option that gRPC rejects,
 // whether targets are addresses or names.
 func TestDialOptionsAreChecked(t *testing.T) {

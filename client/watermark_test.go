@@ -10,7 +10,6 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
@@ -312,39 +311,5 @@ func TestWaitForTime(t *testing.T) {
 	}
 	if _, err := client.WaitForTime(t.Context(), time.UnixMilli(reached)); err == nil {
 		t.Error("no clients have no watermark")
-	}
-}
-
-// TestWatermarkOfACluster: real nodes let it pass what was issued, while they issue.
-func TestWatermarkOfACluster(t *testing.T) {
-	t.Parallel()
-	cfg := settings(t, "a")
-	cfg.Watermark.Interval = time.Second
-	daemontest.Init(t, cfg)
-	one := start(t, cfg, 0)
-	cfg.Node.Name = "b"
-	other := start(t, cfg, 0)
-	c, err := client.New(client.Options{Targets: []string{one.addr(), other.addr()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	var high client.Watermark
-	for range 3 {
-		id, err := c.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := c.WaitFor(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if w.ID <= id || w.ID < high.ID || w.ULID.IsZero() || len(w.NotCovered) > 0 || w.Conditional != nil {
-			t.Errorf("%v passed by %+v", id, w)
-		}
-		if next, err := c.Next(t.Context()); err != nil || w.Complete(next) {
-			t.Errorf("%v was issued below %+v: %v", next, w, err)
-		}
-		high = w
 	}
 }

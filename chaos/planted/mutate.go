@@ -121,7 +121,7 @@ func panics(call *ast.CallExpr) bool {
 // slow to be run for each mutant: faults of whole nodes and processes are left out.
 var testsOf = map[string][]string{
 	"client": {"./client",
-		"-skip=TestRollingRestart|TestBlackHole|TestNodesThatDoNotServe|TestRandomFaults"},
+		"-skip=TestRandomFaults"},
 	"internal/daemon": {"./internal/daemon",
 		"-skip=TestFilesAreReplaced|TestHostileClients|TestOutage|TestEtcdAppears"},
 	"internal/lease/keeper": {"./internal/lease/keeper", "-skip=OnEtcd"},
