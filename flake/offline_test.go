@@ -137,38 +137,6 @@ func TestOfflineVectors(t *testing.T) {
 	}
 }
 
-// A thousand IDs of one millisecond, shuffled and sorted as text, stand as they
-// were made; and so do batch after batch, with a clock that goes back between.
-func TestOfflineShuffleAndSort(t *testing.T) {
-	for _, l := range []flake.Layout{flake.Scalable, flake.Standalone} {
-		o := offline(t, flake.OfflineConfig{Format: flake.Format{Layout: l, Epoch: flake.DefaultEpoch}, Entropy: seeded(1)})
-		r := rand.New(rand.NewPCG(1, 1))
-		var all []string
-		ms := int64(t0)
-		for range 20 {
-			for range 1000 {
-				id, err := o.NextAt(ms)
-				if err != nil {
-					t.Fatal(err)
-				}
-				all = append(all, id.String())
-			}
-			for _, back := range []int64{1, 500, 9_999, 10_000, 100_000} {
-				if id, err := o.NextAt(ms - back); !errors.Is(err, flake.ErrRegression) || id != 0 {
-					t.Fatalf("%d ms back: %v, %v", back, id, err)
-				}
-			}
-			ms += r.Int64N(3) + 1
-		}
-		shuffled := slices.Clone(all)
-		r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-		slices.Sort(shuffled)
-		if !slices.Equal(shuffled, all) || len(slices.Compact(shuffled)) != len(all) {
-			t.Errorf("%v: sorted, the IDs are not in the order they were made", l)
-		}
-	}
-}
-
 // flaky fails when told to.
 type flaky struct {
 	r   io.Reader

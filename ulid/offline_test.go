@@ -78,45 +78,6 @@ func TestOfflineVectors(t *testing.T) {
 	}
 }
 
-// A thousand IDs of one millisecond, shuffled and sorted in any form, stand as
-// they were made; and so do batch after batch, with a clock that goes back
-// between and within them, by however much.
-func TestOfflineShuffleAndSort(t *testing.T) {
-	o := ulid.NewOffline(ulid.OfflineConfig{Entropy: seeded(1)})
-	r := rand.New(rand.NewPCG(1, 1))
-	var all []ulid.ID
-	next := func(ms, want int64) {
-		t.Helper()
-		id, err := o.NextAt(ms)
-		if err != nil || id.UnixMilli() != want {
-			t.Fatalf("at %d: %v of %d, %v", ms, id, id.UnixMilli(), err)
-		}
-		all = append(all, id)
-	}
-	ms := t0
-	for range 20 {
-		for range 1000 {
-			next(ms, ms)
-		}
-		for _, back := range []int64{1, 500, 9_999, 10_000, 10_001, 100_000_000, ms} {
-			next(ms-back, ms)
-		}
-		ms += r.Int64N(3) + 1
-	}
-	for form, text := range map[string]func(ulid.ID) string{"ULID": ulid.ID.String, "UUID": ulid.ID.UUID, "hex": ulid.ID.Hex} {
-		var made []string
-		for _, id := range all {
-			made = append(made, text(id))
-		}
-		shuffled := slices.Clone(made)
-		r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-		slices.Sort(shuffled)
-		if !slices.Equal(shuffled, made) || len(slices.Compact(shuffled)) != len(made) {
-			t.Errorf("%s: sorted, the IDs are not in the order they were made", form)
-		}
-	}
-}
-
 var errRead = errors.New("broken")
 
 // draws yields what it is given, and errRead when there is no more.

@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,8 +14,6 @@ import (
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/audit"
-	"github.com/flakelease/allocator/ulid"
 )
 
 // spoolsIn makes a directory for temporary files that the test finds empty in the
@@ -31,74 +27,6 @@ func spoolsIn(t *testing.T) {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
 	})
-}
-
-// Far more IDs than fit in the memory given, in random order and as ULIDs among
-// flakes: as many duplicates and steps down as counting finds.
-func TestAuditAgainstCounting(t *testing.T) {
-	spoolsIn(t)
-	const lines = 400_000 // of either width four times what is kept in memory
-	r := rand.New(rand.NewPCG(11, 12))
-	seen, copies, falls := map[string]int{}, 0, 0
-	var log []byte
-	var last, lastWide string
-	for i := range lines {
-		id := flake.ID(r.Uint64N(1<<40) << 6)
-		text := id.String()
-		wide := i%2 == 1
-		if wide {
-			w, err := ulid.FromFlake(flake.Default, id, uint64(r.IntN(3)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			text = w.String()
-		}
-		if r.IntN(1000) == 0 {
-			if wide {
-				text = lastWide
-			} else if last != "" {
-				text = last
-			}
-		}
-		if text == "" {
-			continue
-		}
-		if seen[text]++; seen[text] > 1 {
-			copies++
-		}
-		if wide {
-			lastWide = text
-		} else {
-			last = text
-		}
-		log = append(append(log, text...), '\n')
-	}
-	// Order is checked between neighbors of one width.
-	var before string
-	for line := range bytes.Lines(log) {
-		text := string(bytes.TrimSpace(line))
-		if len(text) == len(before) && text < before {
-			falls++
-		}
-		before = text
-	}
-	var out, stderr bytes.Buffer
-	code := run(t.Context(), []string{"audit", "--order", "file", "--memory", "16MiB", "--format", "json", "-"}, bytes.NewReader(log), &out, &stderr, nil)
-	var got audit.Report
-	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
-		t.Fatalf("%v: %s%s", err, out.Bytes(), stderr.Bytes())
-	}
-	if copies < 100 || code != cli.ExitInvalid || got.Duplicates != uint64(copies) || len(got.ShownDuplicates) != 10 {
-		t.Errorf("code %d, %d duplicates (%d shown), want %d", code, got.Duplicates, len(got.ShownDuplicates), copies)
-	}
-	if got.Disorder != int64(falls) {
-		t.Errorf("%d steps down, want %d", got.Disorder, falls)
-	}
-	for _, d := range got.ShownDuplicates {
-		if seen[d.ID] < 2 || !strings.HasPrefix(d.At, "stdin:") {
-			t.Errorf("%+v is no duplicate", d)
-		}
-	}
 }
 
 // flood is a log that ends the audit after a while, as Ctrl-C does.

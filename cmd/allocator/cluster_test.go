@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -25,8 +26,7 @@ import (
 	"github.com/flakelease/allocator/internal/node"
 )
 
-// testCluster is an etcd that can be restored from a snapshot, and what its nodes
-// have issued.
+// testCluster is an etcd, and what its nodes have issued.
 type testCluster struct {
 	*testing.T
 	etcd  *devetcd.Server
@@ -36,6 +36,12 @@ type testCluster struct {
 	mu     sync.Mutex // guards issued
 	issued []history.Issue
 }
+
+// Programs that tests share, each built once; they return its path.
+var (
+	buildEtcd = sync.OnceValues(func() (string, error) { return build.Etcd(context.Background(), builtDir) })
+	buildDev  = sync.OnceValues(func() (string, error) { return build.Allocator(context.Background(), builtDir) })
+)
 
 // startEtcd starts an etcd that is closed when the test ends.
 func startEtcd(t *testing.T) *devetcd.Server {

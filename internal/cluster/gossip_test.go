@@ -595,61 +595,6 @@ func TestOneWayCut(t *testing.T) {
 	})
 }
 
-// A round trip of over a second bounds nothing: its reply is dropped.
-func TestStaleReplies(t *testing.T) {
-	runScenario(t, func(s *scenario) {
-		s.startAll(2)
-		time.Sleep(3 * time.Second)
-		s.net.SetLink(gossiptest.Link{Latency: 501 * time.Millisecond})
-		mark := time.Now()
-		time.Sleep(5 * time.Second)
-		for _, n := range s.nodes {
-			if got := n.since(mark); len(got) != 0 {
-				t.Errorf("%s took %d slow exchanges", n.name, len(got))
-			}
-			if got := n.Stats().Dropped["stale"]; got < 2 {
-				t.Errorf("%s dropped %d stale replies", n.name, got)
-			}
-		}
-	})
-}
-
-// Whatever was sent before is no exchange when it comes again.
-func TestReplayedPackets(t *testing.T) {
-	runScenario(t, func(s *scenario) {
-		s.startAll(2)
-		a, b := s.nodes[0], s.nodes[1]
-		var mu sync.Mutex
-		var seen [][]byte
-		s.net.Tap(func(from, to string, p []byte) {
-			mu.Lock()
-			defer mu.Unlock()
-			if from == b.t.Addr() && to == a.t.Addr() {
-				seen = append(seen, slices.Clone(p))
-			}
-		})
-		time.Sleep(20 * time.Second)
-		s.net.Tap(nil)
-		before := len(a.since(s.begin))
-		mu.Lock()
-		for _, p := range seen {
-			s.net.Inject(b.t.Addr(), a.t.Addr(), slices.Clone(p))
-		}
-		mu.Unlock()
-		synctest.Wait()
-		if got := len(a.since(s.begin)); got != before || before < 8 {
-			t.Errorf("%d exchanges before the replay, %d after", before, got)
-		}
-		st := a.Stats()
-		if st.Dropped["unknown"] < 5 || st.Dropped["replayed"] == 0 {
-			t.Errorf("dropped %v of %d packets", st.Dropped, len(seen))
-		}
-		if len(a.live()) != 1 {
-			t.Errorf("%d peers", len(a.live()))
-		}
-	})
-}
-
 func TestOtherPoolsAreKeptOut(t *testing.T) {
 	for name, edit := range map[string]func(*cluster.Config){
 		"another pool":  func(c *cluster.Config) { c.Pool = "pool-2" },

@@ -217,29 +217,6 @@ func TestRealExchanges(t *testing.T) {
 	}
 }
 
-// Without the key, or with another, nobody gets in; and nothing of it is heard.
-func TestRealWrongKeys(t *testing.T) {
-	noLeaks(t)
-	nodes := trio(t, 0)
-	for name, keys := range map[string][]int{"nokey": nil, "otherkey": {1}} {
-		outsider := start(t, name, keys...)
-		outsider.SetPeers([]agreement.Peer{nodes[0].peer, nodes[1].peer, nodes[2].peer})
-		nodes[0].SetPeers([]agreement.Peer{nodes[1].peer, nodes[2].peer, outsider.peer}) // nor when it is registered
-		nodes[0].until(t, "that the outsider tried", func() bool {
-			return outsider.Stats().JoinFailures >= 6 && nodes[0].Stats().JoinFailures >= 2
-		})
-		more(t, nodes...)
-		if st := outsider.Stats(); len(outsider.members()) != 0 || st.Exchanges != 0 {
-			t.Errorf("%s got in: %+v", name, st)
-		}
-		for _, n := range nodes {
-			if st := n.Stats(); len(n.members()) != 2 || st.Joined != 2 || st.Left != 0 {
-				t.Errorf("%s: %s has %+v", name, n.addr, st)
-			}
-		}
-	}
-}
-
 // A key is changed in three steps under load, node by node, and no member is
 // ever thought dead. A node that kept the old key is then a outsider.
 func TestRealKeyRotation(t *testing.T) {

@@ -494,57 +494,6 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 	f.logsNoSecrets(t)
 }
 
-// TestTooManyConnections: those above the limit are closed at once, those within
-// it are served, and there is room again when some have gone.
-func TestTooManyConnections(t *testing.T) {
-	const most = 8
-	f := newFortress(t, func(c *config.Config) { c.Limit.Connections = most })
-	client := pb.NewAllocatorServiceClient(f.grpc(t, f.tls(t)))
-	draw := func() error {
-		_, err := client.Allocate(f.as(t, "issue"), &pb.AllocateRequest{Count: 1})
-		return err
-	}
-	if err := draw(); err != nil {
-		t.Fatal(err)
-	}
-	var inside []net.Conn
-	for range most - 1 {
-		conn := f.raw(t, f.Addresses().GRPC, "h2")
-		_, _ = conn.Write(append([]byte(preface), frame(0x4, 0, 0, nil)...)) // or it would be closed after 5 s
-		inside = append(inside, conn)
-	}
-	for range 3 {
-		conn, err := net.Dial("tcp", f.Addresses().GRPC)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_ = conn.SetReadDeadline(time.Now().Add(wait.Most))
-		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("one connection too many: %v", err)
-		}
-		if err := draw(); err != nil {
-			t.Errorf("a connection within the limit: %v", err)
-		}
-	}
-	if code, body, err := f.post(t, f.tls(t), "", "issue", ""); err != nil || code != 200 {
-		t.Errorf("the other port has its own limit: %d %s, %v", code, body, err)
-	}
-	_, m := get(t, "http://"+f.Addresses().Admin+"/metrics")
-	for _, want := range []string{"allocator_connections{listener=\"grpc\"} 8\n", "allocator_connections_refused_total{listener=\"grpc\"} 3\n"} {
-		if !strings.Contains(m, want) {
-			t.Errorf("metrics: no %q", want)
-		}
-	}
-	for _, conn := range inside {
-		_ = conn.Close()
-	}
-	wait.Until(t, "there is room again", func() bool {
-		_, err := pb.NewAllocatorServiceClient(f.grpc(t, f.tls(t))).Allocate(f.as(t, "issue"), &pb.AllocateRequest{Count: 1})
-		return err == nil
-	})
-}
-
 // What is half configured does not start, and says what to change.
 func TestSecurityThatCannotBe(t *testing.T) {
 	dir := t.TempDir()

@@ -2,7 +2,6 @@ package console
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -34,61 +33,6 @@ func (p pastOf) last(chart, label string) float64 {
 		}
 	}
 	return 0
-}
-
-// TestPast: each node has the past of all, with nobody looking, from what the others report;
-// and the page has it again when it is loaded again.
-func TestPast(t *testing.T) {
-	t.Parallel()
-	c := dev(t)
-	c.settle()
-	stop := make(chan struct{})
-	working := make(chan struct{})
-	go func() { // Requests to one node, of which each second one is refused.
-		defer close(working)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
-				c.nodes[1].issue(t, 50)
-				c.nodes[1].issue(t, 0)
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-working })
-	var past pastOf
-	for end := time.Now().Add(patience); ; time.Sleep(time.Second) {
-		past = getJSON[pastOf](t, c.nodes[0].own()+"charts")
-		if past.last("rate", "IDs/s") > 0 && past.last("refused", "INVALID_COUNT") > 0 && past.last("latency", "p99") > 0 && past.last("etcd", "write") > 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the first node does not see the work of the second: %+v", past)
-		}
-	}
-	if len(past.Marks) == 0 {
-		t.Error("nothing happened")
-	}
-	p := open(t, c.nodes[0].own(), "")
-	for range 2 {
-		p.until(`!document.querySelector("#past").hidden && document.querySelectorAll(".charts canvas").length === 4`)
-		p.until(`[...document.querySelectorAll("#nodes .sparkline use")].every((u) => document.querySelector(u.getAttribute("href") + " polyline"))`)
-		p.until(`document.querySelector("[data-chart=refused] .u-legend").textContent.includes("INVALID_COUNT")`)
-		if drawn := eval[int](p, `[...document.querySelectorAll(".charts canvas")].filter((c) => c.getContext("2d").getImageData(0, 0, c.width, c.height).data.some((v) => v)).length`); drawn != 4 {
-			t.Errorf("%d of four charts show something", drawn)
-		}
-		if legend := eval[string](p, `document.querySelector("[data-chart=rate] .u-legend").textContent`); !regexp.MustCompile(`\d\d:\d\d:\d\d.*\d`).MatchString(legend) {
-			t.Errorf("no pointer is there, and the legend says %q", legend)
-		}
-		p.run(chromedp.Reload())
-	}
-	p.until(`!document.querySelector("#past").hidden`)
-	p.pointAtEvent()
-	p.until(`document.querySelector("[data-span='1h']") && !document.querySelector("#past").hidden`)
-	p.run(click("[data-span='1h']"))
-	p.until(`document.querySelector("[data-span='1h']").getAttribute("aria-pressed") === "true" && location.hash === "#1h"`)
-	p.shot("nodes")
 }
 
 // pointAtEvent moves the pointer over the first chart until the page says what happened there.
