@@ -18,12 +18,11 @@ const typescript = "../../../clients/typescript"
 // TestTypeScript runs the package's own tests, with nodes.
 func TestTypeScript(t *testing.T) {
 	tier.Check(t, "Node.js draws from three nodes")
-	npm := tool(t, "npm")
 	var list []string
 	for _, n := range devNodes(t, 3) {
 		list = append(list, n.HTTP)
 	}
-	cmd := exec.CommandContext(t.Context(), npm, "test")
+	cmd := exec.CommandContext(t.Context(), tool(t, "npm"), "test")
 	cmd.Dir = typescript
 	cmd.Env = append(os.Environ(), "NODES="+strings.Join(urls(list), ","), "WORKERS=1")
 	if out, err := cmd.CombinedOutput(); err != nil || bytes.Contains(out, []byte("# SKIP")) {
@@ -32,10 +31,10 @@ func TestTypeScript(t *testing.T) {
 }
 
 // pack returns the file that npm makes of the package.
-func pack(t *testing.T, npm string) string {
+func pack(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	out, err := run(t, "", npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", dir, typescript)
+	out, err := run(t, "", tool(t, "npm"), "pack", "--silent", "--ignore-scripts", "--pack-destination", dir, typescript)
 	if err != nil {
 		t.Fatalf("npm pack: %v\n%s", err, out)
 	}
@@ -46,13 +45,12 @@ func pack(t *testing.T, npm string) string {
 // strict, with ES modules and with CommonJS, and those of README.md run.
 func TestTypeScriptPackage(t *testing.T) {
 	tier.Check(t, "npm installs the compiler")
-	npm, program := tool(t, "npm"), tool(t, "node")
-	file := pack(t, npm)
+	program, file := tool(t, "node"), pack(t)
 	first, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second, err := os.ReadFile(pack(t, npm)); err != nil || !bytes.Equal(first, second) {
+	if second, err := os.ReadFile(pack(t)); err != nil || !bytes.Equal(first, second) {
 		t.Errorf("a second build gives another file: %v", err)
 	}
 	ours, err1 := os.ReadFile(filepath.Join(typescript, "LICENSE"))
@@ -64,16 +62,12 @@ func TestTypeScriptPackage(t *testing.T) {
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join(typescript, "test", "types"))); err != nil {
 		t.Fatal(err)
 	}
-	install := func(dir string, args ...string) (string, error) {
-		return run(t, "", npm, append([]string{"install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund"}, args...)...)
-	}
-
 	t.Run("README", func(t *testing.T) {
 		alone := t.TempDir()
 		if err := os.WriteFile(filepath.Join(alone, "package.json"), []byte(`{"private": true}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := install(alone, "--offline", file); err != nil {
+		if out, err := npm(t, alone, "install", "--offline", file); err != nil {
 			t.Fatalf("npm install: %v\n%s", err, out)
 		}
 		node := dev(t, "scalable")
@@ -94,7 +88,7 @@ func TestTypeScriptPackage(t *testing.T) {
 	})
 
 	t.Run("types", func(t *testing.T) {
-		if out, err := install(dir, file); err != nil {
+		if out, err := npm(t, dir, "install", file); err != nil {
 			t.Skipf("not run: npm install: %v\n%s", err, out)
 		}
 		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "node_modules", ".bin", "tsc"), "-p", ".")
@@ -103,4 +97,31 @@ func TestTypeScriptPackage(t *testing.T) {
 			t.Errorf("tsc: %v\n%s", err, out)
 		}
 	})
+}
+
+// TestOtherRuntimes holds the package to the table of clients/conformance in Deno and in Bun.
+func TestOtherRuntimes(t *testing.T) {
+	tier.Nightly(t, "npm installs 200 MB")
+	dir := t.TempDir()
+	if out, err := npm(t, dir, "install", "deno@2.9.6", "bun@1.4.5"); err != nil {
+		t.Skipf("not run: npm install: %v\n%s", err, out)
+	}
+	// Bun's only script puts the program of this platform, which is another package, into its place.
+	if out, err := npm(t, dir, "rebuild", "--ignore-scripts=false", "bun"); err != nil {
+		t.Skipf("not run: npm rebuild: %v\n%s", err, out)
+	}
+	for name, args := range map[string][]string{"deno": {"run", "--allow-all"}, "bun": {"run"}} {
+		t.Run(name, func(t *testing.T) {
+			program := filepath.Join(dir, "node_modules", ".bin", name)
+			if out, err := run(t, "", program, "--version"); err != nil {
+				t.Skipf("not run: %s: %v\n%s", name, err, out)
+			}
+			cmd := exec.CommandContext(t.Context(), "go", "run", "./clients/conformance", program)
+			cmd.Args = append(append(cmd.Args, args...), "clients/typescript/conformance/driver.mjs")
+			cmd.Dir = "../../.."
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
 }
