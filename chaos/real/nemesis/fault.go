@@ -6,7 +6,10 @@
 // only once its effect was read back from the target: the clock status of a node,
 // the counters of the network, the exit of a process. The history holds what is
 // expected beside each fault, so that package history needs nothing else to check
-// the run.
+// the run: the reason with which targets must refuse and by when, and those that they
+// may answer with. All other nodes must issue throughout. Each target must answer again
+// within 15 s of the end of the effects. A refusal in the quarter of a run that has no
+// fault fails the run.
 package nemesis
 
 import (
