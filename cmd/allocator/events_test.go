@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
+	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
@@ -144,5 +148,39 @@ func TestTopNeedsATerminal(t *testing.T) {
 		if code, _, errs := allocator(strings.Fields(args)...); code != cli.ExitUsage || !strings.Contains(errs, want) {
 			t.Errorf("%s: %d, %q", args, code, errs)
 		}
+	}
+}
+
+// After every process has restarted, a node and its pages show what happened before.
+func TestEventsSince(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	file := filepath.Join(t.TempDir(), "events.jsonl")
+	kept := func(c *config.Config) { c.Events.File = file }
+	first := d.node("a", kept)
+	first.serves(-1)
+	first.stop()
+	second := d.node("a", kept)
+	second.serves(-1)
+	reply, err := http.Get("http://" + second.Addresses().Admin + "/console/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(reply.Body)
+	_ = reply.Body.Close()
+	if got := strings.Count(string(page), `data-kind="started"`); err != nil || got != 2 {
+		t.Errorf("%v, %d starts on the page: %s", err, got, page)
+	}
+	code, out, errs := allocator("events", "--since", "1h", "--addr", second.Addresses().GRPC)
+	for kind, want := range map[string]int{"  started ": 2, "  sid_acquired ": 2, "  sid_released ": 1} {
+		if got := strings.Count(out, kind); code != cli.ExitOK || got < want {
+			t.Errorf("%d: %d events %q: %s", code, got, kind, out)
+		}
+	}
+	if !strings.Contains(errs, "has none before") {
+		t.Errorf("stderr: %s", errs)
+	}
+	if code, out, errs := allocator("events", "--since", "1ns", "--addr", second.Addresses().GRPC); code != cli.ExitOK || out != "" {
+		t.Errorf("%d: %s%s", code, out, errs)
 	}
 }

@@ -54,6 +54,7 @@ type Config struct {
 	HTTP      HTTP
 	Limit     Limit
 	Log       Log
+	Events    Events
 	Drain     Drain
 	Stop      Stop
 	PProf     bool // profiles on the admin port
@@ -218,6 +219,25 @@ type Console struct {
 type Log struct {
 	Level  string // debug, info, warn or error
 	Format string // text or json
+}
+
+// Events is where the events of the node are kept.
+type Events struct {
+	File string // "": beside the data of etcd inside, if there is any
+}
+
+// NoEvents is the value of events.file for no file.
+const NoEvents = "none"
+
+// EventsFile returns the file of the node's events; "": there is none.
+func (c Config) EventsFile() string {
+	switch file := c.Events.File; {
+	case file == NoEvents, file == "" && c.Etcd.Inside.Dir == "":
+		return ""
+	case file == "":
+		return filepath.Join(c.Etcd.Inside.Dir, "events.jsonl")
+	}
+	return c.Events.File
 }
 
 // Drain is how requests are let go when the node stops.

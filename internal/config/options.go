@@ -312,6 +312,10 @@ func (c *Config) options() []Option {
 			"Changes of state, and no single requests.", oneOf("debug", "info", "warn", "error")),
 		option("log.format", text(&c.Log.Format), "text", "form of log lines on stderr",
 			"Readable on a terminal; collectors prefer json.", oneOf("text", "json")),
+		option("events.file", text(&c.Events.File), "",
+			"file for the node's events, a line of JSON each, 30 MiB and as much in FILE.1; none: only in memory",
+			"events.jsonl in etcd.inside; without that none. Set it, to another file for each node, so that you can "+
+				"see what happened before a restart."),
 		option("drain.delay", duration(&c.Drain.Delay), "0s",
 			"how long to keep serving after readiness is off, when stopping",
 			"Behind a load balancer, use the time it takes to notice: 5s in Kubernetes.", between("0s", "1h")),

@@ -253,6 +253,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	})
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
+	d.keepEvents(l)
 	l.start("events", stepTimeout, d.runFeed)
 	l.start("samples", stepTimeout, d.runSamples)
 	l.start("gossip", gossipTimeout, d.runGossip)

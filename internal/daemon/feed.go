@@ -79,6 +79,36 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 	}
 }
 
+// keepEvents reads the events of earlier processes, and starts to write those of this one.
+func (d *Daemon) keepEvents(l *lifecycle) {
+	file := eventFile{path: d.cfg.EventsFile(), max: maxEventFile, log: d.log}
+	if file.path == "" {
+		return
+	}
+	loaded := make(chan []feed.Event, 1)
+	go func() { loaded <- file.load(feed.MaxBytes) }()
+	select {
+	case events := <-loaded:
+		d.feed.Restore(events)
+	case <-time.After(stepTimeout):
+		d.log.Warn("the disk is too slow: events of earlier processes are not shown", "file", file.path)
+	}
+	s, err := d.feed.Open(feed.From{New: true, Stays: true})
+	if err != nil { // The feed has ended, and nobody has to know of its events.
+		return
+	}
+	l.start("file of events", stepTimeout, func(ctx context.Context) error {
+		ended := make(chan struct{})
+		go func() { defer close(ended); file.run(ctx, s) }()
+		<-ctx.Done()
+		select {
+		case <-ended:
+		case <-time.After(stepTimeout): // A disk that does not answer must not keep the process.
+		}
+		return nil
+	})
+}
+
 // logged are the levels at which events of this node are logged. The log has the others from who knows more: alarms
 // and the phase of the lease from the keeper, reasons to refuse from the health service, and what an operator did.
 var logged = map[feed.Kind]slog.Level{

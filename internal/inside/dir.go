@@ -39,6 +39,7 @@ import (
 //	restore.lock  held by who prepares a restore, or takes it over
 //	etcd/         etcd's own data
 //	sockets/      where a member listens that is alone
+//	events.jsonl  the node's events, and those before in events.jsonl.1
 //	snapshots/    what is written each hour and before an upgrade
 //	restored/     what a restore prepared to take the place of etcd/
 //	restored.json what is to take the place of member.json then
@@ -156,7 +157,7 @@ func (d Dir) check(free func(path string) (int64, error)) error {
 // restore writes before that file, also where a crash ended it.
 func ours(name string) bool {
 	return slices.Contains([]string{"lost+found", "node.lock", "etcd.lock", "restore.lock", "snapshots", "restored",
-		"restored.json"}, name) ||
+		"restored.json", "events.jsonl", "events.jsonl.1"}, name) ||
 		strings.HasPrefix(name, ".member.json-") || strings.HasPrefix(name, ".restored.json-")
 }
 

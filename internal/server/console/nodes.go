@@ -205,14 +205,14 @@ func (c *Console) timeline() (v timelineView) {
 // time, as far as is known: the event that began it is older, or was dropped.
 func (c *Console) etcdAway(from int64) []away {
 	out := []away{}
-	for i, e := range c.eventsSince(from, []feed.Kind{feed.EtcdFailing, feed.EtcdAnswers}) {
+	for i, e := range c.eventsSince(from, []feed.Kind{feed.EtcdFailing, feed.EtcdAnswers, feed.Started}) {
 		lasts := len(out) > 0 && out[len(out)-1].Until == 0
 		switch begins := e.Kind == feed.EtcdFailing; {
 		case begins && !lasts:
 			out = append(out, away{From: e.At})
-		case !begins && lasts:
+		case !begins && lasts: // A process that ended has not seen it answer.
 			out[len(out)-1].Until = e.At
-		case !begins && i == 0:
+		case e.Kind == feed.EtcdAnswers && i == 0:
 			out = append(out, away{from, e.At})
 		}
 	}

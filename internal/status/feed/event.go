@@ -58,7 +58,7 @@ const (
 
 // Event is something that happened. Every text is printable and bounded.
 type Event struct {
-	ID         string            `json:"id"` // set by a Feed; it rises within one process
+	ID         string            `json:"id"` // A Feed sets it; it rises within one process.
 	At         int64             `json:"at_unix_ms"`
 	Node       string            `json:"node"` // The event is about this node.
 	Kind       Kind              `json:"kind"`

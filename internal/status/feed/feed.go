@@ -14,7 +14,8 @@ import (
 // Bounds of a feed; Config may set others.
 const (
 	defaultEntries = 2048
-	defaultBytes   = 1 << 20
+	// MaxBytes is how many bytes of events are kept.
+	MaxBytes       = 1 << 20
 	defaultStreams = 960
 	// perClient bounds the streams of one client, and operators those of the admin port.
 	perClient = 64
@@ -73,7 +74,7 @@ func New(cfg Config) *Feed {
 		}
 	}
 	def(&cfg.Entries, defaultEntries)
-	def(&cfg.Bytes, defaultBytes)
+	def(&cfg.Bytes, MaxBytes)
 	def(&cfg.Streams, defaultStreams)
 	return &Feed{cfg: cfg, clients: map[string]int{}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
@@ -101,6 +102,20 @@ func (f *Feed) Observe(mono clock.Mono, s State) []Event {
 	return events
 }
 
+// Restore adds events of earlier processes, the oldest first, before there are others. They keep their IDs.
+func (f *Feed) Restore(events []Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range events {
+		clean := at(clock.Millis(e.At), e.Node, Kind(printable(string(e.Kind))), e.Message)
+		clean.ID, clean.SID = printable(e.ID), e.SID
+		for key, value := range e.Attributes {
+			clean.Attributes[printable(key)] = printable(value)
+		}
+		f.add(clean)
+	}
+}
+
 // Rate returns how many IDs a second were issued lately.
 func (f *Feed) Rate() int64 {
 	f.mu.Lock()
@@ -118,7 +133,9 @@ func (f *Feed) EtcdFails() int64 {
 // add is called with mu held.
 func (f *Feed) add(e Event) {
 	f.last++
-	e.ID = f.id(f.last)
+	if e.ID == "" { // An event of an earlier process has one.
+		e.ID = f.id(f.last)
+	}
 	entry := Entry{e, JSON(e)}
 	f.entries = append(f.entries, entry)
 	f.bytes += len(entry.JSON)
@@ -191,6 +208,7 @@ type Stream struct {
 	client    string
 	operator  bool
 	replaced  bool
+	stays     bool
 }
 
 // From says where a stream begins.
@@ -202,6 +220,8 @@ type From struct {
 	// Operator is set for a page of the admin port. It has a stream in any case: above 128
 	// the oldest of the client with most ends, which the page then opens again.
 	Operator bool
+	// Stays is set for the node's own stream, which goes on after End.
+	Stays bool
 }
 
 // replace ends the oldest page of the client that has most: one with many takes no place from
@@ -226,7 +246,7 @@ func (f *Feed) Open(from From) (*Stream, error) {
 	switch {
 	case f.ended:
 		return nil, ErrEnded
-	case !from.Operator && (f.streams >= f.cfg.Streams || f.clients[from.Client] >= perClient):
+	case !from.Operator && !from.Stays && (f.streams >= f.cfg.Streams || f.clients[from.Client] >= perClient):
 		return nil, ErrFull
 	}
 	s := &Stream{
@@ -235,6 +255,7 @@ func (f *Feed) Open(from From) (*Stream, error) {
 		snapshots: from.Snapshots,
 		client:    from.Client,
 		operator:  from.Operator,
+		stays:     from.Stays,
 	}
 	if s.operator {
 		f.pages = append(f.pages, s)
@@ -272,6 +293,11 @@ func (f *Feed) first() uint64 { return f.last - uint64(len(f.entries)) + 1 }
 func (f *Feed) resume(id string) (next uint64, missed *Missed) {
 	number, ours := strings.CutPrefix(id, f.cfg.Boot+"-")
 	n, err := strconv.ParseUint(number, 10, 64)
+	if !ours { // The event may be of an earlier process.
+		if i := slices.IndexFunc(f.entries, func(e Entry) bool { return e.Event.ID == id }); i >= 0 {
+			return f.first() + uint64(i) + 1, nil
+		}
+	}
 	if !ours || err != nil || n > f.last {
 		return f.first(), &Missed{-1,
 			"the ID is of another process: the node was started again since, or it is another node"}
@@ -302,7 +328,7 @@ func (s *Stream) Next() (b Batch, changed <-chan struct{}, err error) {
 	switch {
 	case s.replaced:
 		err = ErrFull
-	case f.ended && b.Empty():
+	case f.ended && b.Empty() && !s.stays:
 		err = ErrEnded
 	}
 	return b, f.changed, err

@@ -23,12 +23,14 @@ func EventsCommand(a *cli.App) *cobra.Command {
 		Use:   "events",
 		Short: "Show what happened in the cluster, and follow what happens",
 		Long: `Events prints what one node has noticed, the oldest first: of sids, clocks, refusals, etcd,
-files and nodes. A node keeps about the latest 2,000 in memory.
+files and nodes. A node keeps about the latest 2,000 in memory, and with events.file also those from
+before its start.
 
 With --follow it goes on until it is interrupted, and connects again if the connection
 breaks. Events that were missed are reported on stderr, and with --format json as a line
 with "missed".`,
 		Example: `  allocator events
+  allocator events --since 12h
   allocator events --follow --new
   allocator events --follow --format json | jq 'select(.kind == "refusing")'`,
 		Args: cobra.NoArgs,
@@ -36,12 +38,15 @@ with "missed".`,
 	follow := cmd.Flags().BoolP("follow", "f", false, "go on with what happens")
 	onlyNew := cmd.Flags().Bool("new", false, "with --follow: leave out what happened before")
 	after := cmd.Flags().String("after", "", "the id of an event: only what happened after it")
+	since := cmd.Flags().Duration("since", 0, "only what happened within this time, such as 12h; 0: all")
 	format := cli.FormatFlag(cmd)
 	connect := remote.NodesFlags(a, cmd, remote.DefaultAddr)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *onlyNew && !*follow:
 			return cli.UsageError("--new leaves nothing to print: give --follow too")
+		case *since < 0:
+			return cli.UsageError("--since is %v: it has to be above 0", *since)
 		case *onlyNew && *after != "":
 			return cli.UsageError("give --new or --after, not both")
 		}
@@ -52,6 +57,9 @@ with "missed".`,
 		defer nodes.Close()
 		w := eventWatch{nodes: nodes, out: a.Out, err: a.Err, json: format.Value == "json", follow: *follow,
 			from: &pb.WatchEventsRequest{After: *after, OnlyNew: *onlyNew}}
+		if *since > 0 {
+			w.first = time.Now().Add(-*since).UnixMilli()
+		}
 		return w.run(cmd.Context())
 	}
 	return cmd
@@ -64,8 +72,10 @@ type eventWatch struct {
 	json     bool
 	follow   bool
 	from     *pb.WatchEventsRequest
-	begun    bool // a node has answered
-	broken   bool // it was said that the stream broke
+	first    int64 // Earlier events are left out, Unix ms.
+	seen     bool  // An event has come.
+	begun    bool  // a node has answered
+	broken   bool  // it was said that the stream broke
 }
 
 const (
@@ -140,6 +150,14 @@ func (w *eventWatch) watch(ctx context.Context, at int) error {
 			err = w.printMissed(m.GetMissed())
 		case m.GetEvent() != nil:
 			w.from = &pb.WatchEventsRequest{After: m.GetEvent().GetId()}
+			if oldest := m.GetEvent().GetAtUnixMs(); oldest < w.first {
+				w.seen = true
+				continue
+			} else if w.first > 0 && !w.seen {
+				fmt.Fprintf(w.err, "allocator: the node at %s has none before %s; its events.file may have\n",
+					w.nodes.Addrs[at], time.UnixMilli(oldest).UTC().Format(time.RFC3339))
+			}
+			w.seen = true
 			err = w.printEvent(m.GetEvent())
 		case !w.follow:
 			return errAll
