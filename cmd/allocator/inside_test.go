@@ -22,6 +22,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
@@ -323,6 +324,15 @@ func TestEtcdInside(t *testing.T) {
 	c.stop(2)
 	c.says(1, "2 of 3 voting members answer", "etcd", "status")
 	c.draws(1)
+	night := pages.Open(t, "../../docs/how-to/the-first-night.md").Text(t, "seen: a member ends")
+	seen, _, _ := strings.Cut(night, "…")
+	wait.NoError(t, "the sentence of the first night", func() error {
+		out, err := c.try("status", "--addr", net.JoinHostPort(c.machine(1), strconv.Itoa(c.clients-10_000+5)))
+		if err != nil || !strings.Contains(out, "\n"+seen) {
+			return fmt.Errorf("%w: %s; want %q", err, out, seen)
+		}
+		return nil
+	})
 	c.start(2)
 	c.says(1, "3 of 3 voting members answer", "etcd", "status")
 	c.draws(2)
