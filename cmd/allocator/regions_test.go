@@ -115,7 +115,7 @@ func TestSeveralRegions(t *testing.T) {
 	// IDs of both are of their region's sids, and differ.
 	sample := ""
 	for i, addr := range nodes {
-		ids := does(cli.ExitOK, "", "get", "5000", "--addr", addr)
+		ids := does(cli.ExitOK, "", "get", "5000", "--timeout", "1m", "--addr", addr)
 		for line := range strings.Lines(ids) {
 			id, err := flake.Parse(strings.TrimSpace(line))
 			if sid := int(flake.Format{Layout: flake.Twitter}.SID(id)); err != nil || sid/256 != i {
@@ -181,7 +181,7 @@ func TestMoveFromUUIDs(t *testing.T) {
 		t.Error(out, errs)
 	}
 	began := time.Now().UnixMilli()
-	_, id, errs := allocator("get", "--as", "int", "--addr", addr)
+	_, id, errs := allocator("get", "--as", "int", "--timeout", "1m", "--addr", addr)
 	_, out, _ := allocator("parse", "--epoch", "2015-01-01", "--only", "unix_ms", strings.TrimSpace(id))
 	if ms, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64); err != nil || ms < began-1000 || ms > time.Now().UnixMilli()+1000 {
 		t.Errorf("issued %q%s at %d, of %q", id, errs, began, out)
