@@ -48,6 +48,8 @@ func run(ctx context.Context) error {
 	peers := flag.Bool("peers", false, "measure the cases in process alone, and fail if a goal is missed")
 	sql := flag.Bool("sql", false, "measure inserts into PostgreSQL with -allocator alone")
 	failover := flag.Bool("failover", false, "end the node, primary or leader of each service under callers alone")
+	cores := flag.Bool("cores", false, "measure -allocator on 1, 2, 4 and more processors alone")
+	starts := flag.Bool("starts", false, "measure the time from a start of -allocator until the first ID alone")
 	profile := flag.String("cpuprofile", "", "file to write a processor profile of the client to")
 	flag.Parse()
 	if *serve != "" {
@@ -64,17 +66,21 @@ func run(ctx context.Context) error {
 		flag.Usage()
 		return errors.New("-allocator is required")
 	}
-	if *sql {
-		fmt.Printf("commit %s, load %s when it began\n", commit(), loadAverage())
-		return services.SQL(ctx, *binary, *rounds, *slice, os.Stdout)
-	}
-	if *failover {
+	if *sql || *failover || *starts || *cores {
 		self, err := os.Executable()
 		if err != nil {
 			return err
 		}
 		fmt.Printf("commit %s, load %s when it began\n", commit(), loadAverage())
-		return services.Failover(ctx, *binary, self, *rounds, os.Stdout, os.Stderr)
+		switch {
+		case *sql:
+			return services.SQL(ctx, *binary, *rounds, *slice, os.Stdout)
+		case *failover:
+			return services.Failover(ctx, *binary, self, *rounds, os.Stdout, os.Stderr)
+		case *starts:
+			return services.Starts(ctx, *binary, self, *rounds, os.Stdout)
+		}
+		return services.Cores(ctx, *binary, self, plan(*rounds, *slice), os.Stdout)
 	}
 	if *profile != "" {
 		f, err := os.Create(*profile)
@@ -147,19 +153,23 @@ func (r *report) services(ctx context.Context, binary string, only *regexp.Regex
 		fmt.Fprintln(os.Stderr, "not run:", m)
 	}
 	r.versions, r.missing = w.Versions, w.Missing
-	plan := services.Plan{
-		Rounds: r.rounds,
-		Warm:   r.slice / 4,
-		Slice:  r.slice,
-		Seed:   uint64(r.began.UnixNano()),
-		Notify: func(line string) { fmt.Fprintln(os.Stderr, line) },
-	}
+	plan := plan(r.rounds, r.slice)
 	if r.results, err = services.Run(ctx, w, cases, plan); err != nil || only.String() != "" {
 		return err
 	}
 	plan.Slice *= 3
 	r.curves, err = services.Curves(ctx, w, services.Rates, plan)
 	return err
+}
+
+func plan(rounds int, slice time.Duration) services.Plan {
+	return services.Plan{
+		Rounds: rounds,
+		Warm:   slice / 4,
+		Slice:  slice,
+		Seed:   uint64(time.Now().UnixNano()),
+		Notify: func(line string) { fmt.Fprintln(os.Stderr, line) },
+	}
 }
 
 // Rounds of the cases in process: they are short, so that many run undisturbed.

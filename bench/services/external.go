@@ -19,6 +19,7 @@ import (
 const (
 	RedisBenchmark          = "one ID a request by redis-benchmark, 64 connections"
 	RedisBenchmarkPipelined = "16 requests at once by redis-benchmark, 64 connections"
+	RedisThreads            = "16 requests at once by redis-benchmark with two threads, 64 connections"
 	RedisSocket             = "one ID a request by redis-benchmark on a Unix socket, 64 connections"
 	RedisSocketPipelined    = "16 requests at once by redis-benchmark on a Unix socket, 64 connections"
 	Wrk                     = "one ID a request by wrk, 64 connections"
@@ -70,12 +71,16 @@ func externalCases() (list []Case) {
 		group, mode string
 		depth       int
 		on          func(*Env) Redis
+		options     []string
 	}{
-		{RedisBenchmark, draw, 1, func(e *Env) Redis { return e.TCP }},
-		{RedisBenchmarkPipelined, sustained, pipe, func(e *Env) Redis { return e.TCP }},
-		{RedisSocket, draw, 1, func(e *Env) Redis { return e.Socket }},
-		{RedisSocketPipelined, sustained, pipe, func(e *Env) Redis { return e.Socket }},
+		{RedisBenchmark, draw, 1, func(e *Env) Redis { return e.TCP }, nil},
+		{RedisBenchmarkPipelined, sustained, pipe, func(e *Env) Redis { return e.TCP }, nil},
+		// A client of one thread is busy before the server is.
+		{RedisThreads, sustained, pipe, func(e *Env) Redis { return e.TCP }, []string{"--threads", "2"}},
+		{RedisSocket, draw, 1, func(e *Env) Redis { return e.Socket }, nil},
+		{RedisSocketPipelined, sustained, pipe, func(e *Env) Redis { return e.Socket }, nil},
 	} {
+		id, incr := slices.Concat(c.options, []string{"ID.NEXT"}), slices.Concat(c.options, []string{"INCR", "id"})
 		// servers are none where there is no address, and else those of another address that is known.
 		servers := func(addr, known func(*Env) string) func(*Env) []string {
 			return with("redis-benchmark", func(e *Env) []string {
@@ -92,7 +97,7 @@ func externalCases() (list []Case) {
 			Callers: conns,
 			PerOp:   c.depth,
 			Servers: servers(constant, constant),
-			Load:    redisBenchmark(constant, conns, c.depth, "ID.NEXT"),
+			Load:    redisBenchmark(constant, conns, c.depth, id...),
 		})
 		if c.group == RedisBenchmark || c.group == RedisBenchmarkPipelined {
 			list = append(list, Case{
@@ -113,7 +118,7 @@ func externalCases() (list []Case) {
 				Callers: conns,
 				PerOp:   c.depth,
 				Servers: servers(theirs, func(e *Env) string { return e.Redis }),
-				Load:    redisBenchmark(theirs, conns, c.depth, "INCR", "id"),
+				Load:    redisBenchmark(theirs, conns, c.depth, incr...),
 			},
 			Case{
 				Group:   c.group,
@@ -123,7 +128,7 @@ func externalCases() (list []Case) {
 				Callers: conns,
 				PerOp:   c.depth,
 				Servers: servers(ours, func(e *Env) string { return c.on(e).GRPC }),
-				Load:    redisBenchmark(ours, conns, c.depth, "ID.NEXT"),
+				Load:    redisBenchmark(ours, conns, c.depth, id...),
 			})
 	}
 	return append(list,

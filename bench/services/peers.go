@@ -33,6 +33,8 @@ func Serve(kind, addr string) error {
 		return serveEtcd(ctx, addr)
 	case "etcd-member":
 		return serveMember(ctx, strings.Split(addr, ","))
+	case "embed":
+		return printFirst(ctx, addr)
 	}
 	network, addr := "tcp", addr
 	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {

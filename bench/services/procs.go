@@ -130,10 +130,8 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 	if err := e.start(ctx, e.Etcd, self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, binary, "init",
-		"--fresh", "--etcd.endpoints", "http://"+e.Etcd).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("allocator init: %e: %s", err, out)
+	if err := initialize(ctx, binary, e.Etcd); err != nil {
+		return err
 	}
 	help, err := exec.CommandContext(ctx, binary, "serve", "--help").Output()
 	if err != nil {
@@ -172,6 +170,15 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 		e.Node[i] = n
 	}
 	e.TCP.Node, e.TCP.GRPC = e.Node[0].RESP, e.Node[0].GRPC
+	return nil
+}
+
+// initialize makes a space in etcd.
+func initialize(ctx context.Context, binary, etcd string) error {
+	out, err := exec.CommandContext(ctx, binary, "init", "--fresh", "--etcd.endpoints", "http://"+etcd).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("allocator init: %w: %s", err, out)
+	}
 	return nil
 }
 

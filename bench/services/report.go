@@ -10,7 +10,8 @@ import (
 // Tables writes the results as Markdown, a table a group.
 func Tables(w io.Writer, results []Result) {
 	for _, group := range []string{
-		Single, Pipelined, RedisBenchmark, RedisBenchmarkPipelined, RedisSocket, RedisSocketPipelined, Wrk, SDK, Blocks,
+		Single, Pipelined, RedisBenchmark, RedisBenchmarkPipelined, RedisThreads, RedisSocket, RedisSocketPipelined,
+		Wrk, SDK, Blocks,
 	} {
 		var first *Result
 		for i := range results {
@@ -22,8 +23,8 @@ func Tables(w io.Writer, results []Result) {
 			if first == nil {
 				first = r
 				fmt.Fprintf(w, "### %s\n\n", sentence(group))
-				fmt.Fprintln(w, "| | IDs/s, median | min | max | × the first row | p50 µs | p99 µs | server CPU µs "+
-					"a request | refused | steps |")
+				fmt.Fprintln(w, "| | server CPU, µs a request | IDs/s, median | min | max | × the first row | p50 µs "+
+					"| p99 µs | refused | steps |")
 				fmt.Fprintln(w, "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|")
 			}
 			if mode == "" {
@@ -33,11 +34,10 @@ func Tables(w io.Writer, results []Result) {
 			for _, s := range r.Samples {
 				refused = max(refused, s.Refused)
 			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %.2f | %s | %s | %s | %s | %s |\n", r.Name,
-				Count(ids.Median), Count(ids.Min), Count(ids.Max), ids.Median/first.spread(Sample.ids).Median,
-				micros(r.spread(Sample.p50).Median), micros(r.spread(Sample.p99).Median),
-				micros(r.spread(Sample.cpu).Median),
-				share(refused), mode)
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %.2f | %s | %s | %s | %s |\n", r.Name,
+				micros(r.spread(Sample.cpu).Median), Count(ids.Median), Count(ids.Min), Count(ids.Max),
+				ids.Median/first.spread(Sample.ids).Median,
+				micros(r.spread(Sample.p50).Median), micros(r.spread(Sample.p99).Median), share(refused), mode)
 		}
 		if first != nil {
 			fmt.Fprintln(w)
