@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var update = flag.Bool("update", false, "rewrite the reasons of packages node and client")
@@ -39,9 +40,7 @@ func (r reason) constant() string {
 func reasonsInProto(t *testing.T) []reason {
 	t.Helper()
 	src, err := os.ReadFile("allocator/v1/allocator.proto")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	enum := regexp.MustCompile(`(?s)enum Reason \{\n  REASON_UNSPECIFIED = 0;\n(.*?)\n\}`).FindSubmatch(src)
 	if enum == nil {
 		t.Fatal("allocator.proto has no enum Reason that begins with REASON_UNSPECIFIED")
@@ -101,9 +100,7 @@ func TestReasonsAreOfTheContract(t *testing.T) {
 			t.Fatalf("%v\n%s", err, b.Bytes())
 		}
 		if *update {
-			if err := os.WriteFile(to.path, want, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(to.path, want, 0o644))
 		}
 		if got, err := os.ReadFile(to.path); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s is out of date: run go test ./api -update (%v)", to.path, err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
@@ -106,9 +107,7 @@ func TestPrefetched(t *testing.T) {
 		t.Fatalf("%v before any request", b)
 	}
 	last, err := c.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got := 1
 	for {
 		b, ok := c.Prefetched(9)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
@@ -79,9 +80,7 @@ func TestJoin(t *testing.T) {
 			}
 		}
 		b, err := co.join(tc.n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if !slices.Contains(batches, b) {
 			batches = append(batches, b)
 		}

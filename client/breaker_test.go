@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
@@ -48,9 +49,7 @@ func (b *bench) add(t *testing.T, addr string) *endpoint {
 	e := b.endpoint(balance.Address{Target: addr, Addr: addr})
 	e.end = func() {}
 	conn, err := e.dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	e.conn.Store(conn)
 	e.setReady(true)
@@ -191,9 +190,7 @@ func TestResolve(t *testing.T) {
 			}
 			return []string{"127.0.5.1"}, nil
 		}, "a:1")
-		if err := p.start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, p.start())
 		time.Sleep(65 * time.Second) // two failures, then an answer, and two more each 31 s later
 		p.lookupSoon()
 		time.Sleep(30 * time.Second)
@@ -214,9 +211,7 @@ func TestHangingLookups(t *testing.T) {
 			}
 			return nil, nil
 		}, "a.example:1", "b.example:1", "c.example:1", "good.example:1")
-		if err := p.start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, p.start())
 		time.Sleep(lookupTimeout)
 		synctest.Wait()
 		if list := p.nodes.Nodes; len(list) != 1 || list[0].Addr != "127.0.5.1:1" {
@@ -233,9 +228,7 @@ func TestWatch(t *testing.T) {
 	e := b.nodes.Nodes[0]
 	e.connect(t)
 	first := e.conn.Load()
-	if err := e.open(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, e.open())
 	connected := func() bool { return e.isReady() && e.conn.Load().GetState() == connectivity.Ready }
 	e.setReady(false)
 	wait.Until(t, "connected", connected)
@@ -254,9 +247,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("ready %v, %v", e.isReady(), third.GetState())
 	}
 	e.Addr = "127.0.0.1:1"
-	if err := e.open(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, e.open())
 	wait.Until(t, "a lookup", func() bool { return len(b.lookups) == 1 })
 	wait.Until(t, "why", func() bool {
 		err := e.connectError()
@@ -279,9 +270,7 @@ func TestConnecting(t *testing.T) {
 				return nil, io.EOF
 			})}
 			e := b.endpoint(balance.Address{Addr: "10.0.0.1:9000"})
-			if err := e.open(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, e.open())
 			time.Sleep(time.Minute)
 			if b.close(); e.conn.Load().GetState() != connectivity.Shutdown {
 				t.Error("it connects although the client is closed")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
@@ -28,9 +29,7 @@ func TestEndedContext(t *testing.T) {
 		f := newFake(t, 1)
 		c := dial(t, client.Options{Targets: []string{f.addr}, Mode: mode})
 		connected(t, c, 1)
-		if err := methods["Next"](t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, methods["Next"](t.Context(), c))
 		asked := f.asked.Load()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -72,9 +71,7 @@ func TestNextAfterOfBefore(t *testing.T) {
 	f := newFake(t, 1)
 	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch})
 	first, err := c.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	asked := f.asked.Load()
 	for range 100 {
 		id, err := c.NextAfter(t.Context(), first)

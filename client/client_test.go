@@ -17,6 +17,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
@@ -67,15 +68,11 @@ func contract(t *testing.T, dial func(*testing.T, client.Options) *client.Client
 	}
 	for range 20 {
 		id, err := c.Next(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		rises(id)
 	}
 	ids := make([]flake.ID, 100)
-	if err := c.NextN(ctx, ids); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.NextN(ctx, ids))
 	for _, id := range ids {
 		rises(id)
 	}
@@ -84,9 +81,7 @@ func contract(t *testing.T, dial func(*testing.T, client.Options) *client.Client
 	}
 	for _, n := range []int{1, 2, 1000, 20_000, 100_000} {
 		b, err := c.Block(ctx, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if b.Count != n || b.Stride != 32 || b.Node == "" || b.Format != flake.Default || b.At(0) != b.First {
 			t.Errorf("block of %d: %+v", n, b)
 		}
@@ -102,13 +97,9 @@ func contract(t *testing.T, dial func(*testing.T, client.Options) *client.Client
 		}
 	}
 	wides := make([]ulid.ID, 10)
-	if err := c.NextULIDs(ctx, wides); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.NextULIDs(ctx, wides))
 	w, err := c.NextULID(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, w := range append(wides, w) {
 		f, err := w.Flake(flake.Default)
 		if err != nil {
@@ -130,9 +121,7 @@ func contract(t *testing.T, dial func(*testing.T, client.Options) *client.Client
 	ahead := last + 50<<20
 	c.Observe(ahead)
 	id, err := c.Next(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	last = ahead
 	rises(id)
 	if got := c.Last(); got < id {
@@ -292,9 +281,7 @@ func TestResetDuringACall(t *testing.T) {
 				<-held
 				c.Reset(0)
 				close(hold)
-				if err := <-got; err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, <-got)
 				f.mu.Lock()
 				f.word = 0 // the clock is right again
 				f.mu.Unlock()
@@ -448,9 +435,7 @@ func TestTLS(t *testing.T) {
 	_, port, _ := strings.Cut(f.addr, ":")
 	dial := func(t *testing.T, o client.Options) *client.Client {
 		c, err := client.NewNamed(o, func(context.Context, string) ([]string, error) { return []string{"127.0.0.1"}, nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}

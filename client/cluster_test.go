@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 )
@@ -49,9 +50,7 @@ func dial(t testing.TB, o client.Options) *client.Client {
 		o.AttemptTimeout = 10 * time.Second
 	}
 	c, err := client.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 )
 
@@ -14,9 +15,7 @@ import (
 func TestConn(t *testing.T) {
 	bad, good := newFake(t, 1), newFake(t, 2)
 	c, err := client.New(client.Options{Targets: []string{bad.addr, good.addr}, Timeout: 2 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = c.Close() }()
 	service := pb.NewAllocatorServiceClient(c.Conn())
 	call := func(count int32) error {
@@ -40,9 +39,7 @@ func TestConn(t *testing.T) {
 	if _, err := service.AllocateStream(t.Context()); !errors.Is(err, client.ErrStream) {
 		t.Errorf("a stream: %v", err)
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.Close())
 	if err := call(1); !errors.Is(err, client.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/node"
@@ -62,9 +63,7 @@ type act struct {
 func newFake(t testing.TB, sid flake.SID, opts ...grpc.ServerOption) *fake {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	f := &fake{addr: l.Addr().String(), sid: sid, ends: make(chan struct{})}
 	f.grpc = grpc.NewServer(opts...)
 	pb.RegisterAllocatorServiceServer(f.grpc, f)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -397,9 +398,7 @@ func TestFetchedAhead(t *testing.T) {
 				} else {
 					_, err = p.c.take(t.Context(), tc.n)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				synctest.Wait()
 			}
 			if len(p.counts) != tc.requests || p.taken() != int64(tc.n*tc.calls) || p.wanted != 0 {

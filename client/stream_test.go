@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
 )
@@ -21,18 +22,14 @@ import (
 func (e *endpoint) connect(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	server := grpc.NewServer()
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
 	t.Cleanup(func() { server.Stop(); <-ended })
 	e.Addr = l.Addr().String()
 	conn, err := e.dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	conn.Connect()
 	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
@@ -51,9 +48,7 @@ func TestStreamThatDoesNotOpen(t *testing.T) {
 			return nil, ctx.Err()
 		})}
 		conn, err := s.e.dial()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		s.e.conn.Store(conn)
 		co.c.o.AttemptTimeout = 20 * time.Millisecond

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // TestTokenFileIsReadAgain: the token is that of the file, by its size and time of change; while that
@@ -18,12 +20,8 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 	at := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	write := func(text string, changed time.Time) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, changed, changed); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
+		fatal.If(t, os.Chtimes(path, changed, changed))
 	}
 	want := func(what, token string) {
 		t.Helper()
@@ -48,9 +46,7 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 	want("the size has changed", "three")
 	write("", at.Add(2*time.Second))
 	want("empty for a moment", "three")
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(path))
 	want("gone for a moment", "three")
 	write("four", at)
 	want("back", "four")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
@@ -40,9 +41,7 @@ func newClient(t *testing.T, o client.Options, nodes ...*fake) *client.Client {
 		o.Targets = append(o.Targets, f.addr)
 	}
 	c, err := client.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -63,9 +62,7 @@ func TestWatermarkNeverFalls(t *testing.T) {
 	c := newClient(t, client.Options{}, f)
 	for i, lag := range []time.Duration{5 * time.Second, 2998 * time.Millisecond, 5 * time.Second} {
 		w, err := c.Watermark(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if w.UnixMilli != high || w.ID != id || w.Lag != lag || !w.Time().Equal(time.UnixMilli(high)) {
 			t.Errorf("%d: %+v", i, w)
 		}
@@ -95,9 +92,7 @@ func TestWatermarkNeverFalls(t *testing.T) {
 func TestWatermarkOf(t *testing.T) {
 	ms, id := at(0)
 	wide, err := ulid.FromFlake(flake.Default, id, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got := client.WatermarkOf(&pb.Watermark{
 		UnixMs:      ms,
 		Int:         id.Int64(),

@@ -20,6 +20,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
@@ -144,9 +145,7 @@ func TestSpaceOfSomeSIDs(t *testing.T) {
 func look(t *testing.T, c config.Config) lease.View {
 	t.Helper()
 	v, err := daemon.FindSpace(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return v
 }
 
@@ -158,9 +157,7 @@ func program(c config.Config, name string) embed.Config {
 func open(t *testing.T, cfg embed.Config) *embed.Allocator {
 	t.Helper()
 	a, err := embed.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := a.Close(); err != nil {
 			t.Errorf("%s: close: %v", cfg.Name, err)
@@ -256,9 +253,7 @@ func TestProgramsBesideAServer(t *testing.T) {
 	var ids []flake.ID
 	for range 500 {
 		b, err := server.Node().Next(t.Context(), 3, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		ids = b.Append(ids)
 	}
 	all.Wait()
@@ -295,9 +290,7 @@ func TestForms(t *testing.T) {
 	a := open(t, program(c, "one"))
 	ctx := t.Context()
 	last, err := a.Next(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	rises := func(what string, id flake.ID, err error) {
 		t.Helper()
 		if err != nil || id <= last {
@@ -333,16 +326,12 @@ func TestForms(t *testing.T) {
 	rises("NextULIDs", narrow, err)
 
 	ahead, err := c.Format().Max(c.Format().UnixMilli(last) + 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	last = ahead
 	id, err := a.NextAfter(ctx, ahead)
 	rises("NextAfter", id, err)
 	far, err := c.Format().Max(c.Format().UnixMilli(last) + 3_600_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_, err = a.BlockAfter(ctx, 2, far)
 	var refusal *client.Refusal
 	if !errors.As(err, &refusal) || refusal.Reason != client.AfterTooFar || refusal.Metadata["excess_ms"] == "" || refusal.RetryAfter != 0 ||
@@ -391,12 +380,8 @@ func TestPoolTaken(t *testing.T) {
 	}
 
 	last, err := one.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := one.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, one.Close())
 	if _, err := one.Next(t.Context()); !errors.Is(err, embed.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
@@ -433,9 +418,7 @@ func TestRangeChanges(t *testing.T) {
 	c := newSpace(t)
 	cfg := program(c, "one")
 	cfg.SIDs = "30"
-	if err := open(t, cfg).Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, open(t, cfg).Close())
 	cfg.SIDs = "28-29"
 	old := open(t, cfg)
 	if st := old.Status(); st.SID != 28 {
@@ -562,9 +545,7 @@ func TestOpenLeavesNothing(t *testing.T) {
 		} else if errors.Is(err, context.DeadlineExceeded) {
 			err = nil
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		v := look(t, c)
 		if len(v.Nodes) != 0 {
 			t.Fatalf("left behind after %d ms: %+v", i*i, v.Nodes)
@@ -582,9 +563,7 @@ func TestOpenLeavesNothing(t *testing.T) {
 // time, to every caller; calls that it meets end with ErrClosed.
 func TestCloseWithoutEtcd(t *testing.T) {
 	etcd, endpoint, err := etcdsim.OnLoopback()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(etcd.Close)
 	c := config.Default()
 	c.Space, c.Etcd.Endpoints = "alone", []string{endpoint}
@@ -645,23 +624,15 @@ func TestKilled(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+shared+" "+c.Space)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer in.Close()
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var last int64
 	if _, err := fmt.Sscanf(line, "%d <nil>", &last); err != nil || last == 0 {
 		t.Fatalf("the child says %q", line)
@@ -671,9 +642,7 @@ func TestKilled(t *testing.T) {
 	if pool := noSID(t, cfg); len(pool.Holders) != 1 || pool.Holders[0].Node != "child" {
 		t.Fatalf("while the child lives: %v", pool)
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Process.Kill())
 	wait.Until(t, "the child's sid is free", func() bool { return !look(t, c).SIDs[30].Holder.Exists() })
 	successor := open(t, cfg)
 	id, err := successor.Next(t.Context())

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
@@ -21,9 +22,7 @@ func TestWatermark(t *testing.T) {
 	open(t, other) // It confirms the clock of the first.
 	a := open(t, cfg)
 	id, err := a.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var w client.Watermark
 	wait.Until(t, "a watermark is read", func() bool {
 		w, err = a.WaitFor(t.Context(), id)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/client"
@@ -42,9 +43,7 @@ func TestWorkers(t *testing.T) {
 	for i := range 2 {
 		tells := i == 0
 		w, err := worker.Open(t.Context(), worker.Config{Name: "legacy", Service: a.Workers(), Watermark: tells})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		list = append(list, w)
 		if err := w.Permit(time.Now().UnixMilli()); err != nil || w.Number() < 30 || w.Number() > 31 {
 			t.Errorf("worker %s: %v", w.ID(), err)

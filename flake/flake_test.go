@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -85,9 +86,7 @@ func TestLayouts(t *testing.T) {
 func parsed(t *testing.T, s string) flake.Layout {
 	t.Helper()
 	l, err := flake.ParseLayout(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return l
 }
 
@@ -213,9 +212,7 @@ func TestMinMax(t *testing.T) {
 		lo, err1 := f.Min(1007)
 		hi, err2 := f.Max(1007)
 		next, err3 := f.Min(1008)
-		if err := errors.Join(err1, err2, err3); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(err1, err2, err3))
 		if lo != 7<<20 || hi != 8<<20-1 || next != hi+1 {
 			t.Errorf("%v: min %d, max %d, next min %d", l, lo, hi, next)
 		}

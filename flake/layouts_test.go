@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // layoutVectors is a file of testdata/layouts.
@@ -58,9 +60,7 @@ func TestLayoutVectors(t *testing.T) {
 	}
 	for _, file := range files {
 		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		var v layoutVectors
 		d := json.NewDecoder(bytes.NewReader(b))
 		d.DisallowUnknownFields()
@@ -69,9 +69,7 @@ func TestLayoutVectors(t *testing.T) {
 		}
 		t.Run(v.Layout, func(t *testing.T) {
 			f, err := ParseFormat(v.Layout)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			v.Bits.check(t, f)
 			checkLayoutIDs(t, f, v.IDs)
 			for _, variant := range v.Variants {
@@ -95,9 +93,7 @@ func (b layoutBits) format(t *testing.T) Format {
 		second, third = third, second
 	}
 	f, err := ParseFormat(fmt.Sprintf("%d/%d/%d,order=%s,unit=%dms,epoch=%d", b.Time, second, third, b.Order, b.Unit, b.Epoch))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return f
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -23,9 +24,7 @@ func seeded(n byte) io.Reader { return rand.NewChaCha8([32]byte{n}) }
 func offline(t testing.TB, c flake.OfflineConfig) *flake.Offline {
 	t.Helper()
 	o, err := flake.NewOffline(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return o
 }
 
@@ -82,9 +81,7 @@ func TestOfflineDefaultSources(t *testing.T) {
 	c, err3 := o.At(t0)
 	d, err4 := o.NextAt(flake.Default.UnixMilli(b) + 1)
 	after := time.Now().UnixMilli()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(err1, err2, err3, err4))
 	for _, id := range []flake.ID{a, b} {
 		if ms := flake.Default.UnixMilli(id); ms < before || ms > after {
 			t.Errorf("%v is of %d, not within %d and %d", id, ms, before, after)
@@ -96,9 +93,7 @@ func TestOfflineDefaultSources(t *testing.T) {
 	seen := map[flake.ID]bool{}
 	for range 100 {
 		id, err := o.At(t0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		seen[id] = true
 	}
 	if len(seen) < 90 { // 0.15 equal pairs are expected
@@ -315,9 +310,7 @@ func TestOfflineBitsToggle(t *testing.T) {
 		for i := range int64(n) {
 			a, err1 := o.At(t0)
 			b, err2 := o.NextAt(t0 + i)
-			if err := errors.Join(err1, err2); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, errors.Join(err1, err2))
 			if c.Format.UnixMilli(a) != t0 || c.Format.SID(a) != c.SID || c.Format.UnixMilli(b) != t0+i || c.Format.SID(b) != c.SID {
 				t.Fatalf("%v, %v", a, b)
 			}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -82,12 +83,8 @@ func (h *hexBytes) UnmarshalText(b []byte) (err error) {
 func load(t testing.TB) (v vectors) {
 	t.Helper()
 	b, err := os.ReadFile("../testdata/vectors/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &v); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, json.Unmarshal(b, &v))
 	return v
 }
 
@@ -134,9 +131,7 @@ func wantClass(t *testing.T, err error, classes []string) {
 func layout(t *testing.T, name string) flake.Format {
 	t.Helper()
 	l, err := flake.ParseLayout(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return flake.Format{Layout: l, Epoch: flake.DefaultEpoch}
 }
 
@@ -162,9 +157,7 @@ func testIDVector(t *testing.T, x idVector) {
 	t.Helper()
 	f := layout(t, x.Layout)
 	n, err := strconv.ParseInt(x.Int, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	id := flake.ID(n)
 	if got, err := f.Make(x.UnixMs, x.Rand, x.SID); err != nil || got != id {
 		t.Errorf("%s: Make = %d, %v", x.Int, got, err)
@@ -228,9 +221,7 @@ func TestVectorsIncrement(t *testing.T) {
 	for _, x := range v.Increment {
 		f := layout(t, x.Layout)
 		prev, err := f.Make(flake.DefaultEpoch+x.TsMs, x.Prev, x.SID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		var draws bytes.Buffer
 		for _, d := range x.Draws {
 			draws.Write(d)
@@ -286,9 +277,7 @@ func TestVectorsInvalid(t *testing.T) {
 	}
 	for _, x := range v.InvalidFields {
 		n, err := strconv.ParseInt(x.Value, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		var id flake.ID
 		switch f := flake.Default; x.Field {
 		case "sid":

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -18,9 +19,7 @@ func TestLayouts(t *testing.T) {
 	for _, name := range flake.Layouts() {
 		for _, epoch := range []string{"", ",epoch=1970-01-01", ",epoch=2026-02-03T04:05:06.789Z"} {
 			f, err := flake.ParseFormat(name + epoch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			formats = append(formats, f)
 		}
 	}

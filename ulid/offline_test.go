@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -28,9 +29,7 @@ func TestOfflineDefaultSources(t *testing.T) {
 	c, err3 := o.At(0)
 	d, err4 := o.NextAt(0) // long past: the series stays where it is
 	after := time.Now().UnixMilli()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(err1, err2, err3, err4))
 	for _, id := range []ulid.ID{a, b} {
 		if ms := id.UnixMilli(); ms < before || ms > after {
 			t.Errorf("%v is of %d, not within %d and %d", id, ms, before, after)
@@ -42,9 +41,7 @@ func TestOfflineDefaultSources(t *testing.T) {
 	seen := map[ulid.ID]bool{}
 	for range 1000 {
 		id, err := o.At(t0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		seen[id] = true
 	}
 	if len(seen) != 1000 {
@@ -58,9 +55,7 @@ func TestOfflineVectors(t *testing.T) {
 	count(t, v.Monotonic, 5)
 	for _, x := range v.Monotonic {
 		prev, err := ulid.Parse(x.Prev)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		o := ulid.NewOffline(ulid.OfflineConfig{Entropy: bytes.NewReader(bytesOf(prev)[6:])})
 		if id, err := o.NextAt(prev.UnixMilli()); err != nil || id != prev {
 			t.Fatalf("%s: previous ID %v, %v", x.Prev, id, err)
@@ -199,9 +194,7 @@ func TestOfflineBitsToggle(t *testing.T) {
 	for i := range int64(n) {
 		a, err1 := o.At(t0)
 		b, err2 := o.NextAt(t0 + i)
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(err1, err2))
 		if a.UnixMilli() != t0 || b.UnixMilli() != t0+i {
 			t.Fatalf("%v, %v", a, b)
 		}
@@ -229,9 +222,7 @@ func TestOfflineTimeAlone(t *testing.T) {
 	for range 2000 {
 		ms := r.Int64N(ulid.MaxUnixMilli >> r.IntN(40))
 		a, err := o.At(ms)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		head, err := ulid.AppendTime(nil, ms)
 		if err != nil || string(head) != a.String()[:ulid.TimeLen] {
 			t.Fatalf("AppendTime(%d) = %s, %v, the ID is %v", ms, head, err, a)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -121,9 +122,7 @@ func TestIncrementOrder(t *testing.T) {
 			random[i] = byte(r.Uint32()) | byte(-r.IntN(2)) // 0xFF half of the time: carries
 		}
 		id, err := ulid.Make(r.Int64N(ulid.MaxUnixMilli), random)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		next, err := id.Increment()
 		if random == [10]byte(bytes.Repeat([]byte{0xFF}, 10)) {
 			continue

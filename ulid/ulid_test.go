@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -241,9 +242,7 @@ func TestFromFlakeLimits(t *testing.T) {
 
 func TestFlakeErrors(t *testing.T) {
 	id, err := ulid.FromFlake(flake.Format{Layout: flake.Scalable, Epoch: 1_000_000}, 5<<20|0xABCDE, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, x := range []struct {
 		epoch int64
 		want  flake.ID

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -68,12 +69,8 @@ func (h *hexBytes) UnmarshalText(b []byte) (err error) {
 func load(t testing.TB) (v vectors) {
 	t.Helper()
 	b, err := os.ReadFile("../testdata/vectors/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &v); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, json.Unmarshal(b, &v))
 	return v
 }
 
@@ -176,9 +173,7 @@ func TestVectorsMonotonic(t *testing.T) {
 	count(t, v.Monotonic, 5)
 	for _, x := range v.Monotonic {
 		prev, err := ulid.Parse(x.Prev)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		next, err := prev.Increment()
 		if prev.String() != x.Prev {
 			t.Errorf("%s: changed to %s", x.Prev, prev)
@@ -224,9 +219,7 @@ func TestVectorsInvalid(t *testing.T) {
 			id, err = ulid.ParseUUID(x.Value)
 		case "bytes_hex":
 			var b hexBytes
-			if err := b.UnmarshalText([]byte(x.Value)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, b.UnmarshalText([]byte(x.Value)))
 			id, err = ulid.FromBytes(b)
 		default:
 			t.Fatalf("unknown field %q", x.Field)

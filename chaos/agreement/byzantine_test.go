@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
@@ -162,9 +163,7 @@ func TestDuplicate(t *testing.T) {
 			time.Sleep(28 * time.Second) // just after it extended
 			g := victim.keeper.Status().Grant
 			v, err := env.store.Read(context.Background(), g.SID)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			rec := v.SIDs[g.SID].Window.Value
 			rec.Instance, rec.Node, rec.Nonce = other.instance, other.name, "edited"
 			env.store.Put(fmt.Sprintf("window/%d", g.SID), lease.Encode(rec))

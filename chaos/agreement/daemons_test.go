@@ -8,6 +8,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -20,9 +21,7 @@ func TestRealNodes(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	etcd, endpoint, err := etcdsim.OnLoopback()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(etcd.Close)
 	settings := func(name string) config.Config { return daemontest.Settings(t, name, endpoint) }
 	daemontest.Init(t, settings("init"))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/output"
@@ -77,9 +78,7 @@ func runScenario(t *testing.T, f func(env *testEnv)) {
 		}
 		env.net.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
 		_, _, err := env.store.Init(ctx, lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: pool}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		expiry := make(chan struct{})
 		go func() {
 			defer close(expiry)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -280,9 +281,7 @@ func TestFleetIsAccepted(t *testing.T) {
 				time.Sleep(time.Minute)
 				accepted := env.now()
 				seen, err := env.store.Load(env.ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				if err := env.store.AcceptTime(env.ctx, seen, lease.AcceptedTime{
 					Era: 1, Until: trueMillis(accepted + time.Hour), Nonce: "x", By: "ann", At: trueMillis(accepted),
 				}); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -108,15 +109,11 @@ func compareTable(t *testing.T, table string) {
 	t.Helper()
 	const file = "testdata/steps.txt"
 	if *update {
-		if err := os.WriteFile(file, []byte(table), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(file, []byte(table), 0o644))
 		return
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	old, now := strings.Split(string(text), "\n"), strings.Split(table, "\n")
 	for _, line := range now {
 		if !slices.Contains(old, line) {

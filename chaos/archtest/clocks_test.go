@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // reads are the functions of package time that read a clock.
@@ -65,9 +67,7 @@ func uses(t *testing.T, name string, src any, functions []string) (out []use) {
 	t.Helper()
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	local := ""
 	for _, spec := range f.Imports {
 		if p, _ := strconv.Unquote(spec.Path.Value); p == "time" {

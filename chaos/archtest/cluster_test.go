@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // mayKnowMessage lists the packages that may name the message of a cluster, and why.
@@ -21,9 +23,7 @@ func TestOnePictureOfTheCluster(t *testing.T) {
 	for _, p := range g.paths() {
 		for _, file := range g[p].GoFiles {
 			src, err := os.ReadFile(filepath.Join(g[p].Dir, file))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if !bytes.Contains(src, []byte("GetClusterResponse")) {
 				continue
 			}

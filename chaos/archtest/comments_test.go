@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // uncommented returns the exported names of a file that have no comment: declarations,
@@ -16,9 +18,7 @@ import (
 func uncommented(t *testing.T, name string, src any) (out []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	check := func(in string, names []*ast.Ident, comments ...*ast.CommentGroup) {
 		for _, n := range names {
 			if n.IsExported() && !slices.ContainsFunc(comments, func(c *ast.CommentGroup) bool { return c.Text() != "" }) {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // TestCheckCommits commits one message of each kind and runs the check of
@@ -38,9 +40,7 @@ func TestCheckCommits(t *testing.T) {
 		{message: "gen: seal once\n\nThis session sealed it.", want: "more than the software"},
 	} {
 		git("checkout", "-q", "-B", "work", "main")
-		if err := os.WriteFile(filepath.Join(dir, "file"), []byte(strings.Repeat("line\n", tc.lines)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, "file"), []byte(strings.Repeat("line\n", tc.lines)), 0o600))
 		git("add", "-A")
 		git("commit", "-q", "--allow-empty", "-m", tc.message)
 		cmd := exec.Command(script)

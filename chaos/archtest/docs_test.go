@@ -14,15 +14,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/node"
 )
 
 func read(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root(t), name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(b)
 }
 
@@ -49,9 +48,7 @@ func reasonsExplained(doc string) map[string]bool {
 func alarmKinds(t *testing.T) (out []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), "internal/lease/event.go"), nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ast.Inspect(f, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok {
@@ -60,9 +57,7 @@ func alarmKinds(t *testing.T) (out []string) {
 		if typ, ok := spec.Type.(*ast.Ident); ok && typ.Name == "AlarmKind" {
 			for _, v := range spec.Values {
 				text, err := strconv.Unquote(v.(*ast.BasicLit).Value)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				out = append(out, text)
 			}
 		}
@@ -131,9 +126,7 @@ func documents(t *testing.T) (out []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return out
 }
 
@@ -188,14 +181,10 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	g := listModules(t)
 	for _, p := range g.paths() {
 		names, err := filepath.Glob(filepath.Join(g[p].Dir, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, name := range names {
 			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			files++
 			for _, m := range declared.FindAllStringSubmatch(string(b), -1) {
 				have[m[1]] = true
@@ -289,9 +278,7 @@ func TestDependenciesAreDecidedOn(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	slices.Sort(modules)
 	if len(modules) < 10 {
 		t.Fatalf("found %d modules: %v", len(modules), modules)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // module is this module's path, without the slash.
@@ -35,9 +37,7 @@ type graph map[string]pkg
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return dir
 }
 
@@ -49,9 +49,7 @@ var ruled = []string{".", "chaos/real", "worker/legacy"}
 func listModules(t *testing.T) graph {
 	t.Helper()
 	g, err := listOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return g
 }
 

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var (
@@ -25,19 +27,13 @@ func citations(t *testing.T) map[string]string {
 	out, g := map[string]string{}, listModules(t)
 	for _, p := range g.paths() {
 		names, err := filepath.Glob(filepath.Join(g[p].Dir, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, name := range names {
 			src, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			set := token.NewFileSet()
 			f, err := parser.ParseFile(set, name, src, parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			for _, d := range f.Decls {
 				if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
 					out[fn.Name.Name] += fn.Name.Name + "\n" + fn.Doc.Text() + string(src[set.Position(fn.Pos()).Offset:set.Position(fn.End()).Offset])
@@ -65,9 +61,7 @@ func TestIncidentsAreCited(t *testing.T) {
 	}
 	for _, name := range files {
 		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		faults.Write(b)
 	}
 

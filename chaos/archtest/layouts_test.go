@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -21,9 +22,7 @@ func TestLayoutsTable(t *testing.T) {
 	want := slices.Clone(lines[:2]) // the head
 	for _, name := range flake.Layouts() {
 		l, err := flake.ParseLayout(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if l.SIDBits() == 0 {
 			continue // offline generators only
 		}

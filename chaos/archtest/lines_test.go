@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // stated is the sentence of CONTRIBUTING.md that says how many lines the product has.
@@ -20,17 +22,13 @@ const slack = 1000
 // The product stays as small as CONTRIBUTING.md says, so that what it can do is not bought with lines unseen.
 func TestLines(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root(t), "CONTRIBUTING.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	m := stated.FindSubmatch(text)
 	if m == nil {
 		t.Fatalf("CONTRIBUTING.md lacks %q", stated)
 	}
 	most, err := strconv.Atoi(strings.ReplaceAll(string(m[1]), ",", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	out, err := exec.Command("git", "-C", root(t), "ls-files", "*.go", "*.js", ":!*_test.go", ":!*.pb.go", ":!chaos", ":!clients/conformance",
 		":!bench", ":!deploy", ":!tools", ":!examples", ":!clients/typescript/test").Output()
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // public are the packages that programs compile against.
@@ -19,9 +21,7 @@ func exposed(t *testing.T, name string, src any) (out []string) {
 	t.Helper()
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	internal := map[string]bool{}
 	for _, spec := range f.Imports {
 		p, _ := strconv.Unquote(spec.Path.Value)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // sdkModules are the modules that a program needs which imports package client
@@ -36,9 +38,7 @@ func TestSDKModules(t *testing.T) {
 		"go.mod":  "module example.com/program\n\ngo 1.26.0\n\nrequire " + module + " v0.0.0\n\nreplace " + module + " => " + root(t) + "\n",
 		"main.go": "package main\n\nimport \"" + module + "/client\"\n\nfunc main() { _, _ = client.New(client.Options{}) }\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	run := func(args ...string) []byte {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
@@ -57,9 +57,7 @@ func TestSDKModules(t *testing.T) {
 	}
 	run("mod", "tidy")
 	var file struct{ Require []struct{ Path string } }
-	if err := json.Unmarshal(run("mod", "edit", "-json"), &file); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(run("mod", "edit", "-json"), &file))
 	var got []string
 	for _, r := range file.Require {
 		got = append(got, r.Path)

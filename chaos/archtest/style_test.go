@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // widest is the last column of a line that is not a test's. A tab has four columns.
@@ -68,9 +70,7 @@ func faultsOf(t *testing.T, name string, src []byte) (out faults) {
 	t.Helper()
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	at := func(line int) string { return name + ":" + strconv.Itoa(line) }
 	for _, group := range f.Comments {
 		for _, r := range riddles(group.Text()) {

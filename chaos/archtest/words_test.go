@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // wordRule is a line of words.txt.
@@ -155,9 +157,7 @@ func TestWords(t *testing.T) {
 		if os.IsNotExist(err) || bytes.IndexByte(data, 0) >= 0 {
 			continue // deleted and not committed, or not text
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if conflict.Match(data) {
 			t.Errorf("%s: it has the marks of a merge that was not finished", name)
 		}

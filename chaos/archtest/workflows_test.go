@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var (
@@ -67,9 +69,7 @@ func TestWorkflows(t *testing.T) {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, wrong := range wrongInWorkflow(string(text), targets) {
 			t.Errorf("%s: %s", filepath.Base(file), wrong)
 		}

@@ -13,24 +13,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := Root(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return dir
 }
 
 // The harness runs what users get: the command is that of `make build`.
 func TestFlagsAreTheReleases(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	recipe := regexp.MustCompile(`(?m)^build:.*\n(?:\t@.*\n)*\t(.*)$`).FindSubmatch(data)
 	if recipe == nil {
 		t.Fatal("the Makefile has no recipe build")
@@ -46,13 +43,9 @@ func TestFlagsAreTheReleases(t *testing.T) {
 func TestAllocatorHasEtcd(t *testing.T) {
 	tier.Check(t, "builds the release")
 	path, err := Allocator(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	info, err := buildinfo.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if !slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == "go.etcd.io/etcd/server/v3" }) {
 		t.Error("the release does not contain etcd")
 	}
@@ -65,9 +58,7 @@ func TestAllocatorHasEtcd(t *testing.T) {
 func versions(t *testing.T, name string) map[string]string {
 	t.Helper()
 	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer f.Close()
 	line := regexp.MustCompile(`^\s+(\S+) (v\S+)`)
 	out := map[string]string{}
@@ -99,9 +90,7 @@ func TestEtcd(t *testing.T) {
 	tier.Check(t, "builds etcd's own programs")
 	dir := t.TempDir()
 	path, err := Etcd(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	version := strings.TrimPrefix(versions(t, filepath.Join(root(t), "go.mod"))["go.etcd.io/etcd/server/v3"], "v")
 	out, err := exec.Command(path, "--version").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "etcd Version: "+version) {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/netsim"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/dev/devetcd"
@@ -65,9 +66,7 @@ func dialler(cfg etcdstore.Config) func(t *testing.T) *clientv3.Client {
 	return func(t *testing.T) *clientv3.Client {
 		t.Helper()
 		client, err := etcdstore.Dial(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { client.Close() })
 		return client
 	}
@@ -80,9 +79,7 @@ func TestStoreContract(t *testing.T) {
 		client := e.dial(t)
 		space := fmt.Sprintf("space-%d", e.spaces.Add(1))
 		s, err := etcdstore.New(client, "contract", space)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		prefix := "/contract/" + space + "/"
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		t.Cleanup(cancel)
@@ -447,18 +444,14 @@ func differences(t *testing.T, tell func(*scenario)) (out []string) {
 		s := &scenario{t: t, ctx: ctx, c: e.dial(t), p: fmt.Sprintf("/alike-%d/", e.spaces.Add(1))}
 		// A lease that another test left would expire meanwhile, and advance the revision.
 		left, err := s.c.Leases(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, l := range left.Leases {
 			if _, err := s.c.Revoke(ctx, l.ID); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 				t.Fatal(err)
 			}
 		}
 		head, err := s.c.Get(ctx, s.p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		s.start = head.Header.Revision
 		tell(s)
 		cancel()
@@ -502,21 +495,13 @@ func TestOthers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		st, err := c.Status(ctx, c.Endpoints()[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		alarms, err := c.AlarmList(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		list, err := c.MemberList(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		auth, err := c.AuthStatus(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		_, refused := c.Get(ctx, "a", clientv3.WithRev(1<<60))
 		got[which] = []any{st.Version[:2], st.Leader != 0, len(alarms.Alarms), len(list.Members), auth.Enabled,
 			errors.Is(refused, rpctypes.ErrFutureRev)}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/fence"
@@ -19,9 +20,7 @@ const lag = 400 * time.Millisecond
 func TestReaders(t *testing.T) {
 	tier.Check(t, "a PostgreSQL server under load")
 	program, err := build.Allocator(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	smallest := func(ago time.Duration) (fence.Mark, error) {
 		ms := time.Now().Add(-ago).UnixMilli()
 		id, err := flake.Default.Min(ms)

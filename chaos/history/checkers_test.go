@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -84,13 +85,9 @@ func (s *scenario) check(t *testing.T, c Checker) Result {
 			t.Fatalf("%+v: %v", op, err)
 		}
 	}
-	if err := w.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, w.Flush())
 	got, err := Suite{c}.Check(&b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return got[0]
 }
 
@@ -419,9 +416,7 @@ func TestSuitePasses(t *testing.T) {
 		b = append(b, '\n')
 	}
 	got, err := NewSuite(0, nil).Check(bytes.NewReader(b), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var names []string
 	for _, r := range got {
 		names = append(names, r.Check)

@@ -3,6 +3,7 @@ package history
 import (
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -12,9 +13,7 @@ func TestFinal(t *testing.T) {
 	const at = flake.DefaultEpoch + 1_000_000
 	id := func(ms int64) flake.ID {
 		out, err := flake.Default.Make(ms, 5, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return out
 	}
 	mark := func(ms int64) Op {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -12,9 +13,7 @@ import (
 func id(t *testing.T, ms int64, entropy uint32, s flake.SID) flake.ID {
 	t.Helper()
 	v, err := flake.Default.Make(flake.DefaultEpoch+ms, entropy, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return v
 }
 

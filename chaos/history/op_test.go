@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -49,9 +50,7 @@ func TestOpsSurvive(t *testing.T) {
 			t.Fatalf("write %+v: %d, %v", op, at, err)
 		}
 	}
-	if err := w.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, w.Flush())
 	if lines, n := w.Size(); lines != int64(len(want)) || n != int64(b.Len()) {
 		t.Errorf("size: %d lines, %d bytes of %d", lines, n, b.Len())
 	}
@@ -238,9 +237,7 @@ func TestWriterIsShared(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if err := w.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, w.Flush())
 	r := NewReader(&b)
 	var got []Op
 	for {

@@ -1,6 +1,10 @@
 package history
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
+)
 
 // A sid that is given back lets a successor use what was not used of it; but not
 // where etcd was put back meanwhile: the record that is given back then is of
@@ -15,9 +19,7 @@ func TestReleaseAfterRewind(t *testing.T) {
 			setup := &Setup{Layout: "scalable", EpochMs: 0, WindowMs: 100}
 			id := setup.Format()
 			first, err := id.Make(150, 0, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			window := func(rev, base, ceil int64, released bool) Op {
 				return Op{Process: Etcd, Type: Info, F: FWindow, Node: "n1", Run: "n1#1", Window: &Window{SID: 3, Rev: rev, Term: 1, Base: base, Ceil: ceil, Released: released, Instance: "i"}}
 			}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/netsim"
 )
 
@@ -21,21 +22,15 @@ func pair(t *testing.T) (n *netsim.Network, from, to net.Conn) {
 	t.Helper()
 	n = netsim.New(latency)
 	l, err := n.Listen("b:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	began := time.Now()
 	from, err = n.Dialer("a")(t.Context(), "b:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if took := time.Since(began); took != 2*latency {
 		t.Errorf("a dial took %v", took)
 	}
 	to, err = l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return n, from, to
 }
 

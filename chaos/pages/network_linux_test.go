@@ -3,6 +3,8 @@ package pages
 import (
 	"net"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 func TestOwnNetwork(t *testing.T) {
@@ -17,9 +19,7 @@ func TestOwnNetwork(t *testing.T) {
 		t.Errorf("interfaces: %v, %v", all, err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:9000")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}

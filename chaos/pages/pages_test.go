@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 const page = "# Page\n\n<!-- run: create -->\n```sh\nmkdir a\n```\n\n" +
@@ -18,9 +20,7 @@ const page = "# Page\n\n<!-- run: create -->\n```sh\nmkdir a\n```\n\n" +
 
 func TestOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(path, []byte(page), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte(page), 0o600))
 	p := Open(t, path)
 	want := []Block{
 		{"run: create", "sh", "mkdir a\n", 4}, {"run", "console", "$ echo \\\na\n  a\n", 11},
@@ -118,9 +118,7 @@ func TestProcessesEnd(t *testing.T) {
 		if _, _, err := s.Run("sleep 1000 & true"); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Carry(Block{Mark: "background: b", Lang: "console", Text: "$ sleep 1000\n"}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, s.Carry(Block{Mark: "background: b", Lang: "console", Text: "$ sleep 1000\n"}))
 	})
 	for _, p := range []*process{s.sh, s.background["b"]} {
 		for began := time.Now(); syscall.Kill(-p.cmd.Process.Pid, 0) == nil; time.Sleep(time.Millisecond) {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
@@ -45,9 +46,7 @@ func list(t *testing.T, root string, dirs []string) map[string]goPackage {
 	packages := map[string]goPackage{}
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
 		var p goPackage
-		if err := d.Decode(&p); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, d.Decode(&p))
 		packages[p.ImportPath] = p
 	}
 	return packages
@@ -87,13 +86,9 @@ const module = "github.com/flakelease/allocator/"
 // its place, once, and names tests that exist.
 func TestBugsApply(t *testing.T) {
 	root, err := rootOf(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	bugs, err := all()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(bugs) < 60 {
 		t.Errorf("%d bugs: where are the others?", len(bugs))
 	}
@@ -122,13 +117,9 @@ func TestBugsApply(t *testing.T) {
 // TestMutantsApply: a survivor whose code is gone explains nothing, and hides its return.
 func TestMutantsApply(t *testing.T) {
 	root, err := rootOf(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	raw, err := os.ReadFile(filepath.Join(root, listOfMutants))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_, list, _ := strings.Cut(string(raw), "\n\n") // above are the comments
 	for entry := range strings.SplitSeq(strings.TrimSpace(list), "\n\n") {
 		file, _, _ := strings.Cut(entry, " ")
@@ -138,9 +129,7 @@ func TestMutantsApply(t *testing.T) {
 			continue
 		}
 		mutants, err := mutantsOf(file, source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if !slices.ContainsFunc(mutants, func(m mutant) bool {
 			keys := m.keys()
 			return slices.ContainsFunc(keys[:], func(key string) bool {
@@ -156,13 +145,9 @@ func TestMutantsApply(t *testing.T) {
 func TestBugsCompile(t *testing.T) {
 	tier.Check(t, "compiles what each bug changes")
 	root, err := rootOf(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	bugs, err := all()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var dirs []string
 	for _, b := range bugs {
 		for _, e := range b.Edits {
@@ -208,9 +193,7 @@ func testsExist(t *testing.T, root string, c Catch) {
 	files, _ := filepath.Glob(filepath.Join(root, c.Args[0], "*_test.go"))
 	for _, f := range files {
 		raw, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		source.Write(raw)
 	}
 	for name := range strings.SplitSeq(c.Args[i+1], "|") {
@@ -225,14 +208,10 @@ func testsExist(t *testing.T, root string, c Catch) {
 func TestCompilesNotices(t *testing.T) {
 	tier.Check(t, "compiles a package")
 	root, err := rootOf(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	packages := list(t, root, []string{module + "flake"})
 	p := packages[module+"flake"]
-	if err := compiles(p, packages, nil); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, compiles(p, packages, nil))
 	for text, want := range map[string]string{
 		"package flake\nfunc init() { unused := 1 }\n": "declared and not used",
 		"package flake\nvar x string = 1\n":            "cannot use 1",
@@ -301,9 +280,7 @@ func TestRead(t *testing.T) {
 			if e.Time.IsZero() {
 				e.Time = began.Add(1500 * time.Millisecond)
 			}
-			if err := json.NewEncoder(&b).Encode(e); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, json.NewEncoder(&b).Encode(e))
 		}
 		return &b
 	}
@@ -369,14 +346,10 @@ func TestReadReal(t *testing.T) {
 func TestPlantedNotIn(t *testing.T) {
 	tier.Check(t, "builds the release twice")
 	root, err := rootOf(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	dir := t.TempDir()
 	list, err := overlay(root, dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := planted(t.Context(), root, dir, list); !errors.Is(err, errNotIn) {
 		t.Errorf("the same program twice: got %v, want %v", err, errNotIn)
 	}
@@ -392,13 +365,9 @@ func TestTable(t *testing.T) {
 		{b, Catch{Kind: Real, Args: []string{"./chaos/real", "--fault", "kill"}}, Finding{Outcome: Missed}},
 	}
 	page := filepath.Join(t.TempDir(), "new", "page.md")
-	if err := writeTable(page, []Bug{b}, results, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, writeTable(page, []Bug{b}, results, time.Minute))
 	raw, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, want := range []string{
 		"1 caught, 2 missed, 0 unknown",
 		"| **off**: It is off. | I1 | T01 | unit | check | 1.2 | `TestA/x\\|y`, seed 7 | I1: twice |\n",

@@ -9,19 +9,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 )
 
 func pageOf(t *testing.T, res *Results) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := res.report(dir); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, res.report(dir))
 	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(page)
 }
 

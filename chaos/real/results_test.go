@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/nemesis"
 	"github.com/flakelease/allocator/chaos/real/rig"
@@ -193,9 +194,7 @@ func TestUsage(t *testing.T) {
 func TestChoose(t *testing.T) {
 	table := nemesis.Table()
 	got, err := choose(table, []string{"kill", "etcd", "kill"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var names []string
 	for _, f := range got {
 		names = append(names, f.Name)

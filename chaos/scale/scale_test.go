@@ -4,17 +4,15 @@ import (
 	"encoding/json"
 	"os"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 func measured(t *testing.T, file string, least int) (out []Measured) {
 	t.Helper()
 	b, err := os.ReadFile("testdata/" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &out); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, json.Unmarshal(b, &out))
 	if len(out) < 2 || out[len(out)-1].Nodes < least {
 		t.Fatalf("%d sizes were measured: too few to hold a calculation to", len(out))
 	}
@@ -27,12 +25,8 @@ func keepers(t *testing.T) []Measured { return measured(t, "reads.json", 128) }
 func realEtcd(t *testing.T) (out Real) {
 	t.Helper()
 	b, err := os.ReadFile("testdata/real.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &out); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, json.Unmarshal(b, &out))
 	return out
 }
 

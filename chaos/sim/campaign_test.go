@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/sim"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -147,18 +148,14 @@ func TestCampaign(t *testing.T) {
 		*campaignFile = "../../bin/sim-campaign.json"
 	}
 	c, err := loadCampaign(*campaignFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	known := len(c.Failures)
 	for began, printed := time.Now(), time.Now(); ; {
 		if *campaignFor > 0 && time.Since(began) >= *campaignFor || *campaignMost > 0 && c.Next-c.First >= *campaignMost {
 			break
 		}
 		c.play()
-		if err := c.save(*campaignFile); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, c.save(*campaignFile))
 		for _, f := range c.Failures[known:] {
 			fmt.Println(f)
 		}
@@ -183,14 +180,10 @@ func TestCampaign(t *testing.T) {
 func TestCampaignResumes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bin", "campaign.json")
 	c, err := loadCampaign(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	c.add(sim.Result{Seed: c.Next, Mode: sim.Everything, Virtual: time.Minute, Violations: []sim.Violation{{Claim: "I1", At: -1}}})
 	c.Next++
-	if err := c.save(file); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.save(file))
 	again, err := loadCampaign(file)
 	if err != nil || again.Next != c.Next || again.First != c.First || again.Simulated != time.Minute || again.Played[sim.Everything] != 1 ||
 		len(again.Failures) != 1 || again.Failures[0].Seed != c.First {
@@ -199,9 +192,7 @@ func TestCampaignResumes(t *testing.T) {
 	if got := (failure{Seed: 17, Mode: sim.Unclocked, Violation: "I1: a twin"}).String(); got != "seed 17, unclocked: I1: a twin\n"+replay(17, sim.Unclocked, 0) {
 		t.Errorf("it prints %q", got)
 	}
-	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte("{"), 0o644))
 	if _, err := loadCampaign(file); err == nil {
 		t.Error("a damaged state began a new campaign")
 	}

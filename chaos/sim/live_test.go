@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/sim"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
@@ -99,9 +100,7 @@ func TestActs(t *testing.T) {
 // TestSeen: who watches learns which window is sealed, of every fault of a clock, and who is cut off.
 func TestSeen(t *testing.T) {
 	acts, err := sim.ParseActs("drift:5s:n3:500us;pause:12s:n1:40s;gossip:20s:n3:30s;gossip:25s:n4:30s;fix:60s:n3:")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var clocks []string
 	seals, held := 0, map[string]flake.SID{}
 	watch := func(h sim.Happening) {

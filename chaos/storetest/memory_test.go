@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -28,9 +29,7 @@ func started(t *testing.T, ttl time.Duration) (*Memory, *fixture, node) {
 	f := &fixture{T: t, ctx: t.Context(), Harness: Harness{Space: m, Put: m.Put}}
 	f.init()
 	id, err := m.Register(f.ctx, 0, ttl, lease.Registration{Instance: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	n := node{lease.Holder{Instance: "a"}, id}
 	f.apply(f.txn(lease.Acquire, 1, n, f.read(1)))
 	return m, f, n
@@ -43,9 +42,7 @@ func TestLeasesExpireByTheManualClock(t *testing.T) {
 	if !held() {
 		t.Error("the lease ended early")
 	}
-	if err := m.KeepAlive(f.ctx, n.lease); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, m.KeepAlive(f.ctx, n.lease))
 	m.Advance(1999 * time.Millisecond)
 	if !held() {
 		t.Error("a renewed lease ended early")

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/netsim"
@@ -68,17 +69,13 @@ func run(t *testing.T, f func(e *env)) {
 		e.gossip.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
 		e.etcd = etcdsim.New(func() (net.Listener, error) { return e.net.Listen(etcdHost + ":2379") })
 		defer e.etcd.Close()
-		if err := e.etcd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, e.etcd.Start())
 		var err error
 		e.admin, err = etcdstore.Dial(etcdstore.Config{
 			Endpoints: []string{"http://" + etcdHost + ":2379"},
 			Options:   []grpc.DialOption{grpc.WithContextDialer(e.net.Dialer("admin"))},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer e.admin.Close()
 		if e.store, err = etcdstore.New(e.admin, "allocator", "default"); err != nil {
 			t.Fatal(err)

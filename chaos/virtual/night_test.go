@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/status"
@@ -65,9 +66,7 @@ func night(t *testing.T, fault func(*env), log int) (seen string, links []string
 		form, times := "", 0
 		for e.now() < began+40*time.Second {
 			c, err := status.Ask(e.t.Context(), conn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			s := c.Summary
 			if now := changing.ReplaceAllString(s.Text, ""); now != form {
 				form, times, first = now, 0, nightLine{e.now() - began, "node-1 says: " + s.Text}
@@ -82,9 +81,7 @@ func night(t *testing.T, fault func(*env), log int) (seen string, links []string
 			m := e.nodes[log]
 			for _, l := range logLine.FindAllStringSubmatch(m.log.String(), -1) {
 				at, err := time.ParseDuration(l[1])
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				if at < began || quiet.MatchString(l[2]) {
 					continue
 				}
@@ -107,9 +104,7 @@ func TestFirstNight(t *testing.T) {
 	tier.Check(t, "faults under nodes that are watched")
 	slow(t)
 	text, err := os.ReadFile(nightPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	page := pages.Page{Path: nightPage, Blocks: pages.Parse(string(text))}
 	for _, n := range nights {
 		t.Run(n.mark, func(t *testing.T) {
@@ -132,14 +127,10 @@ func TestFirstNight(t *testing.T) {
 		})
 	}
 	if *updateNight {
-		if err := os.WriteFile(nightPage, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(nightPage, text, 0o644))
 	}
 	rules, err := os.ReadFile("../../deploy/monitoring/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	named := regexp.MustCompile(`\[(Allocator\w+)\]\([^)]*\) \((\w+), (\w+)\)`).FindAllStringSubmatch(string(text), -1)
 	for _, a := range named {
 		_, rule, _ := strings.Cut(string(rules), "- alert: "+a[1]+"\n")

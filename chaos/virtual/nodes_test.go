@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -57,9 +58,7 @@ func TestCrashOfAll(t *testing.T) {
 			}
 			if i%2 == 1 {
 				time.Sleep(2 * time.Second)
-				if err := e.etcd.Start(); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, e.etcd.Start())
 			}
 			for _, m := range next {
 				m.untilReady(8 * time.Second)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
@@ -218,9 +219,7 @@ func TestRewound(t *testing.T) {
 		time.Sleep(40 * time.Second)
 		e.etcd.Stop()
 		e.etcd.Restore(old, 0)
-		if err := e.etcd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, e.etcd.Start())
 		back := e.now()
 		time.Sleep(time.Minute)
 		for _, m := range nodes {
@@ -255,9 +254,7 @@ func TestHealthAtTheEndOfAWindow(t *testing.T) {
 				if last := lines[strings.LastIndex(lines, "ready"):]; !strings.Contains(last, "reason=WINDOW_EXHAUSTED") {
 					t.Errorf("10 ms after the end of the window: %s", last)
 				}
-				if err := e.etcd.Start(); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, e.etcd.Start())
 				m.untilReady(20 * time.Second)
 			})
 		})

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/netsim"
 	"github.com/flakelease/allocator/chaos/scale"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -87,13 +88,9 @@ func (k keepers) dial(t *testing.T, host string, c *counted) *etcdstore.Store {
 		}),
 		grpc.WithChainUnaryInterceptor(calls...),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	store, err := etcdstore.New(client, "allocator", "default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { client.Close() })
 	return store
 }
@@ -106,9 +103,7 @@ func readsOf(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 		network := netsim.New(time.Millisecond)
 		etcd := etcdsim.New(func() (net.Listener, error) { return network.Listen(etcdHost + ":2379") })
 		defer etcd.Close()
-		if err := etcd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, etcd.Start())
 		k := keepers{endpoint: "http://" + etcdHost + ":2379", dialer: network.Dialer, keepalives: new(atomic.Int64),
 			clock: clock.NewSystem(clock.SystemConfig{Clocks: &machine{begin: time.Now()}})}
 		etcd.SetFault(func(c etcdsim.Call) etcdsim.Fault {
@@ -254,9 +249,7 @@ func TestReads(t *testing.T) {
 	var all []scale.Measured
 	for _, size := range strings.Split(*readsSizes, ",") {
 		n, err := strconv.Atoi(size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		calm := 22 * time.Minute // lists of all
 		if n > 256 {
 			calm = time.Minute // for which there is time: few list
@@ -267,12 +260,8 @@ func TestReads(t *testing.T) {
 		all = append(all, m)
 	}
 	b, err := json.MarshalIndent(all, "", "\t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(*readsOut, append(b, '\n'), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, os.WriteFile(*readsOut, append(b, '\n'), 0o644))
 }
 
 // TestReadsOfARealEtcd measures keepers in real time against the etcd of -reads-etcd,
@@ -283,9 +272,7 @@ func TestReadsOfARealEtcd(t *testing.T) {
 	if !keep {
 		tier.Nightly(t, "1,024 keepers on a real etcd, in real time")
 		etcd, err := devetcd.Start(t.Context(), devetcd.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer etcd.Close()
 		*readsEtcd = etcd.Endpoint()
 	}
@@ -337,32 +324,24 @@ func TestReadsOfARealEtcd(t *testing.T) {
 	}
 	out.AtRest, out.InRestarts = between(marks["rest"], marks["restarts"]), between(marks["restarts"], marks["end"])
 	b, err := json.MarshalIndent(out, "", "\t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Logf("%s", b)
 	if t.Failed() || !keep {
 		return
 	}
-	if err := os.WriteFile("../scale/testdata/real.json", append(b, '\n'), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile("../scale/testdata/real.json", append(b, '\n'), 0o644))
 }
 
 // etcdMetric returns a metric of the etcd of -reads-etcd.
 func etcdMetric(t *testing.T, name string) float64 {
 	t.Helper()
 	res, err := http.Get(*readsEtcd + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer res.Body.Close()
 	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
 		if text, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
 			v, err := strconv.ParseFloat(text, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return v
 		}
 	}

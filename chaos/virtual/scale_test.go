@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/netsim"
 	"github.com/flakelease/allocator/chaos/scale"
@@ -118,21 +119,15 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 		gossip.SetLink(gossiptest.Link{Latency: time.Millisecond, Jitter: 2 * time.Millisecond})
 		etcd := etcdsim.New(func() (net.Listener, error) { return network.Listen(etcdHost + ":2379") })
 		defer etcd.Close()
-		if err := etcd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, etcd.Start())
 		admin, err := etcdstore.Dial(etcdstore.Config{
 			Endpoints: []string{"http://" + etcdHost + ":2379"},
 			Options:   []grpc.DialOption{grpc.WithContextDialer(network.Dialer("admin"))},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer admin.Close()
 		store, err := etcdstore.New(admin, "allocator", "default")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		space := lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}
 		if _, _, err := store.Init(t.Context(), space, trueMillis(0)); err != nil { // Else no node takes the mark along for ten minutes.
 			t.Fatal(err)
@@ -175,9 +170,7 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 					grpc.WithChainUnaryInterceptor(g.intercept),
 				},
 			}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan struct{})
 			ends.Go(func() {
@@ -299,9 +292,7 @@ func TestScale(t *testing.T) {
 	var all []scale.Measured
 	for _, size := range strings.Split(*scaleSizes, ",") {
 		n, err := strconv.Atoi(size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		m := measure(t, n, 2*time.Minute, min(n, 32), 2*time.Second)
 		b, _ := json.Marshal(m)
 		t.Logf("%s", b)
@@ -310,9 +301,7 @@ func TestScale(t *testing.T) {
 	// Measurements of other sizes stay.
 	if b, err := os.ReadFile(*scaleOut); err == nil {
 		var old []scale.Measured
-		if err := json.Unmarshal(b, &old); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, json.Unmarshal(b, &old))
 		for _, m := range old {
 			if !slices.ContainsFunc(all, func(o scale.Measured) bool { return o.Nodes == m.Nodes }) {
 				all = append(all, m)
@@ -321,10 +310,6 @@ func TestScale(t *testing.T) {
 	}
 	slices.SortFunc(all, func(a, b scale.Measured) int { return a.Nodes - b.Nodes })
 	b, err := json.MarshalIndent(all, "", "\t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(*scaleOut, append(b, '\n'), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, os.WriteFile(*scaleOut, append(b, '\n'), 0o644))
 }

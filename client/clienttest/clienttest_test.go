@@ -20,6 +20,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
@@ -82,13 +83,9 @@ func unary(t *testing.T, c pb.AllocatorServiceClient, req *pb.AllocateRequest) a
 
 func streamed(t *testing.T, stream pb.AllocatorService_AllocateStreamClient, number int64, req *pb.AllocateRequest) answer {
 	t.Helper()
-	if err := stream.Send(&pb.AllocateStreamRequest{Sequence: number, Request: req}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, stream.Send(&pb.AllocateStreamRequest{Sequence: number, Request: req}))
 	res, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if res.Sequence != number {
 		t.Errorf("answer %d to request %d", res.Sequence, number)
 	}
@@ -102,9 +99,7 @@ func streamed(t *testing.T, stream pb.AllocatorService_AllocateStreamClient, num
 func realNode(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	e, endpoint, err := etcdsim.OnLoopback()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(e.Close)
 	s := daemontest.Settings(t, "node-0", endpoint)
 	s.Issue.MaxWait = 0 // a node in memory does not wait: nothing moves its clock meanwhile
@@ -112,9 +107,7 @@ func realNode(t *testing.T) *grpc.ClientConn {
 	d := daemontest.Start(t, s, daemon.Host{})
 	wait.Until(t, "ready", func() bool { return d.Node().Ready() == nil })
 	conn, err := grpc.NewClient(d.Addresses().GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -128,9 +121,7 @@ func inMemory(t *testing.T, n *clienttest.Node) *grpc.ClientConn {
 	go func() { served <- s.Serve(l) }()
 	conn, err := grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = conn.Close(); s.Stop(); <-served })
 	return conn
 }
@@ -171,9 +162,7 @@ func TestAnswersAreThoseOfANode(t *testing.T) {
 		}
 		a, err1 := pb.NewAllocatorServiceClient(real).AllocateStream(t.Context())
 		b, err2 := pb.NewAllocatorServiceClient(fake).AllocateStream(t.Context())
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(err1, err2))
 		for i := range int64(2) { // a refusal leaves the stream open
 			if want, got := streamed(t, a, 7+i, req(time.Now())), streamed(t, b, 7+i, req(n.Now())); got != want {
 				t.Errorf("%s, on a stream:\n got %+v\nwant %+v", name, got, want)
@@ -191,17 +180,13 @@ func TestDeterministic(t *testing.T) {
 			var got []string
 			for i := range 3 {
 				id, err := c.Next(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				if got = append(got, id.String()); i == 1 {
 					n.Advance(time.Second)
 				}
 			}
 			b, err := c.Block(t.Context(), 100_000)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			got = append(got, b.String())
 			if want := []string{"01TT8HD010007", "01TT8HD020007", "01TT8HDZB0007", "100000 IDs from 01TT8HDZC0007 to 01TT8HDZF1MZ7 of node-7, sid 7"}; !slices.Equal(got, want) {
 				t.Fatalf("%v: %q, want %q", mode, got, want)

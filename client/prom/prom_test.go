@@ -9,24 +9,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/prom"
 )
 
 func TestMetrics(t *testing.T) {
 	c, err := client.New(client.Options{Targets: []string{"127.0.0.1:1", "127.0.0.1:2"}, Timeout: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.Close()
 	if _, err := c.Next(context.Background()); err == nil {
 		t.Fatal("a node answered")
 	}
 	collector := prom.New(c, prometheus.Labels{"client": "test"})
 	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(collector); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, registry.Register(collector))
 	problems, err := testutil.CollectAndLint(collector)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)

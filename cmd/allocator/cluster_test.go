@@ -15,6 +15,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
@@ -47,9 +48,7 @@ var (
 func startEtcd(t *testing.T) *devetcd.Server {
 	t.Helper()
 	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true, StartTimeout: wait.Most})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = etcd.Close() })
 	return etcd
 }

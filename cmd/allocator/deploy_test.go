@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
@@ -54,9 +55,7 @@ var errArgs = errors.New("arguments")
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(data)
 }
 
@@ -172,13 +171,9 @@ func analyzed(t *testing.T, name, unit string) {
 		t.Skip("not run: systemd-analyze is not installed (Debian: apt-get install systemd)")
 	}
 	self, err := os.Executable() // verify wants a program to be there
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	installed := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(installed, []byte(strings.ReplaceAll(unit, "/usr/local/bin/allocator", self)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(installed, []byte(strings.ReplaceAll(unit, "/usr/local/bin/allocator", self)), 0o600))
 	// 2.0 of 10: a network service that may do no more than it does is at about that.
 	for _, args := range [][]string{{"verify", "--man=no", installed}, {"security", "--no-pager", "--offline=true", "--threshold=20", installed}} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -211,9 +206,7 @@ func TestComposeFiles(t *testing.T) {
 func composeFile(t *testing.T, path string, wantNodes, wantPorts int) {
 	var file map[string]any
 	err := yaml.Unmarshal([]byte(substituted.ReplaceAllString(readFile(t, path), "$1")), &file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	nodes, ports := 0, map[string]string{}
 	for name, v := range file["services"].(map[string]any) {
 		service := v.(map[string]any)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
@@ -30,9 +31,7 @@ func TestCommandFollowsItsFiles(t *testing.T) {
 		cmd.SetContext(ctx)
 		a := &cli.App{Out: io.Discard, Err: io.Discard}
 		options := remote.ClientFlags(a, cmd)
-		if err := cmd.ParseFlags([]string{"--ca", ca}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, cmd.ParseFlags([]string{"--ca", ca}))
 		if _, err := options(slog.New(slog.NewTextHandler(out, nil))); err != nil {
 			t.Fatal(err)
 		}

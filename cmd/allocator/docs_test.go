@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/embed"
@@ -100,9 +101,7 @@ func TestDecimalTextChangesLength(t *testing.T) {
 	now := time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC).UnixMilli()
 	for _, name := range flake.Layouts() {
 		f, err := flake.ParseFormat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		digits := func(ms int64) int {
 			id, err := f.Min(ms)
 			if err != nil {
@@ -128,9 +127,7 @@ func TestLowestBits(t *testing.T) {
 	named := regexp.MustCompile("The lowest bits of (.*?) are the sid").FindString(page)
 	for _, name := range flake.Layouts() {
 		f, err := flake.ParseFormat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if lowest := f.Layout.SIDBits() > 0 && !f.Layout.SIDFirst(); lowest != strings.Contains(named, "`"+name+"`") {
 			t.Errorf("%s: the page says otherwise: %q", name, named)
 		}
@@ -186,9 +183,7 @@ func TestReadmeCompiles(t *testing.T) {
 		t.Fatalf("found %d examples", parts)
 	}
 	file := filepath.Join(t.TempDir(), "readme.go")
-	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(b.String()), 0o600))
 	if out, err := exec.CommandContext(t.Context(), "go", "vet", file).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s\n%s", err, out, &b)
 	}
@@ -197,9 +192,7 @@ func TestReadmeCompiles(t *testing.T) {
 // What documents name as a switch of the chart is one of its values.
 func TestDocumentsNameChartValues(t *testing.T) {
 	var schema map[string]any
-	if err := json.Unmarshal([]byte(readFile(t, "../../deploy/helm/allocator/values.schema.json")), &schema); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal([]byte(readFile(t, "../../deploy/helm/allocator/values.schema.json")), &schema))
 	pages, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatal(pages, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -34,23 +35,17 @@ func TestSecuredEtcd(t *testing.T) {
 		NoSync: true, Cert: etcdCert, Key: etcdKey, ClientCA: clients,
 		TokenTTL: time.Second, // a node calls every 1.25 to 5 s
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = etcd.Close() })
 
 	c := daemontest.Settings(t, "a", etcd.Endpoint())
 	root, err := clientv3.New(clientv3.Config{Endpoints: c.Etcd.Endpoints, DialTimeout: 20 * time.Second,
 		TLS: &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Issue(t, "root", -time.Hour, day).TLS(t)}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer root.Close()
 	must := func(_ any, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	prefix := "/" + c.Root + "/" + c.Space + "/"
 	must(root.RoleAdd(t.Context(), "root"))
@@ -110,9 +105,7 @@ func TestSecuredEtcdRefuses(t *testing.T) {
 	ca, other := certstest.NewAuthority(t, "ca"), certstest.NewAuthority(t, "other")
 	etcdCert, etcdKey := ca.Issue(t, "etcd", -time.Hour, day).Write(t, dir, "etcd")
 	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true, Cert: etcdCert, Key: etcdKey, ClientCA: certstest.File(t, dir, "ca.pem", ca.PEM)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = etcd.Close() })
 	mine := func(a *certstest.Authority, name string, from, until time.Duration) config.TLS {
 		cert, key := a.Issue(t, name, from, until).Write(t, dir, name)

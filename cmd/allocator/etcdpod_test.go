@@ -28,6 +28,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -95,9 +96,7 @@ type etcdPod struct {
 func newEtcdPods(t *testing.T, n int) *etcdPods {
 	t.Helper()
 	etcd, err := buildEtcd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e := &etcdPods{T: t, dir: t.TempDir(), etcd: etcd, net: claimNet(t)}
 	for i := range n {
 		p := &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: e.net + strconv.Itoa(i+1)}
@@ -556,9 +555,7 @@ func (e *etcdPods) snapshots() {
 // The chart calls commands that there are, with flags that they have.
 func TestEtcdPodFlags(t *testing.T) {
 	files, err := filepath.Glob("../../deploy/helm/allocator/templates/*etcd*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	called := map[string]bool{}
 	for _, f := range files {
 		var command *cobra.Command

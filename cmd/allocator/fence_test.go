@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/postgres"
@@ -28,9 +29,7 @@ func TestDatabasePages(t *testing.T) {
 	}
 	program, ok := pages.OwnNetwork(t, func() string {
 		program, err := buildDev()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return program
 	})
 	if !ok {
@@ -149,14 +148,10 @@ func TestFenceRun(t *testing.T) {
 	get := func(path string) (int, string) {
 		t.Helper()
 		res, err := http.Get("http://" + address.FindStringSubmatch(one.log.String())[1] + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer func() { _ = res.Body.Close() }()
 		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return res.StatusCode, string(body)
 	}
 	_, served := get("/metrics")

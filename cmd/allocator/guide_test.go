@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -72,9 +73,7 @@ func (m *machine) script(t *testing.T, work, commands string) string {
 	commands = m.here(strings.NewReplacer("sudo -u allocator ", user, "sudo ", "", "-o root -g allocator ", owner,
 		"-o root -g etcd ", "").Replace(commands))
 	out, _, err := pages.NewShell(t, pages.Config{Dir: work, Env: []string{"IP=" + m.ip, "ALLOCATOR_ETCD_ADDRESS=" + m.ip, "PATH=" + work + "/bin:" + os.Getenv("PATH")}}).Run(commands)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return out
 }
 
@@ -82,15 +81,11 @@ func (m *machine) script(t *testing.T, work, commands string) string {
 func service(t *testing.T, log string, env []string, user *syscall.Credential, args ...string) (stop func()) {
 	t.Helper()
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = out, out, env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: user}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Start())
 	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		// etcd stops in order and then ends itself with the signal it was sent.
@@ -131,9 +126,7 @@ func TestGuide(t *testing.T) {
 	page := pages.Open(t, guide)
 	work, machines := threeMachines(t, bin)
 	// One binary is the server and the tool for snapshots.
-	if err := os.WriteFile(filepath.Join(bin, "etcdutl"), []byte("#!/bin/sh\nexec "+bin+"/etcd \"$@\"\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(bin, "etcdutl"), []byte("#!/bin/sh\nexec "+bin+"/etcd \"$@\"\n"), 0o700))
 	host := machine{dir: work}
 	certificates, shared, ok := strings.Cut(page.Text(t, "run: once"), "mkdir -p shared")
 	if !ok {
@@ -183,18 +176,12 @@ func threeMachines(t *testing.T, bin string) (work string, machines []*machine) 
 	t.Helper()
 	work = t.TempDir()
 	deploy, err := filepath.Abs("../../deploy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, dir := range []string{work, bin} { // The user of nodes runs programs in them.
-		if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Chmod(filepath.Dir(dir), 0o755))
 	}
 	for name, to := range map[string]string{"bin": bin, "deploy": deploy} {
-		if err := os.Symlink(to, filepath.Join(work, name)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Symlink(to, filepath.Join(work, name)))
 	}
 	for i := range 3 {
 		machines = append(machines, newMachine(t, work, fmt.Sprintf("10.0.0.%d", i+1)))
@@ -215,9 +202,7 @@ func (m *machine) install(t *testing.T, work string, page pages.Page) {
 	m.script(t, work, "install bin/allocator /usr/local/bin/allocator\n"+page.Text(t, "run: each"))
 	// The file names its files where they are installed.
 	file := filepath.Join(m.dir, "etc/allocator.yaml")
-	if err := os.WriteFile(file, []byte(m.here(readFile(t, file))), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(m.here(readFile(t, file))), 0o600))
 }
 
 // TestGuideInside follows docs/how-to/run-on-machines.md: three machines with etcd inside, from
@@ -265,9 +250,7 @@ func TestGuideInside(t *testing.T) {
 
 	// The disk of the third machine is replaced.
 	machines[2].stopNode()
-	if err := os.RemoveAll(filepath.Join(machines[2].dir, "state")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.RemoveAll(filepath.Join(machines[2].dir, "state")))
 	machines[2].startNode(t)
 	machines[2].awaitReadyz(t, http.StatusOK, "")
 	confirmed := strings.Replace(page.Text(t, "run: replace"), "etcd replace", "etcd replace --yes", 1)
@@ -305,9 +288,7 @@ func TestGuideInside(t *testing.T) {
 	fifth.install(t, work, page)
 	file := filepath.Join(fifth.dir, "etc/allocator.yaml")
 	joined := strings.Replace(readFile(t, file), "    - 10.0.0.3\n", "    - 10.0.0.3\n    - 10.0.0.5\n", 1)
-	if err := os.WriteFile(file, []byte(joined), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(joined), 0o600))
 	fifth.startNode(t)
 	says := func(commands, want string) {
 		wait.NoError(t, commands, func() error {
@@ -375,14 +356,10 @@ func (m *machine) startNode(t *testing.T) {
 	t.Helper()
 	args := strings.Fields(m.here(field(readFile(t, "../../deploy/systemd/allocator.service"), "ExecStart")[0]))
 	state, user := filepath.Join(m.dir, "state"), (*syscall.Credential)(nil) // StateDirectory= and User= of the unit
-	if err := os.MkdirAll(state, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(state, 0o700))
 	if os.Geteuid() == 0 {
 		user = &syscall.Credential{Uid: nodeUser, Gid: nodeUser}
-		if err := os.Lchown(state, nodeUser, nodeUser); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Lchown(state, nodeUser, nodeUser))
 	}
 	env := append(os.Environ(), environment(readFile(t, filepath.Join(m.dir, "etc/environment")), m.ip)...)
 	m.stopNode = service(t, filepath.Join(m.dir, "allocator.log"), env, user, args...)
@@ -411,9 +388,7 @@ func extended(t *testing.T, machines []*machine) {
 	for _, m := range machines {
 		count := func() string {
 			r, err := http.Get("http://" + m.ip + ":7947/metrics")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer r.Body.Close()
 			body, _ := io.ReadAll(r.Body)
 			return counted.FindString(string(body))
@@ -441,9 +416,7 @@ func draw(t *testing.T, work string) *drawing {
 		Targets: []string{"10.0.0.1:9000", "10.0.0.2:9000", "10.0.0.3:9000"}, TokenFile: filepath.Join(work, "shared/checkout.token"),
 		TLS: &tls.Config{RootCAs: pool}, Unordered: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	d, ctx := &drawing{}, t.Context()
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
@@ -502,9 +475,7 @@ func upgrade(t *testing.T, work string, machines []*machine, c *drawing, further
 	if !strings.Contains(wrong, "lease.window") || !strings.HasSuffix(strings.TrimSpace(wrong), "\nkept") {
 		t.Errorf("the page does not stop at a setting that no start takes: %s", wrong)
 	}
-	if err := os.WriteFile(filepath.Join(machines[0].dir, "etc/environment"), []byte(set), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(machines[0].dir, "etc/environment"), []byte(set), 0o644))
 	for _, m := range machines {
 		m.script(t, work, install+"true")
 		m.stopNode()

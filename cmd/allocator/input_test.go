@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 )
@@ -141,17 +142,11 @@ func peak(t *testing.T, args string, n int) int {
 	t.Helper()
 	cmd := exec.Command("allocator", strings.Fields(args)...)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, cmd.Start())
 	// The last is distinct, so that all the others are known to be through
 	// while the program still runs.
 	began, read, last := time.Now(), make(chan int), []byte("7ZZZZZZZZZZZZ")
@@ -176,20 +171,14 @@ func peak(t *testing.T, args string, n int) int {
 		}
 	}
 	fmt.Fprintf(w, "%s\n", last)
-	if err := w.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, w.Flush())
 	<-read
 	took := time.Since(began)
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_, rest, _ := strings.Cut(string(b), "VmHWM:")
 	kib, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_ = in.Close()
 	lines := <-read
 	if err := cmd.Wait(); err != nil || lines < n {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -42,9 +43,7 @@ type insides struct {
 func newInsides(t *testing.T) *insides {
 	t.Helper()
 	bin, err := buildDev()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	c := &insides{t: t, dir: t.TempDir(), bin: bin, join: "127.0.0.1,127.0.0.2,127.0.0.3"}
 	c.clients = freeOnAll(t)
 	t.Cleanup(func() {
@@ -68,9 +67,7 @@ func freeOnAll(t *testing.T) int {
 	t.Helper()
 	for range 100 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		_ = l.Close()
 		port := 20_000 + l.Addr().(*net.TCPAddr).Port%10_000
 		free := true
@@ -257,9 +254,7 @@ func TestEtcdInside(t *testing.T) {
 	}()
 	began := time.Now()
 	c.start(3)
-	if err := <-initialized; err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, <-initialized)
 	c.draws(3)
 	t.Logf("the first ID came %v after the third start", time.Since(began).Round(time.Millisecond))
 	for i := 1; i <= 3; i++ {
@@ -298,9 +293,7 @@ func TestEtcdInside(t *testing.T) {
 	if member == 0 { // Kill would take it for this process and its children.
 		t.Fatal("nothing is known of the member's process")
 	}
-	if err := syscall.Kill(member, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, syscall.Kill(member, syscall.SIGKILL))
 	c.draws(1)
 	c.logged(1, "etcd inside ended")
 	wait.NoError(t, "the member", func() error {
@@ -352,9 +345,7 @@ func TestEtcdInside(t *testing.T) {
 	if out, err := c.command(1, "etcd", "remove", "127.0.0.2", "--yes"); err == nil || !strings.Contains(out, "the quorum would not survive this") {
 		t.Errorf("remove with one away: %v, %s", err, out)
 	}
-	if err := os.Rename(c.data(3), c.data(3)+"-lost"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Rename(c.data(3), c.data(3)+"-lost"))
 	c.start(3)
 	c.logged(3, "its data was lost")
 	c.draws(3) // as a client of the other two
@@ -371,20 +362,14 @@ func TestEtcdInside(t *testing.T) {
 
 	// The old data comes back: it counts no more. Then the member is removed, and joins as a new one.
 	c.stop(3)
-	if err := os.Rename(c.data(3), c.data(3)+"-new"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(c.data(3)+"-lost", c.data(3)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Rename(c.data(3), c.data(3)+"-new"))
+	fatal.If(t, os.Rename(c.data(3)+"-lost", c.data(3)))
 	c.start(3)
 	c.logged(3, "removed 127.0.0.3 from their cluster")
 	c.stop(3)
 	c.changes(1, "etcd", "remove", "127.0.0.3", "--yes")
 	c.says(1, "2 of 2 voting members answer", "etcd", "status")
-	if err := os.RemoveAll(c.data(3)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.RemoveAll(c.data(3)))
 	c.start(3)
 	c.says(1, "3 of 3 voting members answer", "etcd", "status")
 	c.draws(3)
@@ -481,13 +466,9 @@ func TestEtcdInsideBadInput(t *testing.T) {
 func TestEtcdInsideNotYet(t *testing.T) {
 	taken, pki := t.TempDir(), t.TempDir()
 	lock, err := os.Create(filepath.Join(taken, "node.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
 	authority := certstest.NewAuthority(t, "ours")
 	ca := certstest.File(t, pki, "ca.pem", authority.PEM)
 	cert, key := authority.Issue(t, "later", time.Hour, 2*time.Hour).Write(t, pki, "later")
@@ -534,9 +515,7 @@ func TestEtcdInsideUnderPressure(t *testing.T) {
 	var ids, failures atomic.Int64
 	for i := 1; i <= 3; i++ {
 		sdk, err := client.New(client.Options{Targets: []string{net.JoinHostPort(c.machine(i), strconv.Itoa(c.clients-10_000+5))}, Unordered: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer sdk.Close()
 		for range 16 * runtime.NumCPU() {
 			all.Go(func() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/nodestub"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
@@ -34,9 +35,7 @@ func TestGetByTLSAndToken(t *testing.T) {
 	token := certstest.File(t, dir, "token", []byte("good\n"))
 	wrong := certstest.File(t, dir, "wrong", []byte("wrong"))
 	_, line, err := access.NewToken("a", "issue")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	lines := certstest.File(t, dir, "lines", []byte(line))
 	empty := certstest.File(t, dir, "empty", []byte(" \n"))
 	all := []string{"--addr", addr, "--ca", caFile, "--cert", cert, "--key", key}
@@ -127,9 +126,7 @@ func TestTokenNew(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	tokens, err := access.ParseTokens([]byte(line + second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	guard := access.New(access.Config{Tokens: tokens})
 	for name, secret := range map[string]string{"checkout": token, "ops": strings.TrimSpace(string(b))} {
 		c, err := guard.Identify(access.Credentials{Token: secret})

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
@@ -178,9 +179,7 @@ func TestStreamsHardlyAllocate(t *testing.T) {
 	}
 	var b []byte
 	id, err := describe.Parse("01M7WXJ6MTE21AH8MP5FJ0GE7N", describe.Auto, flake.Default)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if allocs := testing.AllocsPerRun(100, func() { b = describe.AppendJSON(b[:0], id, flake.Default) }); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}

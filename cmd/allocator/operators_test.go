@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -108,14 +109,10 @@ func TestWhatOperatorsSee(t *testing.T) {
 	twin := d.serve("two")
 	d.eventually(cli.ExitInvalid, []string{"doctor"}, `^fail +name +2 processes have the name two: at `)
 	d.eventually(cli.ExitOK, status, `^Several processes are registered as two: `)
-	if err := twin.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, twin.Process.Signal(syscall.SIGTERM))
 
 	// A pause is seen at once, and remembered when the registration has lapsed.
-	if err := two.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, two.Process.Signal(syscall.SIGSTOP))
 	d.eventually(cli.ExitOK, status, `^two +\S+ +\d+ +1 +-?\d+\.\ds +[2-9]\.\ds ago `, `^No reply from two \(since \d\d:\d\d:\d\d UTC\)`)
 	if _, out, _ := allocator(status...); strings.Contains(out, "All is well") {
 		t.Errorf("all is well beside a node that is paused:\n%s", out)
@@ -124,9 +121,7 @@ func TestWhatOperatorsSee(t *testing.T) {
 	d.eventually(cli.ExitOK, status, `^watermark \S+Z, \d+\.\ds behind: node two \(sid \d+\) `)
 	d.eventually(cli.ExitOK, status, `^1 node; `, `^\d+ +\S+ +1 +two +\d+s ago +(now|in \d+\.\ds) +not released$`)
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^warn +unreleased +two has not released sid \d+: it last wrote \d+s ago`)
-	if err := two.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, two.Process.Signal(syscall.SIGCONT))
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^ok +unreleased `, `^ok +node +two `)
 
 	// A state has since when it lasts, once a sample of each 10 s has seen it.

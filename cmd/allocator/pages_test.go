@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -23,50 +24,34 @@ func follow(t *testing.T, page string, builds bool, tools ...string) {
 	}
 	program, ok := pages.OwnNetwork(t, func() string {
 		program, err := buildDev()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return program
 	})
 	if !ok {
 		return
 	}
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	entries, err := os.ReadDir(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	clone := t.TempDir()
 	for _, e := range entries {
 		if e.Name() != "bin" && e.Name() != ".git" && e.Name() != "Makefile" {
-			if err := os.Symlink(filepath.Join(root, e.Name()), filepath.Join(clone, e.Name())); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Symlink(filepath.Join(root, e.Name()), filepath.Join(clone, e.Name())))
 		}
 	}
-	if err := os.Mkdir(filepath.Join(clone, "bin"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(filepath.Join(clone, "bin"), 0o700))
 	// Targets are made where Go has compiled this module: in another directory it would compile all packages again.
 	makefile := "%:\n\t@$(MAKE) --no-print-directory -C " + root + " BIN=$(CURDIR)/bin $@\n"
-	if err := os.WriteFile(filepath.Join(clone, "Makefile"), []byte(makefile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(clone, "Makefile"), []byte(makefile), 0o600))
 	if !builds {
-		if err := os.Symlink(program, filepath.Join(clone, "bin/allocator")); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Symlink(program, filepath.Join(clone, "bin/allocator")))
 	}
 	// What programs print on a terminal: curl no progress, redis-cli quoted texts.
 	terminal := t.TempDir()
 	redis, _ := exec.LookPath("redis-cli")
 	for name, text := range map[string]string{".curlrc": "silent\nshow-error\n", "redis-cli": "#!/bin/sh\nexec " + redis + " --no-raw \"$@\"\n"} {
-		if err := os.WriteFile(filepath.Join(terminal, name), []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(terminal, name), []byte(text), 0o700))
 	}
 	pages.Open(t, filepath.Join(root, page)).Follow(t, pages.NewShell(t, pages.Config{Dir: clone, Within: 15 * time.Minute, Env: []string{
 		"CURL_HOME=" + terminal, "PATH=" + terminal + ":" + os.Getenv("PATH"), "TZ=UTC", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false",

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/config"
@@ -58,9 +59,7 @@ func TestRole(t *testing.T) {
 		t.Skip("not run: there is no sh")
 	}
 	script, err := filepath.Abs("../../deploy/etcd/role.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	dir := t.TempDir()
 	if _, err := build.Etcdctl(t.Context(), dir); err != nil {
 		t.Fatal(err)
@@ -68,9 +67,7 @@ func TestRole(t *testing.T) {
 	d := &testCluster{T: t, began: time.Now(), etcd: startEtcd(t)}
 	s := &tools{T: t, dir: dir, endpoint: d.etcd.Endpoint()}
 	d.user = config.Etcd{Username: "allocator-default", PasswordFile: filepath.Join(dir, "password")}
-	if err := os.WriteFile(d.user.PasswordFile, []byte("s3cret-of-the-nodes\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(d.user.PasswordFile, []byte("s3cret-of-the-nodes\n"), 0o600))
 
 	// Without authentication, and with it: the same command.
 	make := script + " --password-file " + d.user.PasswordFile

@@ -21,6 +21,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -81,9 +82,7 @@ var quickScripts = []string{"admin", "config", "dev", "interrupt", "parse", "ser
 func TestMoreScripts(t *testing.T) {
 	tier.Check(t, "hundreds of processes")
 	files, err := filepath.Glob("testdata/script/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var more []string
 	for _, f := range files {
 		if name := strings.TrimSuffix(filepath.Base(f), ".txtar"); !slices.Contains(quickScripts, name) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
@@ -24,9 +25,7 @@ func TestStderrThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer r.Close()
 	defer w.Close()
 	fill(t, w)
@@ -34,16 +33,12 @@ func TestStderrThatNobodyReads(t *testing.T) {
 	node := exec.Command("allocator", "serve", "--etcd.endpoints", d.etcd.Endpoint(), "--listen.grpc", addr, "--listen.http", "", "--listen.admin", "",
 		"--log.level", "debug")
 	node.Stderr = w
-	if err := node.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, node.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Wait() }()
 	defer func() { _ = node.Process.Kill() }()
 	d.eventually(cli.ExitOK, []string{"get", "--addr", addr}, `^[0-9A-Z]{13}$`)
-	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, node.Process.Signal(syscall.SIGTERM))
 	select {
 	case err := <-ended:
 		if err != nil {
@@ -67,9 +62,7 @@ func TestHangup(t *testing.T) {
 			err = os.WriteFile(tokens, []byte(line+"\n"), 0o600)
 		}
 		key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{byte(round)}, 32))
-		if err := errors.Join(err, os.WriteFile(keys, []byte(key+"\n"), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(err, os.WriteFile(keys, []byte(key+"\n"), 0o600)))
 	}
 	write(0)
 	node := d.serve("one", "--auth.token-file", tokens, "--gossip.key-file", keys)
@@ -77,9 +70,7 @@ func TestHangup(t *testing.T) {
 	began := time.Now()
 	for round := range rounds {
 		write(round + 1)
-		if err := node.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, node.Process.Signal(syscall.SIGHUP))
 		for files := 0; files < 2; {
 			select {
 			case msg := <-node.logged:
@@ -100,19 +91,13 @@ func TestHangup(t *testing.T) {
 func fill(t *testing.T, w *os.File) {
 	t.Helper()
 	fd := int(w.Fd())
-	if err := syscall.SetNonblock(fd, true); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, syscall.SetNonblock(fd, true))
 	for {
 		_, err := syscall.Write(fd, make([]byte, 4096))
 		if err == syscall.EAGAIN {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
-	if err := syscall.SetNonblock(fd, false); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, syscall.SetNonblock(fd, false))
 }

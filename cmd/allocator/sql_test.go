@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -72,9 +73,7 @@ func TestSQLRun(t *testing.T) {
 	insert := func() (id int64) {
 		t.Helper()
 		id, err := strconv.ParseInt(strings.TrimSpace(server.Psql(t, "INSERT INTO orders DEFAULT VALUES RETURNING id")), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return id
 	}
 	start := func(args ...string) (log *output.Text, stop func()) {

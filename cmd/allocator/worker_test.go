@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
@@ -59,9 +60,7 @@ type granted struct {
 func newGranter(t *testing.T, window time.Duration) *granter {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	g := &granter{addr: l.Addr().String(), window: window}
 	s := grpc.NewServer()
 	pb.RegisterWorkerServiceServer(s, g)
@@ -136,17 +135,13 @@ type runner struct {
 func startRunner(t *testing.T, g *granter, args ...string) *runner {
 	t.Helper()
 	token, _, err := access.NewToken("runner", "worker")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	a := &runner{cmd: exec.Command("allocator", append([]string{"worker", "run", "--addr", g.addr, "--margin", "500ms", "--grace", "500ms"}, args...)...)}
 	a.cmd.Dir = t.TempDir()
 	a.cmd.Env = append(os.Environ(), "ALLOCATOR_TOKEN="+token, "ALLOCATOR_WORKER=1", "ALLOCATOR_WORKER_ID=1")
 	a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.err
 	a.cmd.WaitDelay = patience // of processes that it left behind
-	if err := a.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, a.cmd.Start())
 	t.Cleanup(func() { _ = a.cmd.Process.Kill() })
 	return a
 }
@@ -176,9 +171,7 @@ func (a *runner) content(t *testing.T, name string) string {
 func (a *runner) pid(t *testing.T, name string) int {
 	t.Helper()
 	pid, err := strconv.Atoi(a.content(t, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return pid
 }
 
@@ -204,9 +197,7 @@ func TestWorkerRun(t *testing.T) {
 	var b []byte
 	for _, x := range strings.Fields(bytes) {
 		n, err := strconv.ParseUint(x, 16, 8)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		b = append(b, byte(n))
 	}
 	if len(b) != 64 || string(b[:8]) != "ALLOCWK1" {
@@ -293,16 +284,12 @@ func TestWorkerRunForwardsSignals(t *testing.T) {
 		`trap 'echo usr1 > usr1' USR1; trap 'echo term; exit 5' TERM; echo $$ > pid; while :; do sleep 0.01; done`)
 	a.pid(t, "pid")
 	for s, see := range map[syscall.Signal]string{syscall.SIGTSTP: "", syscall.SIGUSR1: "usr1"} {
-		if err := a.cmd.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, a.cmd.Process.Signal(s))
 		if see != "" {
 			a.content(t, see)
 		}
 	}
-	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	a.wait(t, 5)
 	if a.out.String() != "term\n" {
 		t.Errorf("it printed %q", &a.out)
@@ -395,17 +382,13 @@ func TestWorkerRunOnTerminal(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `allocator worker run --addr "$0" -- sh -c 'read line; echo "got $line"; exit 6'; echo "code $?"; read line; echo "then $line"`, g.addr)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill() }()
 	_ = slave.Close() // sh has it
 	var seen strings.Builder
 	for _, step := range []struct{ wait, write string }{{"command started", "\x1a"}, {"^Z", "one\n"}, {"got one", ""}, {"code 6", "two\n"}, {"then two", ""}} {
 		for b := make([]byte, 256); !strings.Contains(seen.String(), step.wait); {
-			if err := master.SetReadDeadline(time.Now().Add(patience)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, master.SetReadDeadline(time.Now().Add(patience)))
 			n, err := master.Read(b)
 			if err != nil {
 				t.Fatalf("%q did not come: %v\n%s", step.wait, err, &seen)
@@ -446,9 +429,7 @@ func TestWorkerRunIsKilled(t *testing.T) {
 	t.Parallel()
 	a := startRunner(t, newGranter(t, time.Minute), "--", "sh", "-c", `trap '' TERM INT HUP; echo $$ > pid; while :; do sleep 0.01; done`)
 	pid := a.pid(t, "pid")
-	if err := a.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, a.cmd.Process.Kill())
 	gone(t, pid)
 	_ = a.cmd.Wait() // it was killed
 }
@@ -475,9 +456,7 @@ func TestWorkerServe(t *testing.T) {
 		cmd := exec.Command("allocator", "worker", "serve", "--addr", g.addr, "--listen", "unix:"+socket, "--file", path)
 		var errs bytes.Buffer
 		cmd.Stderr = &errs
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		return cmd, &errs
 	}
@@ -501,9 +480,7 @@ func TestWorkerServe(t *testing.T) {
 	}
 	mode := func() os.FileMode {
 		info, err := os.Stat(socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return info.Mode().Perm()
 	}
 	show := func(code int) {
@@ -529,9 +506,7 @@ func TestWorkerServe(t *testing.T) {
 	if err := second.Wait(); second.ProcessState.ExitCode() != 2 || !strings.Contains(errs.String(), "another process listens there") {
 		t.Errorf("%v: %s", err, errs)
 	}
-	if err := first.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, first.Process.Kill())
 	_ = first.Wait() // it was killed
 	third, errs := start()
 	if code, _ := ask(); code != http.StatusOK {
@@ -541,9 +516,7 @@ func TestWorkerServe(t *testing.T) {
 		_, later := ask()
 		return later["not_after_unix_ms"] > answer["not_after_unix_ms"]
 	})
-	if err := third.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, third.Process.Signal(syscall.SIGTERM))
 	if err := third.Wait(); err != nil {
 		t.Errorf("%v: %s", err, errs)
 	}
@@ -580,9 +553,7 @@ func TestWorkersOutliveANode(t *testing.T) {
 		numbers[number], runners[name] = name, a
 	}
 	d.eventually(cli.ExitOK, []string{"status", "--addr", one.grpc}, `\bfirst\b`, `\bsecond\b`)
-	if err := one.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, one.Process.Kill())
 	killed := time.Now()
 	for name, a := range runners {
 		wait.Until(t, name+" is extended by the other node", func() bool {
@@ -595,9 +566,7 @@ func TestWorkersOutliveANode(t *testing.T) {
 		if err := syscall.Kill(a.pid(t, "pid"), 0); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, &a.err)
 		}
-		if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, a.cmd.Process.Signal(syscall.SIGTERM))
 		a.wait(t, 143)
 	}
 }

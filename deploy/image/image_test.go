@@ -24,6 +24,8 @@ import (
 	"github.com/google/licenseclassifier/v2/assets"
 	spdxjson "github.com/spdx/tools-golang/json"
 	spdx "github.com/spdx/tools-golang/spdx/v2/v2_3"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // buildSmall returns a small program to pack.
@@ -53,13 +55,9 @@ var buildSmall = sync.OnceValues(func() ([]byte, error) {
 func writeSmall(t *testing.T, dir string) string {
 	t.Helper()
 	data, err := buildSmall()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	path := filepath.Join(dir, "small")
-	if err := os.WriteFile(path, data, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, data, 0o700))
 	return path
 }
 
@@ -86,15 +84,9 @@ func writeContext(t *testing.T, umask os.FileMode, at time.Time) string {
 	writeSmall(t, dir)
 	for name, text := range map[string]string{"LICENSE": "free", "notes.txt": "notes", "data/inside": "x", "Dockerfile": smallDockerfile} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755&^umask); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o666&^umask); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, at, at); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Dir(path), 0o755&^umask))
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o666&^umask))
+		fatal.If(t, os.Chtimes(path, at, at))
 	}
 	return dir
 }
@@ -104,24 +96,18 @@ func writeContext(t *testing.T, umask os.FileMode, at time.Time) string {
 func packContext(t *testing.T, dir string, created time.Time) (archive, printed string) {
 	t.Helper()
 	p, err := readProgram(filepath.Join(dir, "small"), "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p.created = created
 	var out bytes.Buffer
 	archive = filepath.Join(dir, "image.tar")
-	if err := pack(filepath.Join(dir, "Dockerfile"), dir, p, "small:latest", archive, &out); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, pack(filepath.Join(dir, "Dockerfile"), dir, p, "small:latest", archive, &out))
 	return archive, out.String()
 }
 
 func TestArchiveDependsOnlyOnContentAndCommitTime(t *testing.T) {
 	read := func(archive, _ string) []byte {
 		data, err := os.ReadFile(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return data
 	}
 	commit := time.Unix(1.7e9, 0).UTC()
@@ -142,9 +128,7 @@ func TestArchive(t *testing.T) {
 	created := time.Unix(1.7e9, 0).UTC()
 	archive, printed := packContext(t, writeContext(t, 0o022, time.Now()), created)
 	image, err := tarball.ImageFromPath(archive, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := validate.Image(image); err != nil {
 		t.Error(err)
 	}
@@ -157,9 +141,7 @@ func TestArchive(t *testing.T) {
 	}
 
 	file, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if !file.Created.Equal(created) || file.OS != "linux" || file.Architecture == "" {
 		t.Errorf("created %s, for %s/%s", file.Created, file.OS, file.Architecture)
 	}
@@ -176,18 +158,14 @@ func TestArchive(t *testing.T) {
 		t.Fatalf("%d layers, %v", len(layers), err)
 	}
 	content, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var got []string
 	for r := tar.NewReader(content); ; {
 		h, err := r.Next()
 		if err == io.EOF {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		got = append(got, h.Name+" "+h.FileInfo().Mode().String())
 		if owned := strings.HasPrefix(h.Name, "var/lib/x/"); (h.Uid == 7 && h.Gid == 8) != owned || !h.ModTime.Equal(created) {
 			t.Errorf("%s: of %d:%d, at %v", h.Name, h.Uid, h.Gid, h.ModTime)
@@ -225,9 +203,7 @@ func TestDockerfileErrors(t *testing.T) {
 		"FROM scratch\nLABEL a":                       "two arguments",
 	} {
 		file := filepath.Join(t.TempDir(), "Dockerfile")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(file, []byte(text), 0o600))
 		if _, _, err := readDockerfile(file, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
@@ -237,13 +213,9 @@ func TestDockerfileErrors(t *testing.T) {
 func TestPackErrors(t *testing.T) {
 	dir := writeContext(t, 0o022, time.Now())
 	named := filepath.Join(dir, "Dockerfile.named")
-	if err := os.WriteFile(named, []byte("FROM scratch\nCOPY --chown=me small /"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(named, []byte("FROM scratch\nCOPY --chown=me small /"), 0o600))
 	link := writeContext(t, 0o022, time.Now())
-	if err := os.Symlink("inside", filepath.Join(link, "data", "link")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink("inside", filepath.Join(link, "data", "link")))
 	for _, tc := range []struct{ file, context, tag, want string }{
 		{filepath.Join(dir, "Dockerfile"), t.TempDir(), "x:1", "no such file"},
 		{filepath.Join(dir, "Dockerfile"), link, "x:1", "neither a file nor a directory"},
@@ -271,9 +243,7 @@ func TestPackErrors(t *testing.T) {
 func TestRepositoryDockerfiles(t *testing.T) {
 	for file, program := range map[string]string{"../Dockerfile": "/allocator", "../dev/Dockerfile": "/allocator", "../etcd/Dockerfile": "/etcd"} {
 		c, copies, err := readDockerfile(file, map[string]string{"VERSION": "v1", "REVISION": "abc", "CREATED": "2026-01-02T03:04:05Z"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(c.User) {
 			t.Errorf("%s: user %q is not a number, or is root", file, c.User)
 		}
@@ -301,17 +271,11 @@ func TestRepositoryDockerfiles(t *testing.T) {
 func twoModules(t *testing.T) []*debug.Module {
 	t.Helper()
 	l, err := newLicenses()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	bsd, err := os.ReadFile(filepath.Join(l.goroot, "LICENSE"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	mpl, err := assets.ReadLicenseFile("License/MPL-2.0/license.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cache := t.TempDir()
 	t.Setenv("GOMODCACHE", cache)
 	for name, text := range map[string][]byte{
@@ -319,9 +283,7 @@ func twoModules(t *testing.T) []*debug.Module {
 		"fork@v2/COPYING": mpl,
 	} {
 		path := filepath.Join(cache, "example.org", name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)))
 	}
 	return []*debug.Module{
 		{Path: "example.org/z", Version: "v1.2.3+incompatible", Sum: "h1:x"},
@@ -333,14 +295,10 @@ func twoModules(t *testing.T) []*debug.Module {
 // that has to be offered is. A module without a known license is an error.
 func TestNotice(t *testing.T) {
 	p, err := readProgram(writeSmall(t, t.TempDir()), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p.info.Deps = twoModules(t)
 	var out bytes.Buffer
-	if err := writeNotice(&out, []program{p, p}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, writeNotice(&out, []program{p, p}))
 	stdlib := "stdlib@" + strings.TrimPrefix(p.info.GoVersion, "go")
 	for _, want := range []string{
 		"example.org/fork@v2                MPL-2.0\n", "example.org/z@v1.2.3+incompatible  BSD-3-Clause\n", "\ngo mod download -json example.org/fork@v2\n",
@@ -354,9 +312,7 @@ func TestNotice(t *testing.T) {
 		t.Error("source is taken for a license")
 	}
 	for _, m := range []*debug.Module{{Path: "example.org/gone", Version: "v1"}, {Path: "example.org/bare", Version: "v1"}} {
-		if err := os.MkdirAll(filepath.Join(os.Getenv("GOMODCACHE"), "example.org/bare@v1"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Join(os.Getenv("GOMODCACHE"), "example.org/bare@v1"), 0o700))
 		p.info.Deps = []*debug.Module{m}
 		if err := errors.Join(writeNotice(io.Discard, []program{p}), writeSBOM(io.Discard, p)); err == nil || strings.Count(err.Error(), m.Path) != 2 {
 			t.Errorf("%s: %v", m.Path, err)
@@ -369,37 +325,25 @@ func TestNotice(t *testing.T) {
 func TestSBOM(t *testing.T) {
 	path := writeSmall(t, t.TempDir())
 	script, err := os.ReadFile("../../internal/server/console/static/uplot.js")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	binary, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, err := binary.Write(script); err != nil { // as if it were embedded
 		t.Fatal(err)
 	}
-	if err := binary.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, binary.Close())
 	p, err := readProgram(path, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p.info.Deps = twoModules(t)
 	var first, second bytes.Buffer
 	for _, w := range []io.Writer{&first, &second} {
-		if err := writeSBOM(w, p); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, writeSBOM(w, p))
 	}
 	if first.String() != second.String() {
 		t.Error("two SBOMs of one binary differ")
 	}
 	var d spdx.Document
-	if err := spdxjson.ReadInto(bytes.NewReader(first.Bytes()), &d); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, spdxjson.ReadInto(bytes.NewReader(first.Bytes()), &d))
 	if d.SPDXVersion != "SPDX-2.3" || d.DataLicense != "CC0-1.0" || d.SPDXIdentifier != "DOCUMENT" || d.DocumentNamespace == "" || len(d.CreationInfo.Creators) == 0 {
 		t.Errorf("document: %+v", d)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/flakelease/allocator/chaos/devtest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
@@ -59,9 +60,7 @@ func TestNpmFiles(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(file, text, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got := unpack(t, file)
 	slices.Sort(want)
 	slices.Sort(got)
@@ -85,9 +84,7 @@ func TestPythonVersion(t *testing.T) {
 func shown(t *testing.T, addresses *strings.Replacer) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## Call it\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	blocks := map[string]string{}
@@ -107,18 +104,14 @@ func TestClients(t *testing.T) {
 		r.dir = *releaseDir
 	} else {
 		t.Chdir(root)
-		if err := r.clients(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, r.clients())
 	}
 	nodes := devtest.Dev(t, devtest.Program(t), 2)
 	blocks := shown(t, strings.NewReplacer("127.0.0.1:8080", nodes[0].HTTP, "127.0.0.1:8090", nodes[1].HTTP,
 		"127.0.0.1:9000", nodes[0].GRPC, "127.0.0.1:9010", nodes[1].GRPC))
 	write := func(t *testing.T, name, text string) string {
 		t.Helper()
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
 	prints := func(t *testing.T, out, pattern string) {

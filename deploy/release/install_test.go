@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
@@ -38,21 +39,15 @@ func TestInstall(t *testing.T) {
 	newer := release{version: "0.1.1", work: work, dir: filepath.Join(dir, "newer"), at: time.Unix(1.8e9, 0)}
 	t.Chdir(root)
 	for _, r := range []release{first, newer} {
-		if err := os.Mkdir(r.dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.packages(runtime.GOARCH); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Mkdir(r.dir, 0o755))
+		fatal.If(t, r.packages(runtime.GOARCH))
 	}
 	deb, rpm := only(t, filepath.Join(first.dir, "*.deb")), only(t, filepath.Join(first.dir, "*.rpm"))
 	if *releaseDir != "" {
 		deb = only(t, filepath.Join(*releaseDir, "allocator_*_"+runtime.GOARCH+".deb"))
 		rpm = only(t, filepath.Join(*releaseDir, "allocator-*"+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]+".rpm"))
 		text, err := exec.Command("dpkg-deb", "--field", deb, "Version").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		version = strings.TrimSpace(string(text))
 	}
 	const overlay = `set -e
@@ -63,24 +58,16 @@ mount -t proc proc "$0/root/proc" && mount --rbind /dev "$0/root/dev"
 mount -t tmpfs tmpfs "$0/root/run" && mount -t tmpfs tmpfs "$0/root/tmp"
 exec chroot "$0/root" /bin/sh /release/install.sh "$@"`
 	here := filepath.Join(dir, "files")
-	if err := os.Mkdir(here, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(here, 0o755))
 	for to, from := range map[string]string{
 		"install.sh": "deploy/release/testdata/install.sh", "first.deb": deb, "first.rpm": rpm,
 		"newer.deb": only(t, filepath.Join(newer.dir, "*.deb")), "etcd": filepath.Join(work, "etcd"),
 	} {
-		if err := copyFile(filepath.Join(here, to), from); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, copyFile(filepath.Join(here, to), from))
 	}
-	if err := os.Chmod(filepath.Join(here, "etcd"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Chmod(filepath.Join(here, "etcd"), 0o755))
 	top := filepath.Join(dir, "copy")
-	if err := os.Mkdir(top, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(top, 0o755))
 	if out, err := exec.Command("unshare", "--mount", "sh", "-c", `mount -t tmpfs tmpfs "$0" && mkdir "$0/upper" "$0/work" "$0/root" &&
 		mount -t overlay overlay -o lowerdir=/,upperdir="$0/upper",workdir="$0/work" "$0/root"`, top).CombinedOutput(); err != nil {
 		t.Skipf("not run: this machine allows no overlay over its files: %s", bytes.TrimSpace(out))
@@ -89,9 +76,7 @@ exec chroot "$0/root" /bin/sh /release/install.sh "$@"`
 		"/release/first.deb", version, "/release/newer.deb", newer.version, "/release/first.rpm", "/release/etcd",
 		strconv.Itoa(freePorts(t, 5))).CombinedOutput()
 	t.Logf("%s", out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, want := range []string{"== a node that issues", "== upgrade", "== purge"} {
 		if !bytes.Contains(out, []byte(want)) {
 			t.Errorf("it did not come to %q", want)
@@ -105,13 +90,9 @@ func builtPrograms(t *testing.T, dir string) string {
 	t.Helper()
 	work := filepath.Join(dir, "work")
 	program := filepath.Join(work, "linux-"+runtime.GOARCH, "allocator")
-	if err := os.MkdirAll(program, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(program, 0o755))
 	for _, name := range []string{"NOTICE", "allocator.spdx.json"} {
-		if err := os.WriteFile(filepath.Join(program, name), []byte("{}\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(program, name), []byte("{}\n"), 0o644))
 	}
 	build := func(in, to string, args ...string) {
 		t.Helper()

@@ -33,6 +33,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	helmregistry "helm.sh/helm/v3/pkg/registry"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var commitTime = time.Unix(1.7e9, 0).UTC()
@@ -44,17 +46,11 @@ func fakeWork(t *testing.T, at time.Time) string {
 	work := t.TempDir()
 	for _, platform := range platforms {
 		dir := filepath.Join(work, platform, "allocator")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(dir, 0o755))
 		for file, mode := range map[string]os.FileMode{"allocator": 0o700, "LICENSE": 0o600, "NOTICE": 0o644, "allocator.spdx.json": 0o640} {
 			path := filepath.Join(dir, file)
-			if err := os.WriteFile(path, []byte(platform+" "+file), mode); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chtimes(path, at, at); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(path, []byte(platform+" "+file), mode))
+			fatal.If(t, os.Chtimes(path, at, at))
 		}
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -69,35 +65,21 @@ func fakeWork(t *testing.T, at time.Time) string {
 func writeDocker(t *testing.T, file, arch, content string) {
 	t.Helper()
 	one, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: arch, RootFS: v1.RootFS{Type: "layers"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	if err := w.WriteHeader(&tar.Header{Name: content, Mode: 0o755, Size: 1}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, w.WriteHeader(&tar.Header{Name: content, Mode: 0o755, Size: 1}))
 	if _, err := w.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, w.Close())
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	one, err = mutate.Append(one, mutate.Addendum{Layer: l, History: v1.History{CreatedBy: "deploy/image"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tag, err := name.NewTag("x:latest")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tarball.WriteToFile(file, tag, one); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, tarball.WriteToFile(file, tag, one))
 }
 
 // packed packs a release of fake programs, in the root of the repository.
@@ -188,9 +170,7 @@ func TestPackages(t *testing.T) {
 		t.Errorf("settings that upgrades keep: %q, %v", conf, err)
 	}
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if rpm, err := os.ReadFile(filepath.Join(dir, "allocator-0.1.0~rc.1-1.x86_64.rpm")); err != nil || !bytes.Contains(rpm, []byte("reproducible\x00")) || len(host) > 3 && bytes.Contains(rpm, []byte(host+"\x00")) {
 		t.Errorf("the rpm has the name of this machine: %v", err)
 	}
@@ -209,9 +189,7 @@ func TestPush(t *testing.T) {
 	var out bytes.Buffer
 	for range 2 { // The second time everything is there.
 		out.Reset()
-		if err := run([]string{"push", "--dir", dir, "--insecure", where}, &out); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, run([]string{"push", "--dir", dir, "--insecure", where}, &out))
 	}
 	images, err := readImages(dir)
 	if err != nil || len(images) != 4 {
@@ -219,9 +197,7 @@ func TestPush(t *testing.T) {
 	}
 	for _, i := range images {
 		ref, err := name.NewTag(where+"/"+i.Name+":"+i.Tag, name.Insecure)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		got, err := remote.Get(ref)
 		if err != nil || got.Digest.String() != i.Digest || !strings.Contains(out.String(), i.Name+":"+i.Tag+"@"+i.Digest) {
 			t.Errorf("%s: %v, got %+v, printed %s", ref, err, got, &out)
@@ -232,21 +208,15 @@ func TestPush(t *testing.T) {
 			continue
 		}
 		index, err := got.ImageIndex()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if err := validate.Index(index); err != nil {
 			t.Errorf("%s: %v", ref, err)
 		}
 		for platform, digest := range i.Platforms {
 			p, err := v1.ParsePlatform(platform)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			one, err := remote.Image(ref, remote.WithPlatform(*p))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if d, err := one.Digest(); err != nil || d.String() != digest {
 				t.Errorf("%s for %s: %v, %v, want %s", ref, platform, d, err, digest)
 			}
@@ -260,13 +230,9 @@ func TestPush(t *testing.T) {
 func pullChart(t *testing.T, where, version string) {
 	t.Helper()
 	c, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP(), helmregistry.ClientOptWriter(io.Discard))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got, err := c.Pull(where + "/charts/allocator:" + version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	chart, err := loader.LoadArchive(bytes.NewReader(got.Chart.Data))
 	if err != nil || chart.Name() != "allocator" || chart.Metadata.Version != version || got.Chart.Meta.Version != version {
 		t.Errorf("Helm pulled %+v, %v", got.Chart.Meta, err)
@@ -281,17 +247,11 @@ func TestPushErrors(t *testing.T) {
 	where := strings.TrimPrefix(server.URL, "http://") + "/x"
 	push := func(change func(images []image)) error {
 		images, err := readImages(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		change(images)
 		other := t.TempDir()
-		if err := os.CopyFS(other, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
-		if err := writeJSON(filepath.Join(other, imagesFile), images); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.CopyFS(other, os.DirFS(dir)))
+		fatal.If(t, writeJSON(filepath.Join(other, imagesFile), images))
 		return run([]string{"push", "--dir", other, "--insecure", where}, io.Discard)
 	}
 	for what, change := range map[string]func([]image){
@@ -318,9 +278,7 @@ func outside(t *testing.T, dir string) string {
 	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "../x", Mode: 0o644, Size: 0, Typeflag: tar.TypeReg}), w.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "outside.tar"), b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "outside.tar"), b.Bytes(), 0o644))
 	return "outside.tar"
 }
 
@@ -343,9 +301,7 @@ func TestEvidence(t *testing.T) {
 	in := t.TempDir()
 	put := func(name, text string) string {
 		path := filepath.Join(in, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o644))
 		return path
 	}
 	commit := strings.Repeat("ab", 20)
@@ -359,13 +315,9 @@ func TestEvidence(t *testing.T) {
 			"| **guard-off**: it goes back | I1 | T06 | unit | test | 1.5 | `TestX` | no |\n|  |  |  | sim | check | 2.0 | `TestSim`, seed 4 | no |\n"),
 	}
 	var out bytes.Buffer
-	if err := run(args, &out); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, run(args, &out))
 	images, err := readImages(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for suite, want := range map[string]struct {
 		result                 string
 		passed, warned, failed []string
@@ -419,9 +371,7 @@ func TestEvidence(t *testing.T) {
 func readStatement(t *testing.T, file string) (*intoto.Statement, *testresult.TestResult) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var s intoto.Statement
 	if err := protojson.Unmarshal(text, &s); err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -433,9 +383,7 @@ func readStatement(t *testing.T, file string) (*intoto.Statement, *testresult.Te
 		t.Errorf("%s: %s", file, s.PredicateType)
 	}
 	inner, err := protojson.Marshal(s.Predicate)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var r testresult.TestResult
 	if err := protojson.Unmarshal(inner, &r); err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -493,9 +441,7 @@ func TestRelease(t *testing.T) {
 func checkSums(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	sums := map[string]string{}
 	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
 		sum, file, ok := strings.Cut(line, "  ")
@@ -514,9 +460,7 @@ func checkSums(t *testing.T, dir string) map[string]string {
 func names(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, e := range entries {
 		out = append(out, e.Name())
 	}
@@ -527,22 +471,16 @@ func names(t *testing.T, dir string) (out []string) {
 func unpack(t *testing.T, file string) (out []string) {
 	t.Helper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for r := tar.NewReader(z); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return out
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if !h.ModTime.Equal(commitTime) || h.Uid != 0 || h.Uname != "" {
 			t.Errorf("%s: at %v, of %d %s", h.Name, h.ModTime, h.Uid, h.Uname)
 		}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var (
@@ -223,9 +225,7 @@ func kinds(t *testing.T) []string {
 // Pages fit a phone, and axe-core finds nothing serious, in light and in dark.
 func TestReadable(t *testing.T) {
 	axe, err := os.ReadFile("../../bin/site/node_modules/axe-core/axe.min.js")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	b := open(t, serve(t))
 	looks := []look{{"light", 1400}, {"dark", 375}}
 	if *long {

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/html"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var (
@@ -25,9 +27,7 @@ var (
 func sources(t *testing.T) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "-co", "--exclude-standard", "*.md", ":!testdata", ":!.github").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var list []string
 	for _, name := range strings.Fields(string(out)) {
 		if _, err := os.Stat(filepath.Join("../..", name)); err == nil {
@@ -43,9 +43,7 @@ func sources(t *testing.T) []string {
 func read(t *testing.T, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return b
 }
 
@@ -98,9 +96,7 @@ func TestPages(t *testing.T) {
 func parse(t *testing.T, name string) *html.Node {
 	t.Helper()
 	n, err := html.Parse(bytes.NewReader(read(t, filepath.Join(*site, name))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return n
 }
 
@@ -137,9 +133,7 @@ func TestLinks(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(fragments) < 60 || len(targets) < 1000 {
 		t.Fatalf("found %d pages with %d links", len(fragments), len(targets))
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -23,9 +24,7 @@ func line(name, scopes, token string) string {
 func parse(t testing.TB, file string) *Tokens {
 	t.Helper()
 	tokens, err := ParseTokens([]byte(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return tokens
 }
 
@@ -53,9 +52,7 @@ func TestNilGuardLetsEverybodyThrough(t *testing.T) {
 func TestScopesWithoutTokens(t *testing.T) {
 	uri := func(s string) []*url.URL {
 		u, err := url.Parse(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return []*url.URL{{Scheme: "spiffe", Host: "example.org", Path: "/shop"}, u}
 	}
 	here, away := netip.MustParseAddr("::1"), netip.MustParseAddr("10.1.2.3")
@@ -109,9 +106,7 @@ func TestScopes(t *testing.T) {
 		{"ta", true, true, true},
 	} {
 		c, err := g.Identify(Credentials{Token: tc.token})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for s, want := range map[Scope]bool{Issue: tc.issue, Read: tc.read, Admin: tc.admin_} {
 			err := g.Allow(c, s)
 			if want != (err == nil) || err != nil && !errors.Is(err, ErrPermissionDenied) {
@@ -158,9 +153,7 @@ func TestIdentify(t *testing.T) {
 		"invalid Prefix":    {},
 	} {
 		who, err := limited.Identify(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		got := who.client.name
 		if got == "" {
 			got = who.client.addr.String()
@@ -311,9 +304,7 @@ func TestClientsAreBounded(t *testing.T) {
 	g := New(Config{Rate: 10, Burst: 100, Now: func() clock.Mono { return now }})
 	busy, _ := g.Identify(Credentials{Certificate: "busy"})
 	for range 100 {
-		if err := g.Allow(busy, Issue); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, g.Allow(busy, Issue))
 	}
 	size := func() (n int) {
 		for i := range g.limit.shards {
@@ -323,9 +314,7 @@ func TestClientsAreBounded(t *testing.T) {
 	}
 	for i := range numShards * shardLimit * 5 / 4 {
 		c, _ := g.Identify(Credentials{Address: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})})
-		if err := g.Allow(c, Issue); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, g.Allow(c, Issue))
 	}
 	if n := size(); n > numShards*shardLimit {
 		t.Errorf("%d clients are remembered", n)
@@ -346,9 +335,7 @@ func TestClientsAreBounded(t *testing.T) {
 
 func TestAllowAllocatesNothing(t *testing.T) {
 	token, made, err := NewToken("a", "issue")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	g := New(Config{Tokens: parse(t, made), Rate: 1_000_000, Now: func() clock.Mono { return 0 }})
 	if n := testing.AllocsPerRun(1000, func() {
 		c, err := g.Identify(Credentials{Token: token})
@@ -363,9 +350,7 @@ func TestAllowAllocatesNothing(t *testing.T) {
 // TestOwners: who acquired a worker, and how many it may have.
 func TestOwners(t *testing.T) {
 	token, made, err := NewToken("shop", "worker")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	g := New(Config{Tokens: parse(t, strings.TrimSpace(made)+" workers=7\n")})
 	c, err := g.Identify(Credentials{Token: token, Certificate: "x"})
 	if err != nil || c.Owner() != "shop" || g.Workers(c, 128) != 7 {

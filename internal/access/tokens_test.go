@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 func TestParseTokens(t *testing.T) {
@@ -71,9 +73,7 @@ func TestLinesWithErrorsAreSkipped(t *testing.T) {
 	good, revoked := line("shop", "issue", "ts"), line("ex", "issue", "te")
 	g := New(Config{Tokens: parse(t, good+revoked)})
 	ex, err := g.Identify(Credentials{Token: "te"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tokens := parse(t, "shopp\n"+good+"x wrong sha256:00\n\ny issue sha256:00\n"+line("shop", "admin", "ts"))
 	g.SetTokens(tokens)
 	if err := g.Allow(ex, Issue); !errors.Is(err, ErrUnknownToken) {
@@ -96,9 +96,7 @@ func TestNewToken(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
 		token, l, err := NewToken("shop", "read,issue")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if seen[token] || strings.Contains(l, token) {
 			t.Fatalf("%s again, or in %q", token, l)
 		}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // memory is a Spool in memory that counts what is not closed.
@@ -70,9 +72,7 @@ func TestFinderAgainstCounting(t *testing.T) {
 			if b.Count == 1 && r.IntN(2) == 0 {
 				b = One(b.First)
 			}
-			if err := f.Add(b, uint64(pos)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, f.Add(b, uint64(pos)))
 			for i := range b.Count {
 				seen[b.First.Lo+i*b.Stride]++
 			}
@@ -116,9 +116,7 @@ func TestFinderWide(t *testing.T) {
 			f.sorter.limit = 2
 		}
 		for pos, k := range []Key{{1, 5}, {5, 1}, {0, 5}, {1, 6}, {2, 5}, {1, 5}, {5, 1}, {1, 5}} {
-			if err := f.Add(One(k), uint64(pos)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, f.Add(One(k), uint64(pos)))
 		}
 		var got []Duplicate
 		n, err := f.Duplicates(func(d Duplicate) { got = append(got, d) })
@@ -193,13 +191,9 @@ func TestFinderTornRun(t *testing.T) {
 	s := newSorter(0, m)
 	s.limit = 4
 	for i := range 4 {
-		if err := s.add(item{Key{uint64(i) << 40, 1 << 50}, 1 << 40, 3, 32}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, s.add(item{Key{uint64(i) << 40, 1 << 50}, 1 << 40, 3, 32}))
 	}
-	if err := s.closeRun(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.closeRun())
 	b.Write(s.runs[0].(*memoryFile).Bytes())
 	whole := b.Len()
 	ends := 0

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // Two hosts whose certificates one authority signed accept each other, and nobody else.
@@ -25,13 +27,9 @@ func TestAuthority(t *testing.T) {
 	}
 	config := func(dir, host string) *tls.Config {
 		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, host+".pem"), filepath.Join(dir, host+".key"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		text, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(text)
 		return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
@@ -76,9 +74,7 @@ func TestAuthority(t *testing.T) {
 			t.Errorf("host %q: %v", host, err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "ca.key"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "ca.key"), []byte("x"), 0o600))
 	if _, err := a.Sign([]string{"c.example"}, time.Hour, false); !errors.Is(err, ErrAuthority) {
 		t.Errorf("a broken key: %v", err)
 	}

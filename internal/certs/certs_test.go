@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/certs"
 )
@@ -23,9 +24,7 @@ var quiet = slog.New(slog.DiscardHandler)
 func listen(t *testing.T, c *tls.Config) string {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -78,9 +77,7 @@ func TestServer(t *testing.T) {
 	cert, key := ca.Issue(t, "node", -time.Hour, time.Hour).Write(t, dir, "node")
 	clients := certstest.File(t, dir, "clients.pem", ca.PEM)
 	s, err := certs.NewServer(certs.ServerFiles{Cert: cert, Key: key, ClientCA: clients}, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if left := time.Until(s.Expires()); left < 50*time.Minute || left > time.Hour {
 		t.Errorf("expires in %v", left)
 	}
@@ -131,9 +128,7 @@ func TestServerFollowsItsFiles(t *testing.T) {
 	cert, key := one.Write(t, dir, "node")
 	clients := certstest.File(t, dir, "clients.pem", first.PEM)
 	s, err := certs.NewServer(certs.ServerFiles{Cert: cert, Key: key, ClientCA: clients}, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	addr := listen(t, s.Config())
 	config := func(trust, mine *certstest.Authority) *tls.Config {
 		return &tls.Config{RootCAs: trust.Pool(), Certificates: []tls.Certificate{mine.Issue(t, "shop", -time.Hour, day).TLS(t)},
@@ -141,9 +136,7 @@ func TestServerFollowsItsFiles(t *testing.T) {
 	}
 	early := config(first, first)
 	open, err := tls.Dial("tcp", addr, early)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer open.Close()
 	answers := func(what string) {
 		t.Helper()
@@ -210,13 +203,9 @@ func TestReplacementsThatNobodyAccepts(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := ca.Issue(t, "one", -time.Hour, time.Hour).Write(t, dir, "node")
 	server, err := certs.NewServer(certs.ServerFiles{Cert: cert, Key: key}, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	client, err := certs.NewClient("etcd_tls", certs.ClientFiles{Cert: cert, Key: key, Prefix: "etcd.tls."}, tls.VersionTLS12, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	first, _ := client.Expires()
 	for name, tc := range map[string]struct {
 		pair                      certstest.Pair
@@ -264,15 +253,11 @@ func TestClientFollowsItsFiles(t *testing.T) {
 	ca := certstest.File(t, dir, "ca.pem", first.PEM)
 	cert, key := first.Issue(t, "one", -time.Hour, time.Hour).Write(t, dir, "me")
 	c, err := certs.NewClient("etcd_tls", certs.ClientFiles{CA: ca, Cert: cert, Key: key}, tls.VersionTLS12, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	creds := c.Credentials().Clone()
 	connect := func(addr, authority string) (string, error) {
 		raw, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer raw.Close()
 		_ = raw.SetDeadline(time.Now().Add(wait.Most))
 		conn, _, err := creds.ClientHandshake(t.Context(), authority, raw)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // A certificate that ends is told of each day, from a month before, or from the last tenth of its time.
@@ -55,9 +56,7 @@ func TestShown(t *testing.T) {
 			ClientAuth:   tls.RequireAndVerifyClientCert,
 			ClientCAs:    authority.Pool(),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer l.Close()
 		go func() {
 			for {
@@ -75,9 +74,7 @@ func TestShown(t *testing.T) {
 		}
 	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_ = silent.Close()
 	if leaf, err := Shown(t.Context(), silent.Addr().String()); err == nil {
 		t.Errorf("nobody shows %v", leaf)
@@ -102,9 +99,7 @@ func TestOpenEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	ours, err := Read(filepath.Join(dir, "10.0.0.1.pem"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got, _ := OpenEtcd(a, b, ours[0]); got != "" || ours[0].VerifyHostname("10.0.0.1") != nil {
 		t.Errorf("a member's certificate: %q, for %v and %v", got, ours[0].IPAddresses, ours[0].DNSNames)
 	}
@@ -123,9 +118,7 @@ func TestSpread(t *testing.T) {
 	ends := map[time.Time]bool{}
 	for _, h := range hosts {
 		c, err := Read(filepath.Join(dir, h+".pem"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if left := c[0].NotAfter.Sub(now); left < 330*24*time.Hour || left > 365*24*time.Hour {
 			t.Errorf("%s: %v", h, left)
 		}

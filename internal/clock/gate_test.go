@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -94,9 +95,7 @@ func tell(c clock.Transition) string {
 func parse(t *testing.T, s string) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return d
 }
 

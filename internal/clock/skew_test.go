@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -230,9 +231,7 @@ func (p *pair) ask(t *testing.T) (clock.Change, clock.Estimate) {
 	p.at += int64(2 * time.Second)
 	s, back := networks[0].exchange(p.r, p.a, p.b, p.at)
 	change, err := p.p.Add(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return change, p.p.Estimate(p.a.raw(back), p.a.issuing)
 }
 

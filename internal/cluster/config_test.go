@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/memberlist"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -88,9 +89,7 @@ func TestAdmit(t *testing.T) {
 	cfg := aConfig()
 	cfg.Instance = "00000000-0000-4000-8000-000000000002"
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ours := announcement{Pool: poolHash("p"), Instance: anInstance}
 	other := ours
 	other.Pool = poolHash("q")

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -130,9 +131,7 @@ func TestPongRanges(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	pingBytes := appendPing(nil, aPing)
 	pongBytes, err := appendPong(nil, aPong)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	set := func(b []byte, at int, with ...byte) []byte {
 		b = bytes.Clone(b)
 		copy(b[at:], with)
@@ -176,9 +175,7 @@ func TestDecodeRefuses(t *testing.T) {
 // A later version may send a kernel status that means nothing yet.
 func TestDecodeIgnoresKernelStatus(t *testing.T) {
 	b, err := appendPong(nil, aPong)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	b[pingSize+32] = 0xf0
 	got, err := decode(b)
 	want := edited(func(p *pong) { p.Clocks.Kernel = clock.SyncUnknown })

@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/memberlist"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
@@ -33,9 +34,7 @@ const knownLibrary = "v0.7.0"
 // the messages that nodes send today, and not what else a release would read.
 func TestLibraryVersion(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	m := regexp.MustCompile(`github.com/hashicorp/memberlist (\S+)`).FindSubmatch(mod)
 	if m == nil || string(m[1]) != knownLibrary {
 		t.Fatalf("go.mod has memberlist %q, and framing.go knows %s: compare the library's net.go, security.go and "+
@@ -113,13 +112,9 @@ func testKeys(t testing.TB) *Keys {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "keys")
 	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
-	if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(key), 0o600))
 	keys, err := NewKeys(file, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return keys
 }
 
@@ -137,25 +132,17 @@ func member(t *testing.T, name string, keys *Keys, silent bool) (*memberlist.Mem
 		OnExchange: func(agreement.Exchange) {},
 	}
 	transport, addr, err := Listen(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r := &recorder{socket: transport.(*socket), silent: silent}
 	r.serve(newFraming(testLabel, keys))
 	cfg.Transport = r
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	conf, err := c.library()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	conf.ProbeInterval, conf.ProbeTimeout = 50*time.Millisecond, 10*time.Millisecond
 	list, err := memberlist.Create(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = list.Shutdown() })
 	return list, r, addr
 }
@@ -237,9 +224,7 @@ func checkStream(t *testing.T, f *framing, sent []byte) byte {
 	// A field that has another name in the library would be 0 here, and unbounded there.
 	h, err := readStateHeader(bytes.NewReader(body))
 	var inLibrary map[string]any
-	if err := codec.NewDecoderBytes(body, &codec.MsgpackHandle{}).Decode(&inLibrary); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, codec.NewDecoderBytes(body, &codec.MsgpackHandle{}).Decode(&inLibrary))
 	if err != nil || h.Nodes < 1 || h.Nodes > 2 || len(inLibrary) != 3 || inLibrary["UserStateLen"] == nil {
 		t.Fatalf("header %+v, %v; in the library %v", h, err, inLibrary)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-msgpack/v2/codec"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/agreement"
 )
@@ -34,9 +35,7 @@ func members(t *testing.T, n, state int) []byte {
 		Nodes, UserStateLen int
 		Join                bool
 	}{n, state, true}
-	if err := codec.NewEncoder(&b, &codec.MsgpackHandle{}).Encode(header); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, codec.NewEncoder(&b, &codec.MsgpackHandle{}).Encode(header))
 	return b.Bytes()
 }
 
@@ -174,16 +173,12 @@ func TestIdleStreams(t *testing.T) {
 // TestAnswerOfAPeer: a registered address may belong to anybody, and its answer is bounded, too.
 func TestAnswerOfAPeer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	a := start(t, "a", 0)
 	a.SetPeers([]agreement.Peer{{Node: "b", Instance: uuid.NewString(), Gossip: l.Addr().String(), Ask: true}})
 	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer conn.Close()
 	_, _ = conn.Read(make([]byte, 4096))
 	const size = 20 << 20
@@ -220,9 +215,7 @@ func TestPackets(t *testing.T) {
 	} {
 		a := start(t, "a", tc.keys...)
 		conn, err := net.Dial("udp", a.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer conn.Close()
 		for _, b := range tc.bad {
 			if _, err := conn.Write(b); err != nil {

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 func aKey(i byte) []byte { return bytes.Repeat([]byte{i}, 32) }
@@ -59,9 +61,7 @@ func TestRotate(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	keys := [][]byte{aKey(1)}
 	ring, err := memberlist.NewKeyring(keys, keys[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	stop := make(chan struct{})
 	var reading sync.WaitGroup
 	reading.Go(func() {
@@ -83,9 +83,7 @@ func TestRotate(t *testing.T) {
 		for _, i := range r.Perm(6)[:1+r.IntN(5)] {
 			keys = append(keys, aKey(byte(i+1)))
 		}
-		if err := rotate(ring, keys); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, rotate(ring, keys))
 		got := ring.GetKeys()
 		if !bytes.Equal(got[0], keys[0]) || len(got) != len(keys) {
 			t.Fatalf("got %x, want %x", got, keys)
@@ -107,9 +105,7 @@ func TestNewKeys(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	write := func(file []byte) {
 		t.Helper()
-		if err := os.WriteFile(path, file, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, file, 0o600))
 	}
 	if _, err := NewKeys(path, quiet); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "gossip.key-file: ") {
 		t.Errorf("no file: %v", err)
@@ -120,9 +116,7 @@ func TestNewKeys(t *testing.T) {
 	}
 	write(inFile(aKey(2), aKey(1)))
 	k, err := NewKeys(path, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, tc := range []struct {
 		file    []byte
 		primary byte

@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/cluster"
@@ -74,12 +75,8 @@ func (l *live) write(t *testing.T, keys ...int) {
 		fmt.Fprintln(&b, key(k))
 	}
 	// Renamed into place, as a mounted secret is.
-	if err := os.WriteFile(l.keys+".new", []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(l.keys+".new", l.keys); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(l.keys+".new", []byte(b.String()), 0o600))
+	fatal.If(t, os.Rename(l.keys+".new", l.keys))
 }
 
 // start runs a node on loopback, with keys or without.
@@ -113,9 +110,7 @@ func start(t *testing.T, name string, keys ...int) *live {
 		l.ring = cfg.Keys
 	}
 	transport, addr, err := cluster.Listen(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cfg.Transport, l.addr = transport, addr
 	l.peer = agreement.Peer{Node: name, Instance: cfg.Instance, Gossip: addr, Ask: true}
 	if l.Cluster, err = cluster.New(cfg); err != nil {
@@ -255,9 +250,7 @@ func TestListenAddresses(t *testing.T) {
 		{"127.0.0.1:0", "192.0.2.7:0", "192.0.2.7:"},
 	} {
 		tr, addr, err := cluster.Listen(cluster.Config{Bind: tc.bind, Advertise: tc.advertise, Local: &scripted{rate: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if !strings.HasPrefix(addr, tc.want) || strings.HasSuffix(addr, ":0") {
 			t.Errorf("bound to %s and told %q: got %s", tc.bind, tc.advertise, addr)
 		}
@@ -267,13 +260,9 @@ func TestListenAddresses(t *testing.T) {
 		// Packets and connections that nobody took must not keep it from closing.
 		if tc.advertise == "" {
 			udp, err := net.Dial("udp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			tcp, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			for range 3 {
 				_, _ = udp.Write([]byte("probe"))
 			}
@@ -285,9 +274,7 @@ func TestListenAddresses(t *testing.T) {
 		}
 	}
 	taken, addr, err := cluster.Listen(cluster.Config{Bind: "127.0.0.1:0", Local: &scripted{rate: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = taken.Shutdown() }()
 	if _, _, err := cluster.Listen(cluster.Config{Bind: addr, Local: &scripted{rate: 1}}); err == nil {
 		t.Error("one port was bound twice")
@@ -301,9 +288,7 @@ func TestRunListensItself(t *testing.T) {
 		Local: &scripted{begin: time.Now(), rate: 1}, OnExchange: func(agreement.Exchange) {},
 	}
 	c, err := cluster.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := c.Run(ctx); err != nil || !strings.HasPrefix(c.Stats().Addr, "127.0.0.1:") {
@@ -323,12 +308,8 @@ func TestRunListensItself(t *testing.T) {
 func TestPacketAfterShutdown(t *testing.T) {
 	noLeaks(t)
 	tr, addr, err := cluster.Listen(cluster.Config{Bind: "127.0.0.1:0", Local: &scripted{rate: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tr.Shutdown(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, tr.Shutdown())
 	if _, err := tr.WriteTo([]byte("late"), addr); err != nil {
 		t.Errorf("a packet after Shutdown: %v", err)
 	}

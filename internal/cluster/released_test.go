@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
@@ -45,9 +46,7 @@ func messagesOf010(t *testing.T) []aMessage {
 	}.Say()}
 	a := announcement{Pool: poolHash("5f7c6c9c-3f0f-4c53-8a11-27e4f7d1a001"), Instance: id}
 	encodedPong, err := appendPong(nil, answer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return []aMessage{
 		{"ping", appendPing(nil, p), p},
 		{"pong", encodedPong, answer},
@@ -67,9 +66,7 @@ func TestReleasedMessages(t *testing.T) {
 		for _, m := range releases[*released] {
 			out.WriteString(m.kind + " " + hex.EncodeToString(m.bytes) + "\n")
 		}
-		if err := os.WriteFile(filepath.Join(releasedDir, *released, "gossip.txt"), []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(releasedDir, *released, "gossip.txt"), []byte(out.String()), 0o644))
 	}
 	dirs, err := os.ReadDir(releasedDir)
 	if err != nil || len(dirs) == 0 {
@@ -77,9 +74,7 @@ func TestReleasedMessages(t *testing.T) {
 	}
 	for _, dir := range dirs {
 		text, err := os.ReadFile(filepath.Join(releasedDir, dir.Name(), "gossip.txt"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		lines, messages := strings.Split(strings.TrimSpace(string(text)), "\n"), releases[dir.Name()]
 		if len(lines) != len(messages) {
 			t.Errorf("release %s has %d messages, and the test knows %d", dir.Name(), len(lines), len(messages))
@@ -88,9 +83,7 @@ func TestReleasedMessages(t *testing.T) {
 		for i, line := range lines {
 			kind, digits, _ := strings.Cut(line, " ")
 			raw, err := hex.DecodeString(digits)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			var got any
 			if kind == "announcement" {
 				got, err = decodeAnnouncement(raw)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/agreement"
 )
 
@@ -77,9 +78,7 @@ func TestOwes(t *testing.T) {
 // TestAskBeforeGossip: pages ask peers that etcd has listed while gossip is still to start.
 func TestAskBeforeGossip(t *testing.T) {
 	c, err := New(aConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	other := uuid.NewString()
 	c.SetPeers([]agreement.Peer{{Node: "other", Instance: other, Gossip: "127.0.0.1:7946", Ask: true}})
 	c.AskReports(32)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
 )
@@ -23,9 +24,7 @@ var update = flag.Bool("update", false, "rewrite the sample of settings")
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "allocator.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -34,9 +33,7 @@ func flags(t *testing.T, args ...string) *pflag.FlagSet {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	fs.String("format", "text", "a flag that is no option")
 	AddFlags(fs)
-	if err := fs.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, fs.Parse(args))
 	return fs
 }
 
@@ -50,9 +47,7 @@ func TestPrecedence(t *testing.T) {
 			"ALLOCATOR_TLS_CLIENT_CA=", "ALLOCATOR_GOSSIP_KEY_FILE="},
 		Flags: flags(t, "--lease.window=60s", "--pprof"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got := map[string]Setting{}
 	for _, s := range settings {
 		got[s.Key] = s
@@ -366,9 +361,7 @@ func TestRemoved(t *testing.T) {
 
 func TestEndpointsAreShownWithoutPasswords(t *testing.T) {
 	_, settings, err := Load(Sources{Env: []string{"ALLOCATOR_ETCD_ENDPOINTS=http://u:hush@a:1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, s := range settings {
 		if strings.Contains(s.Value, "hush") {
 			t.Errorf("%s shows a password: %s", s.Key, s.Value)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // Settings that are printed as a file give the same settings when they are read.
@@ -17,9 +19,7 @@ func TestYAML(t *testing.T) {
 		"sid-range": "3-7", "listen.http": "", "limit.connections": "7", "pprof": "true", "gossip.key-file": "012",
 	}
 	want, list, err := Load(Sources{Given: given})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got, _ := reload(t, YAML(list))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s\n%s", YAML(list), diff)
@@ -32,9 +32,7 @@ func TestYAML(t *testing.T) {
 func reload(t *testing.T, text string) (Config, []Setting) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 	c, list, err := Load(Sources{File: path})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
@@ -71,15 +69,11 @@ func TestSample(t *testing.T) {
 func TestSampleIsCurrent(t *testing.T) {
 	const path = "../../docs/reference/allocator.sample.yaml"
 	if *update {
-		if err := os.WriteFile(path, []byte(Sample()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(Sample()), 0o644))
 		return
 	}
 	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(string(have), Sample()); diff != "" {
 		t.Errorf("%s is out of date: run go test ./internal/config -update\n%s", path, diff)
 	}

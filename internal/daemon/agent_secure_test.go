@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
@@ -27,9 +28,7 @@ func TestAgentSecure(t *testing.T) {
 	files := certs.ClientFiles{CA: certstest.File(t, f.dir, "ca.pem", f.ca.PEM)}
 	files.Cert, files.Key = f.good.Write(t, f.dir, "agent")
 	c, err := certs.NewClient("tls", files, tls.VersionTLS13, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	its := t.TempDir()
 	token := func(name string) string {
 		return certstest.File(t, its, "token", []byte(f.tokens[name]+"\n"))
@@ -66,9 +65,7 @@ func TestAgentSecure(t *testing.T) {
 	until("a token that may not issue is refused", "PERMISSION_DENIED")
 	token("large")
 	until("the next token is good", served)
-	if err := os.Remove(filepath.Join(its, "token")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(filepath.Join(its, "token")))
 	// Each ID is older than the one of a block that the agent fetched before it.
 	for began := time.Now(); time.Since(began) < 4*maxAge; {
 		if line := overRESP(t, its, "ID.NEXT"); line != served {
@@ -78,9 +75,7 @@ func TestAgentSecure(t *testing.T) {
 
 	path := f.cfg.Auth.TokenFile
 	lines, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var without strings.Builder
 	for line := range strings.Lines(string(lines)) {
 		if !strings.HasPrefix(line, "large ") {

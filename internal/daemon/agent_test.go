@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
@@ -94,23 +95,17 @@ func (m *moody) NextNow(count int, after flake.ID) (gen.Block, bool, error) {
 func (m *moody) serve(t *testing.T, dir string) {
 	t.Helper()
 	service, err := server.New(server.Config{Agent: m, Nodes: []string{"nobody:1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	log := slog.New(slog.DiscardHandler)
 	g, err1 := grpcserver.New(grpcserver.Config{Service: service, Logger: log, Draining: func() <-chan struct{} { return nil }})
 	h, err2 := httpserver.New(httpserver.Config{Service: service})
 	r, err3 := respserver.New(respserver.Config{Service: service, Logger: log})
-	if err := errors.Join(err1, err2, err3); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(err1, err2, err3))
 	gs, hs := g.GRPC(grpc.Creds(insecure.NewCredentials())), httpserver.NewServer(h, log)
 	var all sync.WaitGroup
 	for name, serve := range map[string]func(net.Listener) error{"g": gs.Serve, "h": hs.Serve, "r": r.Serve} {
 		l, err := net.Listen("unix", filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		all.Go(func() { _ = serve(l) })
 	}
 	t.Cleanup(func() {
@@ -136,9 +131,7 @@ func runAgent(t *testing.T, dir string, change func(*daemon.AgentConfig), target
 		change(&cfg)
 	}
 	a, err := daemon.NewAgent(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
@@ -174,18 +167,12 @@ func overHTTP(t *testing.T, dir, method, path string) string {
 		},
 	}}
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	res, err := hc.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return fmt.Sprint(res.Status, res.Header["Content-Type"], res.Header["Retry-After"], string(body))
 }
 
@@ -200,18 +187,14 @@ func overRESP(t *testing.T, dir, command string) string {
 func wholeRESP(t *testing.T, dir, command string) string {
 	t.Helper()
 	conn, err := net.Dial("unix", filepath.Join(dir, "r"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(wait.Most))
 	if _, err := io.WriteString(conn, command+"\r\nQUIT\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := io.ReadAll(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(answer)
 }
 
@@ -220,9 +203,7 @@ func wholeRESP(t *testing.T, dir, command string) string {
 func overGRPC(t *testing.T, dir string, f func(context.Context, *grpc.ClientConn) (any, error)) string {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "g"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
@@ -402,9 +383,7 @@ func TestAgentOrder(t *testing.T) {
 			draw(name, 0)
 			draw(name, highest)
 			b, err := m.Node.Next(t.Context(), 1, 0) // as another agent has given it
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			draw(name, b.First)
 		}
 	}
@@ -557,9 +536,7 @@ func TestAgentWaits(t *testing.T) {
 	dir, its := t.TempDir(), t.TempDir()
 	// First a server that has none of the methods, as of another program or another age.
 	l, err := net.Listen("unix", filepath.Join(dir, "g"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	bare := grpc.NewServer()
 	go func() { _ = bare.Serve(l) }()
 	a, out, _ := runAgent(t, its, func(c *daemon.AgentConfig) { c.Client.Timeout = time.Second }, "unix:"+dir+"/g")
@@ -609,9 +586,7 @@ func TestAgentLimits(t *testing.T) {
 	}()
 	for i := range 4 {
 		conn, err := net.Dial("unix", filepath.Join(its, "r"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		open = append(open, conn)
 		_ = conn.SetDeadline(time.Now().Add(wait.Most))
 		_, _ = io.WriteString(conn, "PING\r\nID.NEXT\r\n")
@@ -625,9 +600,7 @@ func TestAgentLimits(t *testing.T) {
 	cfg := daemon.AgentConfig{Settings: onSockets(config.Default(), its), Client: client.Options{Targets: []string{"unix:" + own + "/g"}},
 		MaxAge: time.Second, MaxWait: time.Second, Logger: slog.New(slog.DiscardHandler)}
 	second, err := daemon.NewAgent(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another process listens on") {
 		t.Errorf("a second agent: %v", err)
 	}

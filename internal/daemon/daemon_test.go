@@ -21,6 +21,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
@@ -81,23 +82,17 @@ func (r *running) untilReady(t *testing.T) {
 func (r *running) next(t *testing.T) flake.ID {
 	t.Helper()
 	b, err := r.Node().Next(t.Context(), 1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return b.First
 }
 
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
 	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	http.DefaultClient.CloseIdleConnections()
 	return resp.StatusCode, string(body)
 }
@@ -105,14 +100,10 @@ func get(t *testing.T, url string) (int, string) {
 func store(t *testing.T, c config.Config) *etcdstore.Store {
 	t.Helper()
 	client, err := etcdstore.Dial(etcdstore.Config{Endpoints: c.Etcd.Endpoints})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	s, err := etcdstore.New(client, c.Root, c.Space)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return s
 }
 
@@ -151,13 +142,9 @@ func TestStopReleasesAndTheNextStartsAtOnce(t *testing.T) {
 	first := start(t, c)
 	first.untilReady(t)
 	last := first.next(t)
-	if err := first.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, first.Stop())
 	v, err := store(t, c).Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	w := v.SIDs[c.Format().SID(last)].Window.Value
 	if w.State != lease.Released || int64(w.Ceil) != c.Format().UnixMilli(last)+1 {
 		t.Errorf("window %+v, want it released with the last ID's ms + 1 (%d) as its ceiling", w, c.Format().UnixMilli(last)+1)
@@ -176,9 +163,7 @@ func TestStopReleasesAndTheNextStartsAtOnce(t *testing.T) {
 
 func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 	etcd, endpoint, err := etcdsim.OnLoopback()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(etcd.Close) // after the node, whose sid it takes back
 	c := short(daemontest.Settings(t, "a", endpoint))
 	daemontest.Init(t, c)
@@ -199,9 +184,7 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 		t.Errorf("not alive during an outage: %d", code)
 	}
 	wait.Until(t, "the outage is an event", func() bool { return slices.Contains(r.events(t), "etcd_failing") })
-	if err := etcd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, etcd.Start())
 	r.untilReady(t)
 	if after := r.next(t); after <= before {
 		t.Errorf("%s after %s", after, before)
@@ -227,9 +210,7 @@ func TestOutageRunsTheWindowOutAndIsOver(t *testing.T) {
 func (r *running) events(t *testing.T) (kinds []string) {
 	t.Helper()
 	resp, err := http.Get("http://" + r.Addresses().HTTP + "/v1/events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan() && lines.Text() != "event: heartbeat"; {
 		var e struct{ Kind string }
@@ -243,9 +224,7 @@ func (r *running) events(t *testing.T) (kinds []string) {
 // Incident T23 (registry away at the start, and a number from a file instead), docs/INCIDENTS.md.
 func TestEtcdAppearsLater(t *testing.T) {
 	etcd, endpoint, err := etcdsim.OnLoopback()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(etcd.Close) // after the node, whose sid it takes back
 	c := short(daemontest.Settings(t, "a", endpoint))
 	daemontest.Init(t, c)
@@ -262,9 +241,7 @@ func TestEtcdAppearsLater(t *testing.T) {
 	wait.Until(t, "says that it waits for etcd", func() bool {
 		return strings.Contains(r.Log.String(), "waiting for etcd") && strings.Contains(r.Log.String(), endpoint)
 	})
-	if err := etcd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, etcd.Start())
 	r.untilReady(t)
 }
 
@@ -292,9 +269,7 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 			change(&c)
 			log := slog.New(slog.DiscardHandler)
 			d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			err = d.Run(t.Context())
 			var format *lease.FormatError
 			if !errors.As(err, &format) || format.Space != have.Format() || format.Node != c.Format() {
@@ -373,9 +348,7 @@ func TestInitAbove(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	ahead := time.Now().Add(3 * time.Second)
 	above, err := c.Format().Max(ahead.UnixMilli())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	begin := daemon.Beginning{Fresh: true, Above: above}
 	if _, _, err := daemon.Init(t.Context(), c, begin, log); err != nil {
 		t.Fatal(err)
@@ -439,16 +412,12 @@ func TestDrainDelayServesOn(t *testing.T) {
 
 func TestBusyPort(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer busy.Close()
 	c := daemontest.Settings(t, "a", shared)
 	c.Listen.HTTP = busy.Addr().String()
 	d, err := daemon.New(daemon.Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	err = d.Run(t.Context())
 	var port *daemon.PortError
 	if !errors.As(err, &port) || port.Key != "listen.http" || !strings.Contains(err.Error(), busy.Addr().String()) {
@@ -507,9 +476,7 @@ func TestSIDRange(t *testing.T) {
 	if code, _ := get(t, "http://"+two.Addresses().Admin+"/readyz"); code != 503 {
 		t.Errorf("a standby says that it is ready: %d", code)
 	}
-	if err := one.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, one.Stop())
 	two.untilReady(t)
 	if sid := c.Format().SID(two.next(t)); sid != 24 {
 		t.Errorf("issues from sid %d, want 24", sid)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/status/feed"
 )
 
@@ -40,9 +41,7 @@ func TestEventFile(t *testing.T) {
 		"a missing directory": {func(t *testing.T, e *eventFile) { e.path = filepath.Join(e.path, "dir", "file"); written(e, 1, 2) }, "[1 2]", nil},
 		"half of a line, and others": {func(t *testing.T, e *eventFile) {
 			written(e, 1, 1)
-			if err := os.WriteFile(e.path, append(tailOf(t, e), "\x00\n{}\nnull\n{\"id\":\"boot-9\",\"ki"...), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(e.path, append(tailOf(t, e), "\x00\n{}\nnull\n{\"id\":\"boot-9\",\"ki"...), 0o600))
 			written(e, 2, 2)
 		}, "[1 2 3]", []string{"lines=4"}},
 		"a line that is too long, and a sid that is none": {func(t *testing.T, e *eventFile) {
@@ -50,16 +49,12 @@ func TestEventFile(t *testing.T) {
 				e.path + ".1": `{"id":"boot-9","kind":"` + strings.Repeat("x", feed.MaxBytes) + `"}`,
 				e.path:        `{"id":"boot-8","kind":"serving","sid":99999}`,
 			} {
-				if err := os.WriteFile(path, []byte(line), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, os.WriteFile(path, []byte(line), 0o600))
 			}
 			written(e, 1, 2)
 		}, "[1 2]", []string{"lines=1"}},
 		"a link": {func(t *testing.T, e *eventFile) {
-			if err := os.Symlink(e.path+".target", e.path); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Symlink(e.path+".target", e.path))
 			written(e, 1, 2)
 			if _, err := os.Stat(e.path); err == nil {
 				t.Error("what it names was made")
@@ -117,9 +112,7 @@ func TestEventFile(t *testing.T) {
 
 func tailOf(t *testing.T, e *eventFile) []byte {
 	data, err := tail(e.path, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return data
 }
 
@@ -137,9 +130,7 @@ func TestEventsOutliveTheProcess(t *testing.T) {
 	e := &eventFile{path: filepath.Join(t.TempDir(), "events"), max: maxEventFile, log: slog.New(slog.DiscardHandler)}
 	f := feed.New(feed.Config{Boot: "one"})
 	s, err := f.Open(feed.From{New: true, Stays: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); e.run(ctx, s) }()
@@ -158,9 +149,7 @@ func TestEventsOutliveTheProcess(t *testing.T) {
 		t.Errorf("%v, want first %v", events, before)
 	}
 	r, err := next.Open(feed.From{After: after}) // A client that was connected to the first process goes on.
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	batch, _, _ := r.Next()
 	if batch.Missed != nil || len(batch.Entries) == 0 || !strings.HasPrefix(batch.Entries[0].Event.ID, "two-") {
 		t.Errorf("%+v", batch)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -18,14 +19,10 @@ func TestFloorAbove(t *testing.T) {
 		f := flake.Format{Layout: layout, Epoch: layout.Epoch()}
 		for _, ahead := range []time.Duration{-100 * 24 * time.Hour, -time.Second, 0, 3 * time.Second, 9 * time.Minute} {
 			above, err := f.Max(int64(now) + ahead.Milliseconds())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			for _, fresh := range []bool{true, false} {
 				floor, err := Beginning{Fresh: fresh, Above: above}.floor(f, now, 31_000, 10*time.Minute)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				without, err := Beginning{Fresh: fresh}.floor(f, now, 31_000, 10*time.Minute)
 				if err != nil || floor < without {
 					t.Errorf("%v, %v ahead: floor %d is below %d, %v", layout, ahead, floor, without, err)
@@ -46,15 +43,11 @@ func TestFloorRefused(t *testing.T) {
 	at := func(layout flake.Layout, ms int64) (flake.Format, flake.ID) {
 		f := flake.Format{Layout: layout, Epoch: layout.Epoch()}
 		id, err := f.Max(ms)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return f, id
 	}
 	long, err := flake.ParseLayout("50/5/8")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for name, c := range map[string]struct {
 		layout flake.Layout
 		ms     int64 // of the ID

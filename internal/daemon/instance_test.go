@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/config"
 )
 
@@ -16,9 +17,7 @@ func TestInstances(t *testing.T) {
 	seen := map[string]bool{}
 	for range 10 {
 		d, err := New(Config{Settings: c, Version: "test", Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if seen[string(d.instance)] || d.instance == "" {
 			t.Errorf("instance %q twice", d.instance)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 )
@@ -25,9 +26,7 @@ func TestFloorAboveWorkers(t *testing.T) {
 			c.Lease.Window, c.Worker.Window = windows.node, windows.worker
 			before := time.Now()
 			_, v, err := daemon.Init(t.Context(), c, daemon.Beginning{}, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			// A clock that is max-skew ahead granted it, to one that is max-lead ahead of that.
 			granted := before.Add(max(windows.node, windows.worker) + 2*c.Issue.MaxSkew + c.Issue.MaxLead)
 			if floor := v.Era.Value.Floor.Time(); floor.Before(granted.Truncate(time.Millisecond)) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 )
@@ -25,9 +26,7 @@ func TestRESP(t *testing.T) {
 	r.untilReady(t)
 	dial := func() (net.Conn, *bufio.Reader) {
 		conn, err := net.Dial("tcp", r.Addresses().RESP)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		_ = conn.SetDeadline(time.Now().Add(wait.Most))
 		return conn, bufio.NewReader(conn)
@@ -75,9 +74,7 @@ func TestRESP(t *testing.T) {
 			t.Errorf("metrics: no %q", want)
 		}
 	}
-	if err := r.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Stop())
 	if b, err := io.ReadAll(in); err != nil || len(b) > 0 {
 		t.Errorf("after the node has stopped: %q, %v", b, err)
 	}

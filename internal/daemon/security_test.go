@@ -29,6 +29,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/daemontest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/config"
@@ -54,9 +55,7 @@ func (f *securedNode) lines(t *testing.T, scopes map[string]string) []byte {
 	var file bytes.Buffer
 	for name, scope := range scopes {
 		token, line, err := access.NewToken(name, scope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		f.tokens[name] = token
 		fmt.Fprintln(&file, line)
 	}
@@ -89,9 +88,7 @@ func (f *securedNode) tls(t *testing.T) *tls.Config {
 func (f *securedNode) grpc(t *testing.T, c *tls.Config) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+f.Addresses().GRPC, grpc.WithTransportCredentials(credentials.NewTLS(c)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -112,9 +109,7 @@ func (f *securedNode) post(t *testing.T, c *tls.Config, query, token, body strin
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: wait.Most}
 	req, err := http.NewRequest("POST", "https://"+f.Addresses().HTTP+"/v1/ids?"+query, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+f.tokens[token])
 	}
@@ -196,9 +191,7 @@ func (f *securedNode) raw(t *testing.T, addr, protocol string) *tls.Conn {
 		c.NextProtos = []string{protocol}
 	}
 	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: wait.Most}, "tcp", addr, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -220,9 +213,7 @@ func (f *securedNode) closes(t *testing.T, sent []byte) {
 	var all sync.WaitGroup
 	for _, addr := range []string{f.Addresses().GRPC, f.Addresses().HTTP, f.Addresses().RESP} {
 		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		_, _ = conn.Write(sent)
 		all.Go(func() { isClosed(t, conn) })
@@ -286,9 +277,7 @@ func TestHostileClients(t *testing.T) {
 		{"speaks in clear", func(t *testing.T) {
 			for _, addr := range []string{a.GRPC, a.HTTP, a.RESP} {
 				conn, err := net.Dial("tcp", addr)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				defer conn.Close()
 				_, _ = io.WriteString(conn, "POST /v1/ids HTTP/1.1\r\nHost: x\r\n\r\n")
 				_ = conn.SetDeadline(time.Now().Add(wait.Most))
@@ -372,9 +361,7 @@ func (f *securedNode) logsNoSecrets(t *testing.T) {
 	}
 	for _, file := range []string{"node.key", "tokens"} {
 		b, err := os.ReadFile(filepath.Join(f.dir, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for line := range strings.Lines(string(b)) {
 			if fields := strings.Fields(line); len(fields) > 0 {
 				if last := fields[len(fields)-1]; len(last) > 20 {
@@ -401,15 +388,11 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 		_, err := c.Allocate(f.as(t, token), &pb.AllocateRequest{Count: 1})
 		return err
 	}
-	if err := draw(open, "issue"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, draw(open, "issue"))
 	streaming, endStream := context.WithCancel(f.as2("issue"))
 	defer endStream()
 	stream, err := open.AllocateStream(streaming)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	exchange := func() error {
 		if err := stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}}); err != nil && err != io.EOF {
 			return err
@@ -417,9 +400,7 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 		_, err := stream.Recv()
 		return err
 	}
-	if err := exchange(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, exchange())
 
 	// A certificate of another authority, and clients of that one alone.
 	f.other.Issue(t, "node", -time.Hour, day).Write(t, f.dir, "node")
@@ -443,9 +424,7 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 	// changes nothing about the other lines: one that is gone is revoked.
 	certstest.File(t, f.dir, "node.pem", []byte("nonsense"))
 	lines, err := os.ReadFile(filepath.Join(f.dir, "tokens"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var without strings.Builder
 	for line := range strings.Lines(string(lines)) {
 		if !strings.HasPrefix(line, "often ") {
@@ -456,14 +435,10 @@ func TestFilesAreReplacedWhileRunning(t *testing.T) {
 	metrics := func() string {
 		transport := &http.Transport{TLSClientConfig: second, DisableKeepAlives: true}
 		res, err := (&http.Client{Transport: transport, Timeout: wait.Most}).Get("https://" + f.Addresses().Admin + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer res.Body.Close()
 		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return string(b)
 	}
 	wait.Until(t, "the metrics tell", func() bool {
@@ -528,22 +503,16 @@ func TestRebinding(t *testing.T) {
 	ask := func(host, method, path, form string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+f.Addresses().Admin+path, strings.NewReader(form))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		req.Host = host
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		req.Header.Set("Origin", "http://"+host)
 		req.Header.Set("Sec-Fetch-Site", "same-origin")
 		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer res.Body.Close()
 		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return res.StatusCode, string(body)
 	}
 	for _, path := range []string{"/console/operate", "/console/charts", "/metrics", "/livez"} {

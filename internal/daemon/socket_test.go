@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/internal/config"
@@ -52,14 +53,10 @@ func TestUnixSockets(t *testing.T) {
 	token := f.tokens["issue"]
 	cl, err := client.New(client.Options{Targets: []string{c.Listen.GRPC},
 		Token: func(context.Context) (string, error) { return token, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = cl.Close() }()
 	first, err := cl.Next(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// The scope Admin is for the node's own machine where no token is needed; here the token lacks it.
 	_, err = pb.NewAdminServiceClient(cl.Conn()).Drain(ctx, &pb.DrainRequest{})
 	if refusal, ok := errors.AsType[*client.Refusal](err); !ok || refusal.Reason != client.PermissionDenied {
@@ -74,14 +71,10 @@ func TestUnixSockets(t *testing.T) {
 	}}}
 	defer hc.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://any.name.example/v1/ids?after="+first.String(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	req.Header.Set("Authorization", "Bearer "+token)
 	res, err := hc.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	body, _ := io.ReadAll(res.Body)
 	_ = res.Body.Close()
 	if res.StatusCode != 200 {
@@ -89,9 +82,7 @@ func TestUnixSockets(t *testing.T) {
 	}
 
 	conn, err := net.Dial("unix", filepath.Join(dir, "r"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(wait.Most))
 	in := bufio.NewReader(conn)
@@ -110,18 +101,14 @@ func TestUnixSockets(t *testing.T) {
 	again := f.cfg
 	again.Listen.Admin, again.Listen.Gossip = "127.0.0.1:0", "127.0.0.1:0"
 	second, err := daemon.New(daemon.Config{Settings: again, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := second.Run(ctx); !errors.Is(err, unixsocket.ErrInUse) || !strings.Contains(err.Error(), "listen.grpc") {
 		t.Errorf("a second node on the same sockets: %v", err)
 	}
 	if _, err := cl.Next(ctx); err != nil {
 		t.Errorf("after the second one: %v", err)
 	}
-	if err := f.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Stop())
 	for _, name := range []string{"g", "h", "r"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("after the stop: %s: %v", name, err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
@@ -22,9 +23,7 @@ var noon = clock.Millis(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC).UnixMilli
 func TestSameSpace(t *testing.T) {
 	f := flake.Format{Layout: flake.Scalable, Epoch: flake.DefaultEpoch}
 	above, err := f.Max(int64(noon) - 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	reserved := lease.Window{
 		Era: 1, Term: 1, Instance: "op", Node: lease.Operator, Nonce: "n", Base: noon, Ceil: noon, State: lease.Reserved, Wall: noon,
 	}
@@ -124,9 +123,7 @@ func TestFloorAtTheLimit(t *testing.T) {
 	f := flake.Format{Layout: flake.Twitter, Epoch: flake.Twitter.Epoch()}
 	for ahead, fails := range map[time.Duration]bool{0: false, time.Minute: false, time.Minute + time.Millisecond: true} {
 		id, err := f.Max(int64(noon) + ahead.Milliseconds() - 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		got, err := Beginning{Fresh: true, Above: id}.floor(f, noon, 31_000, time.Minute)
 		if errors.Is(err, ErrAbove) != fails || !fails && got != noon+clock.MillisOf(ahead) {
 			t.Errorf("%v ahead: %d, %v", ahead, got-noon, err)

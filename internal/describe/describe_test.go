@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/ulid"
@@ -45,13 +46,9 @@ type answers struct {
 func load(t testing.TB) answers {
 	t.Helper()
 	b, err := os.ReadFile("../../testdata/vectors/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var a answers
-	if err := json.Unmarshal(b, &a); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(b, &a))
 	return a
 }
 
@@ -60,9 +57,7 @@ func load(t testing.TB) answers {
 func fieldsOf(t testing.TB, v any) ([]string, map[string]any) {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var names []string
 	d := json.NewDecoder(strings.NewReader(string(b)))
 	_, _ = d.Token()
@@ -70,14 +65,10 @@ func fieldsOf(t testing.TB, v any) ([]string, map[string]any) {
 		name, _ := d.Token()
 		names = append(names, name.(string))
 		var skip json.RawMessage
-		if err := d.Decode(&skip); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, d.Decode(&skip))
 	}
 	var m map[string]any
-	if err := json.Unmarshal(b, &m); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(b, &m))
 	return names, m
 }
 
@@ -104,9 +95,7 @@ func TestKnownAnswers(t *testing.T) {
 		for _, v := range list {
 			for kind, form := range map[describe.Kind]string{describe.Auto: "base32", describe.Flake: "base32", describe.Int: "int", describe.Hex: "hex"} {
 				id, err := describe.Parse(v[form].(string), kind, f)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				fields, got := fieldsOf(t, describe.Describe(id, f))
 				want := order
 				if layout == flake.Standalone {
@@ -123,9 +112,7 @@ func TestKnownAnswers(t *testing.T) {
 	for _, v := range slices.Concat(a.ULID, a.UUIDv7) {
 		for _, form := range []string{"ulid", "uuid"} {
 			id, err := describe.Parse(v[form].(string), "", flake.Default)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			fields, got := fieldsOf(t, describe.Describe(id, flake.Default))
 			want := order
 			if form == "uuid" {
@@ -160,17 +147,11 @@ func TestKnownAnswers(t *testing.T) {
 // TestWide: the flake within is shown as a flake is.
 func TestWide(t *testing.T) {
 	id, err := flake.Default.Make(1_769_904_000_123, 77, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	w, err := ulid.FromFlake(flake.Default, id, 1<<63+12345)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	parsed, err := describe.Parse(w.UUID(), describe.Auto, flake.Default)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	d := describe.Describe(parsed, flake.Default)
 	alone := describe.Describe(describe.ID{Kind: describe.Flake, Flake: id}, flake.Default)
 	a, _ := json.Marshal(d.Wide.Flake)
@@ -295,9 +276,7 @@ func text(id describe.ID) string {
 func sameJSON(t testing.TB, id describe.ID, f flake.Format) {
 	t.Helper()
 	want, err := json.Marshal(describe.Describe(id, f))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got := describe.AppendJSON([]byte("x"), id, f); string(got) != "x"+string(want) {
 		t.Fatalf("got  %s\nwant x%s", got, want)
 	}
@@ -480,9 +459,7 @@ func TestShortLayouts(t *testing.T) {
 		{"twitter", "7ZZZZZZZZZZZZ", describe.Auto, 1<<63 - 1, nil},
 	} {
 		f, err := flake.ParseFormat(c.layout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for name, parse := range map[string]func(string, describe.Kind, flake.Format) (describe.ID, error){
 			"Parse": describe.Parse, "ParseLenient": describe.ParseLenient,
 		} {
@@ -501,9 +478,7 @@ func TestVersion(t *testing.T) {
 		"01a1f9d9-1a9a-7082-c8a2-962be40838f5": "0 Microsoft", "01a1f9d9-1a9a-7082-e8a2-962be40838f5": "0 reserved",
 	} {
 		id, err := describe.Parse(text, describe.UUID, flake.Default)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if version, variant := describe.Version(id.Wide); fmt.Sprint(version, " ", variant) != want {
 			t.Errorf("%s: %d %s, want %s", text, version, variant, want)
 		}

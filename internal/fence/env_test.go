@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -34,9 +35,7 @@ func server(t *testing.T) *postgres.Server {
 func open(t *testing.T, url string) *Database {
 	t.Helper()
 	db, err := Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -57,9 +56,7 @@ func (e env) fenced(t *testing.T, sql string) *fixture {
 	t.Helper()
 	f := e.bare(t, sql)
 	table, err := f.db.Table(t.Context(), "events", "id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	f.Table = table
 	f.init()
 	return f
@@ -96,9 +93,7 @@ func (f *fixture) session() *session { f.Helper(); return connect(f.T, f.url) }
 func connect(t *testing.T, url string) *session {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
 	return &session{t, c}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -374,9 +375,7 @@ func recreated(t *testing.T, e env) {
 	f.moveTo(20)
 	w.exec(`DROP TABLE old CASCADE; ` + plain)
 	floor, err := f.Raise(t.Context(), "test", at(30))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := f.Publish(t.Context(), floor); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("without its table: %v", err)
 	}
@@ -384,9 +383,7 @@ func recreated(t *testing.T, e env) {
 	if err == nil {
 		err = again.Init(t.Context(), "", flake.Default, nil)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := f.Publish(t.Context(), floor); !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), "start it again") {
 		t.Errorf("with another table of that name: %v", err)
 	}
@@ -402,9 +399,7 @@ func lostFloor(t *testing.T, e env) {
 			f := e.fenced(t, `CREATE TABLE events (id `+column+` PRIMARY KEY)`)
 			f.moveTo(50)
 			raised, err := f.Raise(t.Context(), "test", at(60))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			f.session().exec(`ALTER SEQUENCE events_fence_floor RESTART WITH 7`)
 			if err := f.Publish(t.Context(), raised); !errors.Is(err, ErrOtherServer) {
 				t.Errorf("a floor that is not there: %v", err)
@@ -449,15 +444,11 @@ func anotherColumn(t *testing.T, e env) {
 			f.moveTo(10)
 			f.has()
 			other, err := f.db.Table(t.Context(), "events", "other")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if err := other.Publish(t.Context(), Floor{value: 20}); !errors.Is(err, ErrUnfenced) {
 				t.Errorf("a mover for the other column: %v", err)
 			}
-			if err := other.Init(t.Context(), "", flake.Default, func([]Holder) {}); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, other.Init(t.Context(), "", flake.Default, func([]Holder) {}))
 			f.session().refused(`INSERT INTO events (id, other) VALUES (11, 9)`)
 			f.session().exec(`INSERT INTO events (id, other) VALUES (9, 11)`)
 			if err := f.Publish(t.Context(), Floor{value: 20}); !errors.Is(err, ErrUnfenced) {
@@ -494,9 +485,7 @@ func swappedTables(t *testing.T, e env) {
 	f := e.fenced(t, plain)
 	f.moveTo(10)
 	raised, err := f.Raise(t.Context(), "test", at(20))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	f.session().exec(`CREATE TABLE events_new (LIKE events INCLUDING ALL);
 		ALTER TABLE events RENAME TO events_old; ALTER TABLE events_new RENAME TO events`)
 	if err := f.Publish(t.Context(), raised); !errors.Is(err, userdb.ErrSetup) {
@@ -744,9 +733,7 @@ func drop(t *testing.T, e env) {
 		t.Errorf("below another view: %v", err)
 	}
 	w.exec(`DROP VIEW recent`)
-	if err := f.Drop(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Drop(t.Context(), nil))
 	w.exec(`CREATE TABLE events_fence (note text)`)
 	if err := f.Drop(t.Context(), nil); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("another table of that name: %v", err)
@@ -784,15 +771,11 @@ func deadMover(t *testing.T, e env) {
 	if end = w.read(`SELECT readable FROM events_fence`)[0]; end != 10 {
 		t.Errorf("the view ends at %d", end)
 	}
-	if err := f.Leave(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Leave(t.Context(), "test"))
 	if _, err := f.Raise(t.Context(), "next", at(20)); err != nil {
 		t.Errorf("after a mover left: %v", err)
 	}
-	if err := f.Leave(t.Context(), "next"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Leave(t.Context(), "next"))
 	marks := make(counting, 1)
 	marks <- 1
 	movers := NewMovers(Config{
@@ -911,9 +894,7 @@ func marks(t *testing.T, e env) {
 func initUnderLoad(t *testing.T, e env) {
 	f := e.bare(t, plain)
 	table, err := f.db.Table(t.Context(), "events", "id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	w, other := f.session(), f.session()
 	w.exec(`BEGIN; INSERT INTO events VALUES (5)`)
 	tries := 0
@@ -986,9 +967,7 @@ func rights(t *testing.T, e env) {
 	}
 	f.session().exec(`GRANT USAGE ON SCHEMA ` + strings.Split(f.String(), ".")[0] + ` TO mover, writer, reader`)
 	table, err := db.Table(t.Context(), "events", "id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, err := table.Raise(t.Context(), "test", at(1)); !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), "--role") {
 		t.Errorf("a role without rights: %v", err)
 	}
@@ -998,9 +977,7 @@ func rights(t *testing.T, e env) {
 	if err := f.Init(t.Context(), "nobody", flake.Default, nil); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("init for a role that does not exist: %v", err)
 	}
-	if err := f.Init(t.Context(), "mover", flake.Default, nil); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Init(t.Context(), "mover", flake.Default, nil))
 	f.session().exec(`GRANT INSERT ON events TO writer; GRANT SELECT ON events_complete TO reader`)
 	w := connect(t, as("writer"))
 	w.exec(`BEGIN; INSERT INTO events VALUES (5)`)
@@ -1100,9 +1077,7 @@ func TestStandby(t *testing.T) {
 	w.exec(`INSERT INTO events VALUES (5), (15)`)
 	f.moveTo(10)
 	st, err := f.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	behind := s.Standby(t)
 	_, err = open(t, behind.URL()).Table(t.Context(), f.String(), "id")
 	if !errors.Is(err, userdb.ErrSetup) || !strings.Contains(err.Error(), "standby") {
@@ -1161,9 +1136,7 @@ func TestFailover(t *testing.T) {
 	if err == nil {
 		err = f.Wait(t.Context(), floor, func([]Holder) {})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r.exec(`SELECT pg_promote()`)
 	f.url = strings.Replace(f.url, s.Dir, next.Dir, 1)
 	f.Table.db = open(t, f.url) // A pool with two hosts, an address that moves, and PgBouncer do that.
@@ -1203,9 +1176,7 @@ func TestSynchronousStandby(t *testing.T) {
 	wait.Until(t, "the standby is synchronous", func() bool {
 		return look.read(`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`)[0] == 1
 	})
-	if err := syscall.Kill(int(receiver), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, syscall.Kill(int(receiver), syscall.SIGSTOP))
 	resume := func() { _ = syscall.Kill(int(receiver), syscall.SIGCONT) }
 	t.Cleanup(resume)
 	w.exec(`BEGIN; INSERT INTO events VALUES (5)`)
@@ -1225,9 +1196,7 @@ func TestSynchronousStandby(t *testing.T) {
 		t.Errorf("%d rows are visible", n)
 	}
 	resume()
-	if err := <-committed; err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, <-committed)
 	m.end()
 	f.complete(5)
 }
@@ -1244,9 +1213,7 @@ func TestCrash(t *testing.T) {
 	f.moveTo(10)
 	f.complete(5)
 	victim := f.session()
-	if err := syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL))
 	wait.Until(t, "the server is back", func() bool {
 		c, err := pgx.Connect(t.Context(), f.url)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 )
 
@@ -15,9 +16,7 @@ import (
 func silent(t *testing.T) *Database {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -29,9 +28,7 @@ func silent(t *testing.T) *Database {
 		}
 	}()
 	d, err := Open("postgres://" + l.Addr().String() + "/db?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(d.Close)
 	return d
 }

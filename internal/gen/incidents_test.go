@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -158,9 +159,7 @@ func TestT29EverySidIsItsOwn(t *testing.T) {
 		f := flake.Format{Layout: l, Epoch: int64(epoch)}
 		for sid := range holders {
 			g, err := NewTenure(cfg, flake.SID(sid), t0, t0+10, zero())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			b := issue(t, g, t0, t0, 20, 0)
 			for i := range b.Count {
 				id := b.At(i)

@@ -9,6 +9,7 @@ import (
 	"sort"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -371,9 +372,7 @@ func TestOracle(t *testing.T) {
 			sid := flake.SID(r.IntN(cfg.Layout.Holders()))
 			ceil := base + clock.Millis(r.Int64N(500*cfg.Layout.Unit()))
 			g, err := NewTenure(cfg, sid, base, ceil, rand.NewPCG(s, 2))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			o := newOracle(cfg, sid, base, ceil, rand.NewPCG(s, 2))
 			c := caller{r: r, cfg: cfg, now: base - clock.Millis(r.Int64N(int64(cfg.MaxLead)*2+3*cfg.Layout.Unit()))}
 			c.seen = c.now
@@ -409,9 +408,7 @@ func TestOracle(t *testing.T) {
 					// Excess is how long to wait, neither more nor less.
 					for _, early := range []clock.Millis{1, 0} {
 						later, err := NewTenure(cfg, sid, base, math.MaxInt64, zero())
-						if err != nil {
-							t.Fatal(err)
-						}
+						fatal.If(t, err)
 						later.word.Store(g.word.Load())
 						at := in.now + le.Excess() - early
 						_, err = later.Next(at, max(at, in.seen), in.n, in.after)
@@ -461,9 +458,7 @@ func FuzzNext(f *testing.F) {
 		ceil := base + clock.Millis(w&(1<<55-1))
 		sid := flake.SID(seed % uint64(cfg.Layout.Holders()))
 		g, err := NewTenure(cfg, sid, base, ceil, rand.NewPCG(seed, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		o := newOracle(cfg, sid, base, ceil, rand.NewPCG(seed, 0))
 		seen := clock.Millis(math.MinInt64)
 		for _, in := range []call{{clock.Millis(now1), clock.Millis(fwd1), n1, flake.ID(after1)}, {clock.Millis(now2), clock.Millis(fwd2), n2, flake.ID(after2)}} {

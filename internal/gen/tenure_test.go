@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
@@ -37,9 +38,7 @@ func tenure(t testing.TB, cfg Config, base, ceil clock.Millis, rnd rand.Source) 
 		cfg.Layout = flake.Scalable
 	}
 	g, err := NewTenure(cfg, 0, base, ceil, rnd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return g
 }
 
@@ -344,9 +343,7 @@ func TestWindowsCutWithinAUnit(t *testing.T) {
 		var last flake.ID
 		for _, w := range [][2]clock.Millis{{base, cut}, {cut, ceil}} {
 			g, err := NewTenure(cfg, sid, w[0], w[1], Random())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			n := min(cfg.MaxBlock(), 1<<l.SequenceBits())
 			for now := base - unit; now <= ceil+unit; now += max(unit/7, 1) {
 				for range 3 {
@@ -488,9 +485,7 @@ func (h *hook) Uint64() uint64 {
 func TestTwitterByHand(t *testing.T) {
 	f := flake.Format{Layout: flake.Twitter, Epoch: int64(epoch)}
 	g, err := NewTenure(Config{Layout: flake.Twitter, Epoch: epoch, MaxLead: 1}, 5, t0, t0+10, zero())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, x := range []struct {
 		n     int
 		after flake.ID
@@ -580,9 +575,7 @@ func TestAllocations(t *testing.T) {
 // TestLeadInUnits: what IDs may be ahead of the clock is whole units of time.
 func TestLeadInUnits(t *testing.T) {
 	sonyflake, err := flake.ParseLayout("sonyflake")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for layout, want := range map[flake.Layout]clock.Millis{flake.Scalable: 255, sonyflake: 250} {
 		if got := (Config{Layout: layout, MaxLead: 255}).Lead(); got != want {
 			t.Errorf("%v: %d ms, want %d", layout, got, want)
@@ -596,9 +589,7 @@ func TestLeadInUnits(t *testing.T) {
 func TestLift(t *testing.T) {
 	for _, name := range flake.Layouts() {
 		l, err := flake.ParseLayout(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if l.Holders() < 2 {
 			continue // It is never leased.
 		}
@@ -606,9 +597,7 @@ func TestLift(t *testing.T) {
 		unit := l.Unit()
 		base := clock.Millis(flake.DefaultEpoch + 1_000_000*unit)
 		tenure, err := NewTenure(Config{Layout: l, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: clock.Millis(100 * unit)}, 1, base, base+clock.Millis(1000*unit), Random())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		tenure.Lift(base - 5)
 		if b, err := tenure.Next(base, base, 1, 0); err != nil || f.UnixMilli(b.First) != int64(base) {
 			t.Errorf("%v: a lift below the base: %v, %v", l, b, err)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
@@ -35,9 +36,7 @@ func overHTTP(t *testing.T, c Config, r Request, h http.HandlerFunc) (client.Blo
 	s := httptest.NewServer(h)
 	defer s.Close()
 	k, err := c.Open(HTTP, strings.TrimPrefix(s.URL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer k.Close()
 	return k.Allocate(t.Context(), r)
 }
@@ -155,9 +154,7 @@ func TestRESPEnds(t *testing.T) {
 		k, err := Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 			return cutConn{near, end}, nil
 		}}.Open(RESP, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if _, err := k.Allocate(ctx, Request{Count: 1}); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("got %v", err)
 		}
@@ -198,9 +195,7 @@ func serve(t *testing.T, l net.Listener, s *streams) *grpc.Server {
 func listen(t *testing.T, addr string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return l
 }
 
@@ -210,9 +205,7 @@ func TestStaleStream(t *testing.T) {
 	addr := loopback.Address()
 	l := listen(t, addr)
 	k, err := Config{}.Open(Stream, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer k.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -100,9 +101,7 @@ func TestT07Asleep(t *testing.T) {
 			n.Report(holding())
 			n.Begin(grant(start, start+30_000))
 			first, err := n.Next(t.Context(), 1000, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			asleep(clk)
 			b, err := n.Next(t.Context(), 1000, 0)
 			switch {
@@ -154,9 +153,7 @@ func TestT38SameGrantTwice(t *testing.T) {
 		n.Begin(grant(start, start+1000))
 		old = append(old, n.state.Load().tenure)
 		b, err := n.Next(t.Context(), 100, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for i := range b.Count {
 			if seen[b.At(i)] {
 				t.Fatalf("%d was issued twice", b.At(i))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -230,18 +231,14 @@ func TestBeginStartsAbove(t *testing.T) {
 	n.Report(holding())
 	n.Begin(lease.Grant{SID: 9, Term: 1, Base: start, Ceil: start + 1000})
 	first, err := n.Next(context.Background(), 98_304, 0) // leads by 2 ms
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	old := n.state.Load().tenure
 	n.Begin(lease.Grant{SID: 3, Term: 5, Base: start - 1000, Ceil: start + 1000})
 	if _, err := old.Next(start, start, 1, 0); !errors.Is(err, gen.ErrSealed) {
 		t.Errorf("the old tenure still issues: %v", err)
 	}
 	second, err := n.Next(context.Background(), 1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if second.First <= first.Last() || second.SID != 3 {
 		t.Errorf("%v of the new sid is not above %v of the old", second.First, first.Last())
 	}
@@ -597,18 +594,14 @@ func TestAfterThatIsNoSkew(t *testing.T) {
 // TestAfterCenturiesAhead: an after that is further ahead than any duration is refused at once.
 func TestAfterCenturiesAhead(t *testing.T) {
 	long, err := flake.ParseLayout("50/5/8")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cfg := testConfig()
 	cfg.Gen.Layout, cfg.MaxWait = long, time.Second
 	for years := 100; years < 30_000; years += 100 {
 		n := New(cfg, clocktest.NewManual(start), zeros{})
 		n.Begin(grant(start, start+1000))
 		after, err := flake.Format{Layout: long, Epoch: flake.DefaultEpoch}.Max(int64(start) + int64(years)*365*24*3_600_000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		began := time.Now()
 		_, err = n.Next(ctx, 1, after)

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -106,25 +107,17 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	name := fmt.Sprintf("space-%d", spaces.Add(1))
 	s, err := etcdstore.New(nil, "test", name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	disconnect, err := s.Connect(func() (etcdstore.Config, error) {
 		return etcdstore.Config{Endpoints: []string{endpoint}}, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(disconnect)
 	space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool"}
 	_, v, err := s.Init(t.Context(), space, now-3_600_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	id, err := s.Grant(t.Context(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	w := lease.Window{Era: 1, Term: 1, Instance: "i", Node: "n", Nonce: "1", Base: now - 7_200_000, Ceil: now - 7_100_000,
 		State: lease.Active, Wall: now - 7_130_000}
 	acquired, v, err := s.Commit(t.Context(), lease.Txn{Op: lease.Acquire, SID: 3, Seen: v.SIDs[3], Config: v.Config, Era: v.Era,
@@ -211,9 +204,7 @@ func (e *env) put(key, value string) {
 func sidSet(t *testing.T, text string) lease.SIDSet {
 	t.Helper()
 	set, err := lease.ParseSIDSet(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return set
 }
 
@@ -335,13 +326,9 @@ func TestReserveSome(t *testing.T) {
 	}
 
 	p, err = e.Reserve(t.Context(), sidSet(t, "6-8"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	quarantine, err := e.Quarantine(t.Context(), 7, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, err := e.Do(t.Context(), quarantine); err != nil {
 		t.Fatal(err)
 	}
@@ -564,9 +551,7 @@ func TestWhatAnEraShows(t *testing.T) {
 func TestReserveWithAPast(t *testing.T) {
 	e := newEnv(t)
 	p, err := e.Reserve(t.Context(), sidSet(t, "5-6"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e.put("ledger/5/00000000000000000001", "a line")
 	e.store.err = errors.New("the connection broke")
 	if _, err := e.Do(t.Context(), p); !errors.Is(err, ErrUnknown) || errors.Is(err, repair.ErrRefused) {
@@ -590,9 +575,7 @@ func TestReserveBesideRaises(t *testing.T) {
 	shown := func(sid string) Plan {
 		t.Helper()
 		p, err := e.Reserve(t.Context(), sidSet(t, sid), "why")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return p
 	}
 	p := shown("5")
@@ -647,9 +630,7 @@ func TestAsked(t *testing.T) {
 func TestQuarantineOfAHeldSID(t *testing.T) {
 	e := newEnv(t)
 	id, err := e.store.Grant(t.Context(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	v := e.load()
 	w := lease.Window{Era: 1, Term: 1, Instance: "i", Node: "n", Nonce: "1", Base: now, Ceil: now + 1, State: lease.Active, Wall: now}
 	if ok, _, err := e.store.Commit(t.Context(), lease.Txn{Op: lease.Acquire, SID: 9, Config: v.Config, Era: v.Era,
@@ -762,9 +743,7 @@ func TestReservedAgainBesideRaises(t *testing.T) {
 	e.put("ledger/5/00000000000000000001",
 		lease.Encode(lease.LedgerLine{Term: 1, Instance: "op", Node: lease.Operator, Era: 1, Since: now - 9_000}))
 	p, err := e.ReleaseSID(t.Context(), 5, now-9_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now - 8_000, Nonce: "b"}))
 	if _, err := e.Do(t.Context(), p); err != nil {
 		t.Fatal(err)

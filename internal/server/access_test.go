@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -103,18 +104,12 @@ func TestRateLimit(t *testing.T) {
 		}
 	}
 	stream, err := env.Client().AllocateStream(as("issue")) // opening it is the third
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	exchange := func() *pb.AllocateStreamResponse {
 		t.Helper()
-		if err := stream.Send(&pb.AllocateStreamRequest{Sequence: 5, Request: &pb.AllocateRequest{Count: 1}}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, stream.Send(&pb.AllocateStreamRequest{Sequence: 5, Request: &pb.AllocateRequest{Count: 1}}))
 		res, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return res
 	}
 	if res := exchange(); res.GetResponse() == nil {
@@ -158,9 +153,7 @@ func TestRevokedTokenEndsStreams(t *testing.T) {
 	env, tokens, guard := servertest.NewGuarded(t, access.Config{})
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["issue"])
 	stream, err := env.Client().AllocateStream(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	send := func() (*pb.AllocateStreamResponse, error) {
 		_ = stream.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: 1}})
 		return stream.Recv()
@@ -170,22 +163,16 @@ func TestRevokedTokenEndsStreams(t *testing.T) {
 	}
 	ctx = metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["read"])
 	reflected, err := reflectionpb.NewServerReflectionClient(env.Dial()).ServerReflectionInfo(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	list := &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
 	_ = reflected.Send(list)
 	if _, err := reflected.Recv(); err != nil {
 		t.Fatal(err)
 	}
 	_, line, err := access.NewToken("other", "admin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	others, err := access.ParseTokens([]byte(line))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	guard.SetTokens(others)
 	_ = reflected.Send(list)
 	if res, err := reflected.Recv(); status.Code(err) != codes.Unauthenticated {

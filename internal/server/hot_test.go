@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 )
 
@@ -121,9 +122,7 @@ func TestAllocations(t *testing.T) {
 	t.Run("stream", func(t *testing.T) {
 		measure := func(conn *grpc.ClientConn) float64 {
 			s, err := pb.NewAllocatorServiceClient(conn).AllocateStream(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer func() { _ = s.CloseSend() }()
 			req := &pb.AllocateStreamRequest{Sequence: 1, Request: &pb.AllocateRequest{Count: 1}}
 			var res pb.AllocateStreamResponse

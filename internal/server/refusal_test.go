@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -68,9 +69,7 @@ func TestRetryRoundsUp(t *testing.T) {
 // The type of a problem leads to a section with the reason's own codes.
 func TestRunbookHasTheCodes(t *testing.T) {
 	b, err := os.ReadFile("../../docs/reference/refusals.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, reason := range node.Reasons {
 		w := WireOf(reason)
 		want := fmt.Sprintf("\n## %s\n<a id=\"%s\"></a>*%d, %s.*", reason, reason, w.Status, w.Code)

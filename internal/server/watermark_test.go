@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -202,9 +203,7 @@ func testBodiesThatNeverCome(t *testing.T) {
 		"a stream of events":     "/v1/events",
 	} {
 		c, err := node.dial()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer func() { _ = c.Close() }()
 		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		accept := ""
@@ -212,9 +211,7 @@ func testBodiesThatNeverCome(t *testing.T) {
 			accept = "Accept: text/event-stream\r\n"
 		}
 		_, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: node\r\nContent-Length: 5\r\n%s\r\n", line, accept)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		head := make([]byte, len("HTTP/1.1 200"))
 		if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.1 200" {
 			t.Errorf("%s: %q, %v", name, head, err)
@@ -240,9 +237,7 @@ func TestWaitsOverHTTP(t *testing.T) {
 		defer func() { _ = s.Close() }()
 		dial := func() net.Conn {
 			c, err := pipe.Dial()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return c
 		}
 		c := dial()
@@ -253,9 +248,7 @@ func TestWaitsOverHTTP(t *testing.T) {
 		}
 		_, err := fmt.Fprintf(c, "GET /v1/watermark?wait=60s&after=%v HTTP/1.1\r\nHost: n\r\n\r\n",
 			servertest.At(servertest.Start, 5))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		time.Sleep(50 * time.Second)
 		if !conn.Proven() || env.Service.Marks().Waiting() != 1 {
 			t.Errorf("of a caller that waits %v, and %d wait", conn.Proven(), env.Service.Marks().Waiting())
@@ -366,9 +359,7 @@ func TestHTTPReaders(t *testing.T) {
 	env := servertest.New(t)
 	mark(env, servertest.Start)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s, address := httpserver.NewServer(env.HTTP, slog.New(slog.DiscardHandler)), l.Addr().String()
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(func() { _ = s.Close() })
@@ -385,9 +376,7 @@ func TestHTTPReaders(t *testing.T) {
 	for i := range conns {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(1+i%4))}
 		c, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer func() { _ = c.Close() }()
 		if _, err := io.WriteString(c, request); err != nil {
 			t.Fatal(err)
@@ -462,9 +451,7 @@ func testWatermarkStreams(t *testing.T) {
 		t.Fatalf("%d %v", res.StatusCode, res.Header)
 	}
 	g, err := env.Client().WatchWatermark(t.Context(), &pb.WatchWatermarkRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	both := func(want clock.Millis) {
 		t.Helper()
 		for {

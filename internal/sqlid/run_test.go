@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/flake"
@@ -85,9 +86,7 @@ func TestRunner(t *testing.T) {
 			r.uses.told = time.Now().Add(time.Hour).UnixMilli() // of another number
 			r.begin(shape)
 			least, err := scalable.Min(f.began.Add(c.least).UnixMilli())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			f.wrote.Least = int64(least)
 			if c.told > 0 {
 				r.uses.told = f.began.Add(c.told).UnixMilli()

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -48,9 +49,7 @@ func server(t *testing.T) *postgres.Server {
 func at(t *testing.T, url string, f flake.Format) *database {
 	t.Helper()
 	d, err := Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(d.Close)
 	return &database{T: t, Database: d, url: url, shape: Shape{Format: f, SID: 3}}
 }
@@ -59,9 +58,7 @@ func at(t *testing.T, url string, f flake.Format) *database {
 func made(t *testing.T, url string, f flake.Format) *database {
 	t.Helper()
 	d := at(t, url, f)
-	if err := d.Init(t.Context(), f, hold, "", ""); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, d.Init(t.Context(), f, hold, "", ""))
 	return d
 }
 
@@ -109,9 +106,7 @@ func draw(t *testing.T, c querier) (id int64, state string) {
 	if errors.As(err, &e) {
 		return 0, e.Code
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return id, ""
 }
 
@@ -198,9 +193,7 @@ func TestSnapshots(t *testing.T) {
 	d.shape.SID = 0 // A slice may begin with the word at which the last one ended.
 	d.slice()
 	tx, err := d.conn().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, state := draw(t, tx); state != "" {
 		t.Fatal(state)
 	}
@@ -223,7 +216,7 @@ func TestCopies(t *testing.T) {
 	if _, err := copied.Write(t.Context(), d.shape, Slice{}, hold, "test"); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("a slice for a standby: %v", err)
 	}
-	standby.Promote(t)
+	fatal.If(t, standby.Promote())
 	copied.refuses(NoSlice, "promoted")
 	zombie, state := d.next()
 	if state != "" {
@@ -263,9 +256,7 @@ func TestCopies(t *testing.T) {
 // kill kills the process of a session, and returns when the server has noticed: it ends the other one.
 func kill(t *testing.T, c, other *pgx.Conn) {
 	t.Helper()
-	if err := syscall.Kill(int(c.PgConn().PID()), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, syscall.Kill(int(c.PgConn().PID()), syscall.SIGKILL))
 	wait.NoError(t, "the crash", func() error {
 		if other.Ping(t.Context()) == nil {
 			return errors.New("the session goes on")
@@ -422,9 +413,7 @@ func TestSetup(t *testing.T) {
 	}
 	s.Psql(t, "INSERT INTO orders DEFAULT VALUES; ALTER TABLE orders ALTER id DROP DEFAULT")
 	tx, err := d.conn().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, state := draw(t, tx); state != "" {
 		t.Fatal(state)
 	}
@@ -438,9 +427,7 @@ func TestSetup(t *testing.T) {
 	if _, err := d.Format(t.Context()); !errors.Is(err, userdb.ErrSetup) {
 		t.Errorf("after the drop: %v", err)
 	}
-	if err := d.Init(t.Context(), scalable, hold, "app", "ids"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, d.Init(t.Context(), scalable, hold, "app", "ids"))
 	as := func(role string) *database {
 		return at(t, strings.Replace(d.url, "test@", role+"@", 1), scalable)
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -11,9 +12,7 @@ import (
 func TestSQL(t *testing.T) {
 	for _, layout := range append(flake.Layouts(), "41/3/6,epoch=1970-01-01", "41/10/12,unit=1s", "41/10/12,epoch=1969-01-01") {
 		f, err := flake.ParseFormat(layout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if refused := strings.Contains(layout, "unit=1s") || strings.Contains(layout, "1969"); (Check(f) != nil) != refused {
 			t.Errorf("%s: %v", layout, Check(f))
 		}

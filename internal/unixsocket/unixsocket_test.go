@@ -15,15 +15,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 func listen(t *testing.T, path string, mode fs.FileMode) *unixsocket.Listener {
 	t.Helper()
 	l, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: mode})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -54,13 +53,9 @@ func beside(f, look func()) {
 func left(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	l.SetUnlinkOnClose(false)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, l.Close())
 }
 
 func TestPaths(t *testing.T) {
@@ -111,9 +106,7 @@ func TestMode(t *testing.T) {
 			}
 		})
 		syscall.Umask(old)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		info, err := os.Stat(path)
 		if err != nil || info.Mode().Perm() != 0o620 {
 			t.Errorf("umask %o: mode %v, %v", mask, info.Mode(), err)
@@ -138,14 +131,10 @@ func TestReplacedSocketStays(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		path, victim := filepath.Join(dir, "s"), filepath.Join(dir, "victim")
-		if err := os.WriteFile(victim, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(victim, nil, 0o600))
 		left(t, path)
 		made, err := os.Lstat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if err := unixsocket.Open(path, made, os.Getgid(), 0o640); err != nil {
 			t.Errorf("%s: before it was replaced: %v", name, err)
 		}
@@ -153,9 +142,7 @@ func TestReplacedSocketStays(t *testing.T) {
 			t.Errorf("%s: before it was replaced: %v, %v", name, info, err)
 		}
 		kept := path + ".kept" // Else another socket could get its inode.
-		if err := errors.Join(os.Rename(path, kept), replace(path, victim)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.Rename(path, kept), replace(path, victim)))
 		if err := unixsocket.Open(path, made, os.Getgid(), 0o666); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -193,9 +180,7 @@ func TestLockOutlivesTheSocket(t *testing.T) {
 	for range 200 {
 		l := listen(t, path, 0o600)
 		lock, err := os.Open(path + ".lock")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		fd := int(lock.Fd())
 		beside(func() {
 			if err := l.Close(); err != nil {
@@ -222,22 +207,16 @@ func TestLockOutlivesTheSocket(t *testing.T) {
 func TestUnfinished(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	left(t, path)
-	if err := os.Chmod(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Chmod(path, 0))
 	again := listen(t, path, 0o600)
 	if err := errors.Join(again.Close(), again.Close()); err != nil {
 		t.Errorf("closed twice: %v", err)
 	}
 
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = l.Close() }()
-	if err := os.Chmod(path, 0); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Chmod(path, 0))
 	_, err = unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
 	if !errors.Is(err, unixsocket.ErrInUse) {
 		t.Errorf("beside one that listens: %v", err)
@@ -261,9 +240,7 @@ func scratch(t *testing.T) string {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		err = os.Chmod(dir, 0o777)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return dir
 }
 
@@ -274,9 +251,7 @@ func asNobody(t *testing.T, dir, env string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "test"), self, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd := exec.Command(filepath.Join(dir, "test"), "-test.run=^"+t.Name()+"$")
 	cmd.Env, cmd.Dir = []string{env, "TMPDIR=" + dir}, dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -296,9 +271,7 @@ func TestInUse(t *testing.T) {
 	}
 	path = filepath.Join(t.TempDir(), "s")
 	other, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = other.Close() }()
 	if _, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600}); !errors.Is(err,
 		unixsocket.ErrInUse) {
@@ -314,13 +287,9 @@ func TestInUse(t *testing.T) {
 func TestOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("keep"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte("keep"), 0o600))
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink(file, link); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink(file, link))
 	for _, path := range []string{file, link, dir} {
 		_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
 		if !errors.Is(err, unixsocket.ErrFile) {
@@ -330,9 +299,7 @@ func TestOtherFiles(t *testing.T) {
 	if text, err := os.ReadFile(file); string(text) != "keep" {
 		t.Errorf("the file has %q, %v", text, err)
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(file))
 	listen(t, file, 0o600) // as no failure keeps the lock
 	_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + dir + "/none/s", Mode: 0o600})
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -375,9 +342,7 @@ func TestAnothersSocket(t *testing.T) {
 	left(t, path)
 	closed := filepath.Join(dir, "closed") // has a lock that all may take
 	lock := filepath.Join(closed, "s.lock")
-	if err := errors.Join(os.Mkdir(closed, 0o755), os.WriteFile(lock, nil, 0o600), os.Chmod(lock, 0o666)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(os.Mkdir(closed, 0o755), os.WriteFile(lock, nil, 0o600), os.Chmod(lock, 0o666)))
 	asNobody(t, dir, another+"="+path)
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("the socket is gone: %v", err)
@@ -431,9 +396,7 @@ func TestBusySocketStays(t *testing.T) {
 		defer func() { _ = syscall.Close(fd) }()
 		err = errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Listen(fd, 0))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for n := 0; err == nil && n < 64; n++ {
 		var c net.Conn
 		if c, err = net.Dial("unix", path); err == nil {
@@ -455,9 +418,7 @@ func TestBusySocketStays(t *testing.T) {
 // TestLockIsNoLink: nobody can have a lock made elsewhere, by a link.
 func TestLockIsNoLink(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	if err := os.Symlink(path+".target", path+".lock"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink(path+".target", path+".lock"))
 	_, err := unixsocket.Listen(t.Context(), unixsocket.Config{Addr: "unix:" + path, Mode: 0o600})
 	if !errors.Is(err, syscall.ELOOP) && !errors.Is(err, syscall.EMLINK) {
 		t.Error(err)
@@ -471,9 +432,7 @@ func TestLockIsNoLink(t *testing.T) {
 func TestCloseLeavesOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l := listen(t, path, 0o600)
-	if err := os.Rename(path, path+".moved"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Rename(path, path+".moved"))
 	left(t, path)
 	if err := l.Close(); err != nil {
 		t.Error(err)
@@ -509,9 +468,7 @@ func TestStartersRace(t *testing.T) {
 			t.Fatalf("%d starters listen", len(won))
 		}
 		c, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		_ = c.Close()
 		_ = won[0].Close()
 	}
@@ -521,14 +478,10 @@ func TestPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l := listen(t, path, 0o600)
 	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = c.Close() }()
 	got, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = got.Close() }()
 	want := unixsocket.Peer{UID: os.Getuid(), PID: os.Getpid(), Known: true}
 	if got.RemoteAddr() != want {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -143,9 +144,7 @@ func TestForms(t *testing.T) {
 	st.Mark.Rests = lease.Blocker{SID: 9, Node: "node\x1b", Ceil: start - 5}
 	st.Mark.Uncovered = "3-4,8"
 	a, err := Of(st, clock.Reading{Wall: start - 1000}, flake.Default, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	id, _ := flake.Default.Make(int64(start), 0, 0)
 	wide, _ := ulid.FromFlake(flake.Default, id, 0)
 	want := Answer{
@@ -175,9 +174,7 @@ func TestForms(t *testing.T) {
 func TestFirst(t *testing.T) {
 	for _, name := range flake.Layouts() {
 		f, err := flake.ParseFormat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		unit, last := f.Layout.Unit(), f.Epoch+f.Layout.End()-1
 		for range 200 {
 			at := f.Epoch + rand.Int64N(f.Layout.End())
@@ -339,9 +336,7 @@ func TestForeignIDs(t *testing.T) {
 	r, n := reader()
 	of := func(sid flake.SID, entropy uint32) flake.ID {
 		id, err := flake.Default.Make(int64(start), entropy, sid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return id
 	}
 	if bad := r.Check(of(3, 1), 0); bad != nil {
@@ -371,9 +366,7 @@ func TestShared(t *testing.T) {
 		watch := func(says int64) *Shared {
 			t.Helper()
 			a, _, err := r.Watch()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			b, _ := a.Bytes(JSON, func(a Answer) ([]byte, error) { encoded++; return fmt.Append(nil, a.At-int64(start)), nil })
 			got := string(b)
 			if got != fmt.Sprint(says) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -20,13 +21,9 @@ var codec = NewCodec()
 func same(t *testing.T, v any, m proto.Message) []byte {
 	t.Helper()
 	want, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got, err := codec.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if b := got.Materialize(); !bytes.Equal(b, want) {
 		t.Fatalf("%+v:\ngot  %x\nwant %x", v, b, want)
 	}
@@ -229,9 +226,7 @@ func TestMessagesAreReused(t *testing.T) {
 		}
 	}
 	custom, err := flake.ParseLayout("41/1/1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	x := NewConstantFields("node-a", flake.Format{Layout: custom})
 	data := whole((&Response{Streamed: true, Constant: &x}).append(nil))
 	bits := custom.String()
@@ -251,9 +246,7 @@ func TestMessagesAreReused(t *testing.T) {
 // TestLayouts: the numbers of the proto file, by name.
 func TestLayouts(t *testing.T) {
 	custom, err := flake.ParseLayout("41/1/1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for l, want := range map[flake.Layout]pb.Layout{
 		flake.Scalable: pb.Layout_LAYOUT_SCALABLE, flake.Standalone: pb.Layout_LAYOUT_STANDALONE, flake.Fleet: pb.Layout_LAYOUT_FLEET,
 		flake.JS53: pb.Layout_LAYOUT_JS53, custom: pb.Layout_LAYOUT_CUSTOM,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -66,9 +67,7 @@ func request(t *testing.T, f []string, handles map[string]worker.Handle, e *env)
 		for i := range f[:len(f)-1] {
 			if f[i] == name {
 				n, err := strconv.ParseInt(f[i+1], 10, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				return n
 			}
 		}
@@ -87,9 +86,7 @@ func request(t *testing.T, f []string, handles map[string]worker.Handle, e *env)
 			a.Given = a.Given || word == "given"
 			if word == "clock" {
 				d, err := parse(f[i+1])
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				a.Clock = e.clock.Now().Wall + d
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/sim"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -70,9 +71,7 @@ func TestScenes(t *testing.T) {
 // without it. chaos/planted runs this test with each rule left out.
 func TestRules(t *testing.T) {
 	design, err := os.ReadFile("../../../docs/DESIGN.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, r := range Rules {
 		t.Run(r.Name, func(t *testing.T) {
 			views := play(t, r.Scene)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -38,25 +39,17 @@ func TestMain(m *testing.M) {
 func cluster(t *testing.T) (*rig.Rig, func(name, socket string) *rig.Process) {
 	t.Helper()
 	program, err := build.Allocator(t.Context(), built)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	etcd, err := build.Etcd(t.Context(), built)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r, err := rig.New(rig.Config{Dir: t.TempDir(), Nodes: 3, Etcd: etcd, Allocator: program, Format: flake.Default, Timing: rig.Default})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Start(t.Context()))
 	return r, func(name, socket string) *rig.Process {
 		var addrs []string
 		for _, n := range r.Nodes {
@@ -177,9 +170,7 @@ func TestFaults(t *testing.T) {
 	var runs [][2]time.Time
 	up := func() {
 		t.Helper()
-		if err := agent.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, agent.Start())
 		for until := time.Now().Add(20 * time.Second); !strings.Contains(agent.Output(agent.Run()), "msg=listening"); {
 			if time.Now().After(until) {
 				t.Fatalf("the agent does not listen:\n%s", agent.Output(agent.Run()))
@@ -198,9 +189,7 @@ func TestFaults(t *testing.T) {
 	progress := map[string]*atomic.Int64{}
 	for _, c := range callers {
 		if p := c.process; p != nil {
-			if err := p.Start(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, p.Start())
 			t.Cleanup(func() {
 				_ = p.Terminate(5 * time.Second)
 				if t.Failed() {
@@ -260,9 +249,7 @@ func TestFaults(t *testing.T) {
 	}
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	onward("at first")
 	for round := range rounds {
@@ -338,14 +325,10 @@ func TestPage(t *testing.T) {
 		}
 	}
 	python, err := filepath.Abs("../../../clients/python/src") // stands for the package, which is not published yet
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	nodes, _ := cluster(t)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, ".curlrc"), []byte("silent\nshow-error\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, ".curlrc"), []byte("silent\nshow-error\n"), 0o600))
 	sh := pages.NewShell(t, pages.Config{
 		Dir: dir,
 		Env: []string{

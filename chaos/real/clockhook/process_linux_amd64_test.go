@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // clocks is what testdata/clocks answers.
@@ -81,13 +83,9 @@ func start(t *testing.T, path string, o Offsets) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(path)}
 	in, err := p.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p.cmd.Stderr = os.Stderr
 	p.in, p.out = in, bufio.NewReader(out)
 	if p.Hook, err = Start(p.cmd, o); err != nil {
@@ -200,20 +198,14 @@ func TestOffsets(t *testing.T) {
 		{Wall: -56 * year}, // about 1970
 		{},
 	} {
-		if err := p.Set(o); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, p.Set(o))
 		p.check(fmt.Sprintf("%+v", o), o, 0)
 		if got := p.Offsets(); got != o {
 			t.Errorf("Offsets() = %+v, want %+v", got, o)
 		}
 	}
-	if err := p.Step(All(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Step(Offsets{Wall: time.Second}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Step(All(time.Minute)))
+	fatal.If(t, p.Step(Offsets{Wall: time.Second}))
 	p.check("two steps", All(time.Minute).Add(Offsets{Wall: time.Second}), 0)
 
 	c := p.Counts()
@@ -231,9 +223,7 @@ func TestOffsets(t *testing.T) {
 func TestMonotonicOfTheRuntime(t *testing.T) {
 	p := start(t, build(t, "clocks", "./testdata/clocks"), Offsets{})
 	before := p.ask("read").Since
-	if err := p.Step(Offsets{Wall: -time.Hour, Mono: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Step(Offsets{Wall: -time.Hour, Mono: time.Minute}))
 	if got := p.ask("read").Since - before; got < time.Minute || got > 2*time.Minute {
 		t.Errorf("a minute forward is %v", got)
 	}
@@ -241,9 +231,7 @@ func TestMonotonicOfTheRuntime(t *testing.T) {
 
 func TestDrift(t *testing.T) {
 	p := start(t, build(t, "clocks", "./testdata/clocks"), Offsets{Wall: time.Hour})
-	if err := p.Drift(Rates{Wall: 1e6, Mono: -5e5}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Drift(Rates{Wall: 1e6, Mono: -5e5}))
 	began := time.Now()
 	// All threads see every clock rise while it drifts backwards and its rate is
 	// changed a thousand times.
@@ -270,9 +258,7 @@ func TestDrift(t *testing.T) {
 	if changes < 10 {
 		t.Errorf("its rate changed %d times", changes)
 	}
-	if err := p.Drift(Rates{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Drift(Rates{}))
 	took := time.Since(began)
 	got := p.Offsets()
 	if gained := got.Wall - time.Hour; gained < took/2 || gained > took+time.Second {
@@ -293,9 +279,7 @@ func TestDrift(t *testing.T) {
 func TestDriftInTheProcess(t *testing.T) {
 	p := start(t, build(t, "clocks", "./testdata/clocks"), Offsets{Wall: -time.Hour})
 	for _, r := range []Rates{Crystal(1e6), Crystal(-9e5), Slewed(5000), {Boot: -5000}} {
-		if err := p.Drift(r); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, p.Drift(r))
 		time.Sleep(20 * time.Millisecond) // that there is something to see
 		before := p.Offsets()
 		s := p.shifts()
@@ -373,9 +357,7 @@ func TestSuspend(t *testing.T) {
 			go func() { spun <- p.ask("spin 600ms").Back }() // before, and long after
 			began := time.Now()
 			held, err := p.Suspend(t.Context(), 200*time.Millisecond, tc.c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if held < 200*time.Millisecond || held > time.Since(began) {
 				t.Errorf("held for %v of %v", held, time.Since(began))
 			}
@@ -408,21 +390,15 @@ func TestSync(t *testing.T) {
 	if a := p.ask("sync %s", file); a.Error != "" || p.Counts() != (Counts{VDSO: p.Counts().VDSO, Plain: 2, Syncs: 2}) {
 		t.Errorf("at rest: %q, %+v", a.Error, p.Counts())
 	}
-	if err := p.SlowSync(300 * time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.SlowSync(300*time.Millisecond))
 	if a := p.ask("sync %s", file); a.Error != "" || a.Sync < 600*time.Millisecond {
 		t.Errorf("two slow syncs took %v: %q", a.Sync, a.Error)
 	}
-	if err := errors.Join(p.SlowSync(0), p.FailSync(syscall.EIO)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(p.SlowSync(0), p.FailSync(syscall.EIO)))
 	if a := p.ask("sync %s", file); !strings.Contains(a.Error, "input/output error") {
 		t.Errorf("a sync that should fail says %q", a.Error)
 	}
-	if err := p.FailSync(0); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.FailSync(0))
 	if a := p.ask("sync %s", file); a.Error != "" || a.Sync > 200*time.Millisecond*10 {
 		t.Errorf("healed: took %v: %q", a.Sync, a.Error)
 	}
@@ -441,9 +417,7 @@ func TestWrite(t *testing.T) {
 	if err != nil || len(healthy) != 8192 {
 		t.Fatalf("at rest %d bytes were written: %v", len(healthy), err)
 	}
-	if err := p.FailWrite(syscall.ENOSPC); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.FailWrite(syscall.ENOSPC))
 	a := p.ask("write %s", file)
 	if n := strings.Count(a.Error, "no space left on device"); n != 3 || strings.Contains(a.Error, "pipe") {
 		t.Errorf("three writes to a file and one to a pipe, on a full disk: %q", a.Error)
@@ -451,9 +425,7 @@ func TestWrite(t *testing.T) {
 	if b, err := os.ReadFile(file); err != nil || len(b) != 0 {
 		t.Errorf("a full disk has %q: %v", b, err)
 	}
-	if err := p.FailWrite(0); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.FailWrite(0))
 	if a := p.ask("write %s", file); a.Error != "" {
 		t.Errorf("healed: %q", a.Error)
 	}
@@ -472,16 +444,12 @@ func TestDiscipline(t *testing.T) {
 		t.Skip("not run: adjtimex:", before.Error)
 	}
 	d := Discipline{State: unix.TIME_ERROR, Status: unix.STA_UNSYNC | unix.STA_INS, MaxError: 16 * time.Second, EstError: 3 * time.Millisecond}
-	if err := p.SetDiscipline(&d); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.SetDiscipline(&d))
 	a := p.ask("adjtimex")
 	if a.State != d.State || int(a.Timex.Status) != d.Status || a.Timex.Maxerror != 16_000_000 || a.Timex.Esterror != 3000 || a.Timex.Tolerance != before.Timex.Tolerance {
 		t.Errorf("got %d, %+v", a.State, a.Timex)
 	}
-	if err := p.SetDiscipline(nil); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.SetDiscipline(nil))
 	if a := p.ask("adjtimex"); a.State != before.State || a.Timex.Status != before.Timex.Status {
 		t.Errorf("got %d, %+v; it was %d, %+v", a.State, a.Timex, before.State, before.Timex)
 	}
@@ -515,9 +483,7 @@ func TestUnsupported(t *testing.T) {
 
 func TestClosed(t *testing.T) {
 	p := start(t, build(t, "clocks", "./testdata/clocks"), Offsets{Wall: time.Hour})
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Close())
 	for what, err := range map[string]error{"Set": p.Set(Offsets{}), "Drift": p.Drift(Rates{}), "SlowSync": p.SlowSync(1), "Close": p.Close()} {
 		if what != "Close" && !errors.Is(err, ErrClosed) || what == "Close" && err != nil {
 			t.Errorf("%s: %v", what, err)

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/status/feed"
 )
 
@@ -26,9 +27,7 @@ func TestFeedKilled(t *testing.T) {
 	c := dev(t)
 	p := open(t, c.nodes[0].own(), "pool")
 	p.until(`probe.snapshots > 1 && !document.body.classList.contains("stale")`)
-	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.cmd.Process.Signal(syscall.SIGSTOP))
 	resume := sync.OnceFunc(func() { _ = c.cmd.Process.Signal(syscall.SIGCONT) })
 	t.Cleanup(resume)
 	p.until(`document.body.classList.contains("stale")`)
@@ -62,9 +61,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, target string) *proxy {
 	to, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p := &proxy{}
 	forward := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Host = r.In.Host }}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -34,13 +35,9 @@ func streamOf(t *testing.T, url string) iter.Seq[event] {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer res.Body.Close()
 		var e event
 		for lines := bufio.NewScanner(res.Body); lines.Scan(); {
@@ -61,9 +58,7 @@ func streamOf(t *testing.T, url string) iter.Seq[event] {
 
 func decode[T any](t *testing.T, text string) (v T) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal([]byte(text), &v))
 	return v
 }
 
@@ -254,13 +249,9 @@ func (hostileError) Error() string { return hostile }
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	token, line, err := access.NewToken("reader", "read")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tokens, err := access.ParseTokens([]byte(line))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s := serve(t, size(32), func(c *console.Config) { c.Guard = access.New(access.Config{Tokens: tokens}) })
 	p := open(t, s.URL, "clocks?x="+url.QueryEscape(hostile))
 	if at := eval[string](p, "location.pathname"); at != "/console/login" {

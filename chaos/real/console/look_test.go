@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // axe returns the source of axe-core, or skips the test.
@@ -16,16 +18,12 @@ func axe(t *testing.T) string {
 		t.Skip("not run: npm is not installed")
 	}
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "npm"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "npm"))))
 	if out, err := exec.CommandContext(t.Context(), npm, "ci", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund").CombinedOutput(); err != nil {
 		t.Skipf("not run: npm ci: %v\n%s", err, out)
 	}
 	source, err := os.ReadFile(filepath.Join(dir, "node_modules", "axe-core", "axe.min.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(source)
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -389,20 +390,14 @@ func dev(t *testing.T) *cluster {
 	t.Helper()
 	browser(t)
 	path, err := buildDev()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	c := &cluster{t: t, cmd: exec.Command(path, "dev", "--http-port", "0", "--grpc-port", "0", "--format", "json")}
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var errs strings.Builder
 	c.cmd.Stderr = &errs
 	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, c.cmd.Start())
 	t.Cleanup(func() {
 		_ = c.cmd.Process.Signal(os.Interrupt)
 		late := time.AfterFunc(20*time.Second, func() { _ = c.cmd.Process.Kill() })
@@ -418,9 +413,7 @@ func dev(t *testing.T) *cluster {
 			t.Fatalf("dev ended after %d nodes", len(c.nodes))
 		}
 		var m member
-		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, json.Unmarshal(lines.Bytes(), &m))
 		c.nodes, c.console = append(c.nodes, m), m.Console
 	}
 	return c
@@ -444,14 +437,10 @@ func (c *cluster) settle() {
 func get(t *testing.T, url string) []byte {
 	t.Helper()
 	res, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return body
 }
 
@@ -469,9 +458,7 @@ func getJSON[T any](t *testing.T, url string) (v T) {
 func (m member) issue(t *testing.T, count int) (status int, reason string) {
 	t.Helper()
 	res, err := http.Post(fmt.Sprintf("http://%s/v1/ids?count=%d", m.HTTP, count), "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer res.Body.Close()
 	var problem struct {
 		Reason string `json:"reason"`

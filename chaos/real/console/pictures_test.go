@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/play/player"
 )
 
@@ -59,9 +60,7 @@ func TestPictures(t *testing.T) {
 	}
 	play.until(fmt.Sprintf("stepAt === %d && document.body.dataset.playing === 'false'", len(steps)-1))
 	play.picture("play", 900)
-	if err := os.WriteFile(filepath.Join(images, sumFile), []byte(pagesSum(t)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(images, sumFile), []byte(pagesSum(t)), 0o644))
 }
 
 // TestPicturesAreCurrent: the documents show the pages as they are.
@@ -100,9 +99,7 @@ func pagesSum(t *testing.T) string {
 				continue
 			}
 			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(file), len(data), data)
 		}
 	}

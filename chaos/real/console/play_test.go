@@ -19,6 +19,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/play/player"
 	"github.com/flakelease/allocator/chaos/sim"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -54,9 +55,7 @@ func openPlay(t *testing.T, hash string, options ...option) played {
 	}
 	browser(t) // it may skip the test
 	root, err := buildPlay()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	files := http.FileServer(http.Dir(root))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src data:")
@@ -440,9 +439,7 @@ func TestPlayFile(t *testing.T) {
 	t.Parallel()
 	browser(t)
 	root, err := buildPlay()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p := played{open(t, "file://"+root, "index.html#seed=4&mode=calm&nodes=3")}
 	p.until("view && view.now > 1000")
 	p.pause()
@@ -452,9 +449,7 @@ func TestPlayFile(t *testing.T) {
 	p.until("!document.querySelector('#broken').hidden")
 	for _, link := range eval[[]string](p.page, "[...document.querySelectorAll('#about a, #broken a')].map((a) => a.href)") {
 		u, err := url.Parse(link)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		text, err := os.ReadFile(u.Path)
 		if heading := strings.ReplaceAll(u.Fragment, "-", " "); err != nil || !strings.Contains(strings.ToLower(string(text)), "# "+heading) {
 			t.Errorf("%s leads nowhere: %v", link, err)

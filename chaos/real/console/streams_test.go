@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 const (
@@ -101,9 +103,7 @@ func (m member) latency(t *testing.T) time.Duration {
 	for end := time.Now().Add(measured); time.Now().Before(end); {
 		began := time.Now()
 		res, err := http.Post("http://"+m.HTTP+"/v1/ids", "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		_, _ = io.Copy(io.Discard, res.Body)
 		_ = res.Body.Close()
 		took = append(took, time.Since(began))

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // phone is a screen of 360 px.
@@ -141,9 +143,7 @@ func TestMeanings(t *testing.T) {
 	t.Parallel()
 	c := dev(t)
 	glossary, err := os.ReadFile("../../../docs/reference/glossary.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, options := range [][]option{nil, {withoutScripts}, {phone}} {
 		p := open(t, c.console, "", options...)
 		for word, name := range map[string]string{"term": "break", "verdict": "clocks", "lead": "node"} {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
@@ -43,9 +44,7 @@ type cluster struct {
 func start(t *testing.T, timing rig.Timing) *cluster {
 	t.Helper()
 	p, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r, err := rig.New(rig.Config{
 		Dir:       t.TempDir(),
 		Nodes:     3,
@@ -55,9 +54,7 @@ func start(t *testing.T, timing rig.Timing) *cluster {
 		Timing:    timing,
 		Clocks:    true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	c := &cluster{T: t, Rig: r}
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
@@ -73,9 +70,7 @@ func start(t *testing.T, timing rig.Timing) *cluster {
 	for _, why := range r.Cannot {
 		t.Logf("not supported on this machine: %s", why)
 	}
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Start(t.Context()))
 	c.sdk = c.client(c.addresses()...)
 	return c
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -23,21 +24,15 @@ func TestFollow(t *testing.T) {
 	f.until("the watermark moves", func(m mark) bool { return m.at.After(first.at) })
 
 	n := c.Nodes[0]
-	if err := n.Pause(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, n.Pause())
 	stopped := time.Now()
 	f.until(n.Name+" holds it back", func(m mark) bool { return m.says(blocks, n.Name) })
 	// Its floor is from before it was stopped.
 	f.until("it goes on without "+n.Name, func(m mark) bool {
 		return m.at.After(stopped) && m.says("conditional", n.Name)
 	})
-	if err := n.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	if err := rig.Until(t.Context(), 2*time.Minute, n.Name+" issues again", n.Ready); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, n.Resume())
+	fatal.If(t, rig.Until(t.Context(), 2*time.Minute, n.Name+" issues again", n.Ready))
 	issues := time.Now()
 	f.until("it goes on with all nodes", func(m mark) bool { return m.at.After(issues) && !m.says(blocks, "") })
 }

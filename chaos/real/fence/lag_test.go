@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	prove "github.com/flakelease/allocator/chaos/fence"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -87,13 +88,9 @@ func TestLag(t *testing.T) {
 			}
 			n := c.Nodes[2]
 			began := time.Now()
-			if err := n.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, n.Kill())
 			took, why, err := c.passes(t.Context(), began)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			t.Logf("after kill -9 of a holder the watermark passed its time after %v; the goal is %v; held back by %q",
 				took.Round(time.Millisecond), tc.killed, why)
 			if took > tc.outside {

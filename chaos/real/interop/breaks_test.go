@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -18,9 +19,7 @@ const breaks = "../../../docs/how-to/where-ids-break.md"
 func TestColumns(t *testing.T) {
 	tier.Check(t, "npm installs 100 packages")
 	npm, program, dir := tool(t, "npm"), tool(t, "node"), t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "columns"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "columns"))))
 	if out, err := exec.CommandContext(t.Context(), npm, "ci", "--prefix", dir, "--ignore-scripts", "--no-audit",
 		"--no-fund").CombinedOutput(); err != nil {
 		t.Skipf("not run: npm ci: %v\n%s", err, out)
@@ -32,9 +31,7 @@ func TestColumns(t *testing.T) {
 	socket := startMariaDB(t)
 	sqlMariaDB(t, socket, "CREATE DATABASE ids; USE ids;"+table)
 	text, err := os.ReadFile(breaks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_, rows, _ := strings.Cut(string(text), "<!-- drivers -->\n")
 	rows, _, _ = strings.Cut(rows, "<!-- drivers -->")
 	tried := 0
@@ -138,9 +135,7 @@ func TestRoundedIDs(t *testing.T) {
 		t.Skipf("not run: %s keeps the digits, jq-1.6 does not", v)
 	}
 	path, err := buildAllocator()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	shell := pages.NewShell(t, pages.Config{Dir: t.TempDir(), Env: []string{"PATH=" + filepath.Dir(path) + ":" + os.Getenv("PATH")}})
 	for _, b := range pages.Open(t, breaks).Blocks {
 		if b.Mark == "run: rounded" {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	oklog "github.com/oklog/ulid/v2"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -50,9 +51,7 @@ func TestULIDOffline(t *testing.T) {
 		ms := r.Int64N(ulid.MaxUnixMilli >> r.IntN(40))
 		a, err1 := o.At(ms)
 		b, err2 := o.NextAt(ms)
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(err1, err2))
 		for _, id := range []ulid.ID{a, b, a.ForceV7()} {
 			theirs, err := oklog.ParseStrict(id.String())
 			if err != nil || theirs != oklog.ULID(id.Bytes()) || theirs.Time() != uint64(id.UnixMilli()) || theirs.String() != id.String() {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/flake"
 )
@@ -203,9 +204,7 @@ func TestCallFrom(t *testing.T) {
 				dir := t.TempDir()
 				write := func(name, text string) string {
 					path := filepath.Join(dir, name)
-					if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-						t.Fatal(err)
-					}
+					fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 					return path
 				}
 				ca := write("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
@@ -256,9 +255,7 @@ func unanswered(took time.Duration) int64 { return int64(took / (2 * time.Second
 func closed(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_ = l.Close()
 	return l.Addr().String()
 }
@@ -267,9 +264,7 @@ func closed(t *testing.T) string {
 func silent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr().String()
 }
@@ -326,9 +321,7 @@ func TestCallFromPages(t *testing.T) {
 	}
 	const path = "../../../docs/how-to/call-from-a-program.md"
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	nodes := devNodes(t, 3)
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
@@ -341,9 +334,7 @@ func TestCallFromPages(t *testing.T) {
 				}
 				shown++
 				text, err := os.ReadFile(filepath.Join("../../..", name))
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				if !strings.Contains(string(text), b.Text) {
 					t.Errorf("%s:%d: %s has other lines", page.Path, b.Line, name)
 				}
@@ -357,17 +348,11 @@ func TestCallFromPages(t *testing.T) {
 			dir := t.TempDir() // what the commands write stays out of the repository
 			for _, name := range []string{"examples", "clients"} {
 				path, err := filepath.Abs("../../../" + name)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
+				fatal.If(t, os.Symlink(path, filepath.Join(dir, name)))
 			}
 			_, port, err := net.SplitHostPort(closed(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			shell := pages.NewShell(t, pages.Config{Dir: dir, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}, Within: 2 * time.Minute, Here: strings.NewReplacer(
 				"PORT=3000", "PORT="+port, "127.0.0.1:3000", "127.0.0.1:"+port,
 				"127.0.0.1:8080", nodes[0].HTTP, "127.0.0.1:8090", nodes[1].HTTP, "127.0.0.1:8100", nodes[2].HTTP,

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
 	"github.com/flakelease/allocator/flake"
@@ -49,18 +50,12 @@ func dev(t *testing.T, layout string) devNode {
 func devNodes(t *testing.T, count int, flags ...string) (out []devNode) {
 	t.Helper()
 	path, err := buildDev()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd := exec.Command(path, append([]string{"dev", "--nodes", strconv.Itoa(count), "--http-port", "0", "--grpc-port", "0", "--resp", "--format", "json"}, flags...)...)
 	cmd.Stderr = t.Output()
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() != 130 && cmd.ProcessState.ExitCode() != 143 {
@@ -70,9 +65,7 @@ func devNodes(t *testing.T, count int, flags ...string) (out []devNode) {
 	lines := json.NewDecoder(stdout)
 	for range count {
 		var n devNode
-		if err := lines.Decode(&n); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, lines.Decode(&n))
 		out = append(out, n)
 	}
 	return out
@@ -135,9 +128,7 @@ func TestDecodersOfOthers(t *testing.T) {
 // the sid they are of.
 func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64, int64) {
 	conn, err := grpc.NewClient(n.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	service := pb.NewAllocatorServiceClient(conn)
 	redisClient := redis.NewClient(&redis.Options{Addr: n.RESP, DisableIdentity: true})
@@ -148,9 +139,7 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 				IDs []string
 				SID int64
 			}
-			if err := json.Unmarshal(post(t, n, "count=100&as=int", "*/*"), &body); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, json.Unmarshal(post(t, n, "count=100&as=int", "*/*"), &body))
 			return integers(t, body.IDs), body.SID
 		},
 		"HTTP, lines": func() ([]int64, int64) {
@@ -160,39 +149,29 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 			var ids []int64
 			for _, s := range strings.Fields(string(post(t, n, "count=100", "text/plain"))) {
 				id, err := flake.Parse(s)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				ids = append(ids, int64(id))
 			}
 			return ids, n.SID
 		},
 		"gRPC": func() ([]int64, int64) {
 			r, err := service.Allocate(t.Context(), &pb.AllocateRequest{Count: 200})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return listed(r), int64(r.GetSid())
 		},
 		"gRPC, texts": func() ([]int64, int64) {
 			r, err := service.Allocate(t.Context(), &pb.AllocateRequest{Count: 100, Form: pb.Form_FORM_INT})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return integers(t, r.GetIds()), int64(r.GetSid())
 		},
 		"gRPC stream": func() ([]int64, int64) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			s, err := service.AllocateStream(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			var ids []int64
 			for i := range int64(20) {
-				if err := s.Send(&pb.AllocateStreamRequest{Sequence: i, Request: &pb.AllocateRequest{Count: 7}}); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, s.Send(&pb.AllocateStreamRequest{Sequence: i, Request: &pb.AllocateRequest{Count: 7}}))
 				r, err := s.Recv()
 				if err != nil || r.GetResponse() == nil {
 					t.Fatal(r, err)
@@ -203,9 +182,7 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 		},
 		"RESP": func() ([]int64, int64) {
 			ids, err := redisClient.Do(t.Context(), "ID.NEXT", "COUNT", 100, "FORMAT", "int").StringSlice()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return integers(t, ids), n.SID
 		},
 		"RESP, pipeline": func() ([]int64, int64) {
@@ -214,9 +191,7 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 				p.Do(t.Context(), "ID.NEXT", "FORMAT", "int")
 			}
 			answers, err := p.Exec(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			var ids []string
 			for _, a := range answers {
 				ids = append(ids, fmt.Sprint(a.(*redis.Cmd).Val()))
@@ -225,28 +200,20 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 		},
 		"embed": func() ([]int64, int64) {
 			a, err := embed.Open(t.Context(), embed.Config{Endpoints: []string{n.Etcd}, Name: "program", SIDs: embed.All, Settings: map[string]string{"layout": layout}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer a.Close()
 			b, err := a.Block(t.Context(), 100)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return asIntegers(b.Append(nil)), int64(b.SID)
 		},
 	}
 	for _, mode := range []client.Mode{client.Coalesce, client.Direct, client.Prefetch} {
 		calls["SDK, "+mode.String()] = func() ([]int64, int64) {
 			c, err := client.New(client.Options{Targets: []string{n.GRPC}, Mode: mode})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer c.Close()
 			ids := make([]flake.ID, 10_000) // more than a millisecond has
-			if err := c.NextN(t.Context(), ids); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, c.NextN(t.Context(), ids))
 			return asIntegers(ids), n.SID
 		}
 	}
@@ -256,14 +223,10 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 func post(t *testing.T, n devNode, query, accept string) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+n.HTTP+"/v1/ids?"+query, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	req.Header.Set("Accept", accept)
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -277,9 +240,7 @@ func integers(t *testing.T, texts []string) []int64 {
 	var ids []int64
 	for _, s := range texts {
 		id, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		ids = append(ids, id)
 	}
 	return ids
@@ -310,9 +271,7 @@ func TestNodeReadsNumbers(t *testing.T) {
 		t.Skipf("not run: this node has no fetch, which came with 18: %s", out)
 	}
 	script, err := filepath.Abs(filepath.Join("testdata", "numbers.mjs"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// The second has all 53 bits in use: its 41 bits of milliseconds end in 2039.
 	for _, layout := range []string{"js53", "js53,epoch=1970-01-01"} {
 		t.Run(layout, func(t *testing.T) {

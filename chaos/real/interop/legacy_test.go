@@ -14,6 +14,8 @@ import (
 
 	"github.com/bwmarrin/snowflake"
 	"github.com/sony/sonyflake"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // legacyVariable makes this test program a generator of another system: its name, a
@@ -89,9 +91,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd, stdout, stderr string) *process {
 	p := &process{t: t, cmd: cmd}
 	open := func(path string) *os.File {
 		f, err := os.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return f
 	}
 	out, errs := open(stdout), open(stderr)
@@ -99,9 +99,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd, stdout, stderr string) *process {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := cmd.Start()
 	_, _ = out.Close(), errs.Close() // the process has its own
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		p.stop()
 		if t.Failed() {

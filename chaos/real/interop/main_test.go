@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // programs is the directory that programs are built into.
@@ -48,9 +49,7 @@ var buildDev = sync.OnceValues(func() (string, error) {
 func allocator(t *testing.T, args ...string) string {
 	t.Helper()
 	path, err := buildAllocator()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -16,6 +16,7 @@ import (
 	"github.com/getkin/kin-openapi/routers/legacy"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 )
 
@@ -30,14 +31,10 @@ func serverExchanges(t *testing.T, root string) (out []servertest.Exchange) {
 		t.Fatalf("go test ./internal/server: %v\n%s", err, text)
 	}
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for line := range bytes.Lines(data) {
 		var e servertest.Exchange
-		if err := json.Unmarshal(line, &e); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, json.Unmarshal(line, &e))
 		out = append(out, e)
 	}
 	return out
@@ -47,29 +44,19 @@ func serverExchanges(t *testing.T, root string) (out []servertest.Exchange) {
 // of internal/server receive is one that it describes.
 func TestOpenAPI(t *testing.T) {
 	root, err := build.Root(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	contract, err := os.ReadFile(filepath.Join(root, "api/openapi.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// The library's router takes a parameter for a whole segment of a path.
 	contract = bytes.Replace(contract, []byte("{id}:extend:\n"), []byte("{id}/:extend:\n"), 1)
 	doc, err := openapi3.NewLoader().LoadFromData(contract)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(t.Context(), openapi3.EnableSchemaPatternValidation()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, doc.Validate(t.Context(), openapi3.EnableSchemaPatternValidation()))
 	if !doc.IsOpenAPI31OrLater() {
 		t.Errorf("version %s", doc.OpenAPI)
 	}
 	router, err := legacy.NewRouter(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 
 	checked := 0
 	for _, e := range serverExchanges(t, root) {
@@ -80,9 +67,7 @@ func TestOpenAPI(t *testing.T) {
 			continue // the contract has neither, and the route cannot be told from it
 		}
 		req, err := http.NewRequestWithContext(t.Context(), e.Method, strings.Replace(e.URL, ":extend", "/:extend", 1), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if strings.HasPrefix(req.URL.Path, "/docs/") {
 			continue // documents for people, to which types of problems link
 		}

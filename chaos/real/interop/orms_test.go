@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -24,9 +25,7 @@ func npm(t *testing.T, dir string, args ...string) ([]byte, error) {
 func TestORMs(t *testing.T) {
 	tier.Nightly(t, "npm installs 250 packages and compiles SQLite")
 	program, dir := tool(t, "node"), t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("../../../examples/orms")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.CopyFS(dir, os.DirFS("../../../examples/orms")))
 	file := pack(t)
 	if out, err := npm(t, dir, "ci"); err != nil {
 		t.Skipf("not run: npm ci: %v\n%s", err, out)

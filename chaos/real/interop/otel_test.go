@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 )
 
@@ -26,9 +27,7 @@ func TestOpenTelemetry(t *testing.T) {
 			g := env.GRPC.GRPC(grpc.StatsHandler(otelgrpc.NewServerHandler(traceContext,
 				otelgrpc.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(served))))))
 			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			ended := make(chan error, 1)
 			go func() { ended <- g.Serve(l) }()
 			defer func() { g.Stop(); <-ended }()
@@ -36,17 +35,13 @@ func TestOpenTelemetry(t *testing.T) {
 			c, err := client.New(client.Options{Targets: []string{l.Addr().String()}, Mode: mode, DialOptions: []grpc.DialOption{
 				grpc.WithStatsHandler(otelgrpc.NewClientHandler(traceContext, otelgrpc.WithTracerProvider(provider))),
 			}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			ctx, call := provider.Tracer("test").Start(t.Context(), "a call")
 			if _, err := c.Next(ctx); err != nil {
 				t.Fatal(err)
 			}
 			call.End()
-			if err := c.Close(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, c.Close())
 
 			// A stream is shared by calls, so its span is the child of none.
 			name, parent := "allocator.v1.AllocatorService/Allocate", call.SpanContext().SpanID()

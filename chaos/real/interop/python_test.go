@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
@@ -28,9 +29,7 @@ func inPython(t *testing.T, env []string, needs string, args ...string) string {
 	}
 	cmd := exec.CommandContext(t.Context(), python, args...)
 	source, err := filepath.Abs(pythonPackage + "/src")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd.Dir = pythonPackage
 	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+source), env...)
 	out, err := cmd.CombinedOutput()

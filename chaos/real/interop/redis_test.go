@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
@@ -79,13 +80,9 @@ func (w *redisNode) port() string {
 func guarded(t *testing.T) (*access.Guard, string) {
 	t.Helper()
 	token, line, err := access.NewToken("tester", "issue,read")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	list, err := access.ParseTokens([]byte(line + "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return access.New(access.Config{Tokens: list}), token
 }
 
@@ -118,14 +115,10 @@ func TestGoRedis(t *testing.T) {
 
 			var last flake.ID
 			one, err := c.Do(ctx, "ID.NEXT").Result()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			rising(t, &last, one)
 			text, err := c.HGet(ctx, "id", "next").Result()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			rising(t, &last, text)
 			list, err := c.Do(ctx, "ID.NEXT", "COUNT", 10_000).Slice()
 			if err != nil || len(list) != 10_000 {
@@ -294,9 +287,7 @@ func TestNodeClients(t *testing.T) {
 		t.Skipf("not run: node is %s; the clients need 20", strings.TrimSpace(out))
 	}
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "npm"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "npm"))))
 	if out, err := run(t, "", npm, "ci", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund"); err != nil {
 		t.Skipf("not run: npm ci: %v\n%s", err, out)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/sqlread"
@@ -115,9 +116,7 @@ func TestSQLFunctions(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &vectors)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for name, e := range engines {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -207,9 +206,7 @@ func TestSQLFunctions(t *testing.T) {
 			for _, v := range append(vectors.ULIDs, vectors.V7...) {
 				row(v.ULID+"|"+v.UUID, call("to_ulid", as(e.literal, v.UUID)), as(e.uuid, call("from_ulid", "'"+v.ULID+"'")))
 				u, err := ulid.Parse(v.ULID)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				ofUUID(u)
 			}
 			for _, v := range vectors.BadFlakes {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/postgres"
 )
@@ -38,9 +39,7 @@ func TestSQLFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile("../../../examples/sql/" + name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			sql, want, ok := strings.Cut(string(text), "\n-- prints:\n-- ")
 			if !ok {
 				t.Fatal("the file does not say what it prints")
@@ -79,22 +78,16 @@ func startMariaDB(t *testing.T) string {
 		t.Skip("not run: mariadbd is not installed (Debian: apt-get install mariadb-server-core mariadb-client-core)")
 	}
 	dir, err := os.MkdirTemp("", "maria")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	data, socket := filepath.Join(dir, "data"), filepath.Join(dir, "socket")
 	output(t, "", tool(t, "mariadb-install-db"), "--no-defaults", "--skip-test-db", "--user="+me.Username, "--datadir="+data)
 	cmd := exec.Command(server, "--no-defaults", "--skip-networking", "--skip-grant-tables", "--user="+me.Username, "--datadir="+data, "--socket="+socket)
 	var log bytes.Buffer
 	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
@@ -167,22 +168,16 @@ func (k *takeover) issued(name string) (ids []flake.ID, sids map[flake.SID]bool)
 // processes of their own, which issue throughout.
 func TestTakeover(t *testing.T) {
 	path, err := buildAllocator()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	etcd := startEtcd(t)
 	for kind, layout := range map[string]string{"bwmarrin": "twitter", "sonyflake": "sonyflake"} {
 		t.Run(kind, func(t *testing.T) {
 			format, err := flake.ParseFormat(layout)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			k := &takeover{t: t, dir: t.TempDir(), layout: format, etcd: etcd, stop: map[string]func(){}, env: []string{
 				"PATH=" + filepath.Dir(path) + ":" + os.Getenv("PATH"), "ALLOCATOR_SPACE=" + kind, "ALLOCATOR_ETCD_ENDPOINTS=" + etcd, "ALLOCATOR_LOG_FORMAT=json",
 				"ALLOCATOR_LISTEN_GRPC=127.0.0.1:0", "ALLOCATOR_LISTEN_HTTP=127.0.0.1:0", "ALLOCATOR_LISTEN_ADMIN=127.0.0.1:0", "ALLOCATOR_LISTEN_GOSSIP=127.0.0.1:0"}}
-			if err := os.Mkdir(filepath.Join(k.dir, "new-rows"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Mkdir(filepath.Join(k.dir, "new-rows"), 0o700))
 			k.follow(kind)
 		})
 	}
@@ -265,9 +260,7 @@ func (k *takeover) follow(kind string) {
 
 	// The mistake that the guide warns of: an old generator runs on a sid that a node takes.
 	for _, row := range []string{first, second, "node-1", "node-2", "node-3"} {
-		if err := os.Remove(k.rows(row)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Remove(k.rows(row)))
 	}
 	old := k.legacy(kind, 9)
 	k.env = append(k.env, "ALLOCATOR_SID_RANGE=9")
@@ -293,9 +286,7 @@ func between(text, mark, end string) string {
 func startEtcd(t *testing.T) string {
 	t.Helper()
 	path, err := build.Etcd(t.Context(), programs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var urls []string
 	for _, addr := range loopback.Addresses(2) {
 		urls = append(urls, "http://"+addr)

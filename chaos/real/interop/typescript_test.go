@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
 )
@@ -47,9 +48,7 @@ func TestTypeScriptPackage(t *testing.T) {
 	tier.Check(t, "npm installs the compiler")
 	program, file := tool(t, "node"), pack(t)
 	first, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if second, err := os.ReadFile(pack(t)); err != nil || !bytes.Equal(first, second) {
 		t.Errorf("a second build gives another file: %v", err)
 	}
@@ -59,14 +58,10 @@ func TestTypeScriptPackage(t *testing.T) {
 		t.Errorf("LICENSE differs from that of the repository: %v, %v", err1, err2)
 	}
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join(typescript, "test", "types"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.CopyFS(dir, os.DirFS(filepath.Join(typescript, "test", "types"))))
 	t.Run("README", func(t *testing.T) {
 		alone := t.TempDir()
-		if err := os.WriteFile(filepath.Join(alone, "package.json"), []byte(`{"private": true}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(alone, "package.json"), []byte(`{"private": true}`), 0o600))
 		if out, err := npm(t, alone, "install", "--offline", file); err != nil {
 			t.Fatalf("npm install: %v\n%s", err, out)
 		}
@@ -78,9 +73,7 @@ func TestTypeScriptPackage(t *testing.T) {
 			}
 		}
 		path := filepath.Join(alone, "program.mjs")
-		if err := os.WriteFile(path, []byte(text+"console.log(now > id)\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text+"console.log(now > id)\n"), 0o600))
 		got := strings.Fields(output(t, "", program, path))
 		if len(got) != 4 || len(got[0]) != 17 && len(got[0]) != 18 || len(got[1]) != 36 || got[2] != "1000" || got[3] != "true" {
 			t.Errorf("%q", got)

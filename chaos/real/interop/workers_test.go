@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/flake"
 )
@@ -19,22 +20,14 @@ const workersGuide = "../../../docs/how-to/use-your-snowflake-library.md"
 func TestWorkersGuide(t *testing.T) {
 	n := dev(t, "twitter")
 	program, err := buildAllocator()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	dir := t.TempDir()
-	if err := os.CopyFS(filepath.Join(dir, "examples/workers"), os.DirFS("../../../examples/workers")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.CopyFS(filepath.Join(dir, "examples/workers"), os.DirFS("../../../examples/workers")))
 	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// The Go example is in the module of all examples, which compiles against the two above it.
 	for _, name := range []string{"examples/go.mod", "examples/go.sum", "go.mod", "go.sum", "api", "client", "flake", "ulid", "internal", "worker"} {
-		if err := os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)))
 	}
 	guide, sh := pages.Open(t, workersGuide), pages.NewShell(t, pages.Config{
 		Dir:  dir,
@@ -61,9 +54,7 @@ func TestWorkersGuide(t *testing.T) {
 		{"http", []string{"curl", "od"}, map[string]int{"http.txt": 100}},
 	} {
 		for name := range example.files { // audit reads all of them, also where one is not run
-			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 		}
 		t.Run(example.mark, func(t *testing.T) {
 			for _, name := range example.needs {
@@ -78,18 +69,14 @@ func TestWorkersGuide(t *testing.T) {
 			}
 			for name, count := range example.files {
 				text, err := os.ReadFile(filepath.Join(dir, name))
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				lines := strings.Fields(string(text))
 				if len(lines) != count {
 					t.Errorf("%s has %d IDs, not %d", name, len(lines), count)
 				}
 				for _, line := range lines {
 					v, err := strconv.ParseInt(line, 10, 64)
-					if err != nil {
-						t.Fatal(err)
-					}
+					fatal.If(t, err)
 					id := flake.ID(v)
 					if other := seen[id]; other != "" {
 						t.Errorf("%d is in %s and in %s", v, other, name)
@@ -108,9 +95,7 @@ func TestWorkersGuide(t *testing.T) {
 			t.Skipf("not run: the library is not installed: %v", err)
 		}
 		stepped := "const right = Date.now; let reads = 0; Date.now = () => right() - (++reads > 500 ? 30_000 : 0)\n"
-		if err := os.WriteFile(filepath.Join(dir, "stepped.mjs"), []byte(stepped), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, "stepped.mjs"), []byte(stepped), 0o600))
 		out, code := sh.Must("allocator worker run --name stepped -- node --import ./stepped.mjs examples/workers/node/ids.mjs 5000")
 		made := map[string]bool{}
 		for _, id := range regexp.MustCompile(`(?m)^\d{15,}$`).FindAllString(out, -1) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
@@ -63,9 +64,7 @@ func TestPlan(t *testing.T) {
 			if !reflect.DeepEqual(s, Plan(c)) {
 				t.Fatalf("seed %d: two plans differ", seed)
 			}
-			if err := s.Check(table, c.Nodes); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, s.Check(table, c.Nodes))
 			if busy := s.Busy(table, c.Timing); busy > 1-calmShare+.001 {
 				t.Errorf("seed %d, %v: faults for %.0f %% of the time", seed, c.For, 100*busy)
 			}

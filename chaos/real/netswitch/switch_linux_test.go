@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var entered error
@@ -37,9 +39,7 @@ func network(t *testing.T, n int) (*Switch, []*Host) {
 	goroutines := goleak.IgnoreCurrent()
 	before := namespaces(t)
 	s, err := New(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -58,9 +58,7 @@ func network(t *testing.T, n int) (*Switch, []*Host) {
 	var hosts []*Host
 	for i := range n {
 		h, err := s.AddHost(fmt.Sprint("host-", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		hosts = append(hosts, h)
 	}
 	return s, hosts
@@ -72,9 +70,7 @@ func namespaces(t *testing.T) int {
 	found := map[string]bool{}
 	for _, pattern := range []string{"/proc/self/task/*/ns/net", "/proc/self/fd/*"} {
 		names, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, name := range names {
 			if to, err := os.Readlink(name); err == nil && strings.HasPrefix(to, "net:") {
 				found[to] = true
@@ -96,9 +92,7 @@ func echo(t *testing.T, h *Host) {
 		listener, err = net.Listen("tcp", h.IP()+":7")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var conns []net.Conn
@@ -140,9 +134,7 @@ func dial(t *testing.T, from *Host, network, address string) net.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c, err := from.DialContext(ctx, network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -150,9 +142,7 @@ func dial(t *testing.T, from *Host, network, address string) net.Conn {
 func apply(t *testing.T, s *Switch, e Effect, m Match, pairs ...Pair) *Fault {
 	t.Helper()
 	f, err := s.Apply(e, m, pairs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return f
 }
 
@@ -187,9 +177,7 @@ func TestThrough(t *testing.T) {
 	// A host's loopback is its own.
 	echo(t, hosts[2])
 	var listener net.Listener
-	if err := b.Do(func() (err error) { listener, err = net.Listen("tcp", "127.0.0.1:9"); return err }); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, b.Do(func() (err error) { listener, err = net.Listen("tcp", "127.0.0.1:9"); return err }))
 	defer listener.Close()
 	dial(t, b, "tcp", "127.0.0.1:9")
 	if c, err := a.DialContext(t.Context(), "tcp", "127.0.0.1:9"); err == nil {
@@ -210,9 +198,7 @@ func sent(n int) string { return fmt.Sprintf("%06d and some words to fill it", n
 func deliveries(t *testing.T, a, b *Host, n int, quiet time.Duration) (out []string) {
 	t.Helper()
 	var in net.PacketConn
-	if err := b.Do(func() (err error) { in, err = net.ListenPacket("udp", b.IP()+":0"); return err }); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, b.Do(func() (err error) { in, err = net.ListenPacket("udp", b.IP()+":0"); return err }))
 	defer in.Close()
 	c := dial(t, a, "udp", in.LocalAddr().String())
 	received := make(chan []string)
@@ -400,19 +386,13 @@ func TestProcess(t *testing.T) {
 	cmd.Env = append(os.Environ(), "NETSWITCH_TEST_INSIDE="+hosts[0].IP())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := hosts[0].Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, hosts[0].Start(cmd))
 	line := make([]byte, 7)
 	if _, err := io.ReadFull(out, line); err != nil || string(line) != "inside\n" {
 		t.Errorf("it says %q, %v", line, err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Close())
 	err = cmd.Wait()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -442,9 +422,7 @@ func TestClosed(t *testing.T) {
 	if _, err := s.Apply(Effect{Drop: 2}, Match{}, Pair{hosts[0], hosts[1]}); err == nil {
 		t.Error("a share of 2")
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Close())
 	if err := hosts[0].Do(func() error { return nil }); !errors.Is(err, ErrClosed) {
 		t.Errorf("Do: %v", err)
 	}

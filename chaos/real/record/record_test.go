@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	allocatorv1 "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -43,9 +44,7 @@ func record(t *testing.T, requests int, c Client) (ops []history.Op, broken []er
 	r := &Recorder{History: history.NewWriter(&out, history.WriterConfig{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }}), Format: flake.Default,
 		Dial: new(net.Dialer).DialContext, Broken: func(err error) { broken = append(broken, err) }}
 	r.Run(ctx, 7, c)
-	if err := r.History.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.History.Flush())
 	for in := history.NewReader(&out); ; {
 		var op history.Op
 		if err := in.Read(&op); errors.Is(err, io.EOF) {
@@ -69,9 +68,7 @@ func overHTTP(t *testing.T, requests int, c Client, h http.HandlerFunc) (ops []h
 func id(t *testing.T, ms int64) flake.ID {
 	t.Helper()
 	id, err := flake.Default.Make(flake.Default.Epoch+ms, 5, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return id
 }
 
@@ -160,9 +157,7 @@ func (next) AllocateStream(stream allocatorv1.AllocatorService_AllocateStreamSer
 // request had to exceed; the outcome of a request that failed is unknown.
 func TestSDK(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	srv := grpc.NewServer()
 	allocatorv1.RegisterAllocatorServiceServer(srv, next{})
 	go func() { _ = srv.Serve(lis) }()

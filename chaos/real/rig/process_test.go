@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 func sleeper(t *testing.T) *Process {
@@ -23,36 +25,24 @@ func TestProcess(t *testing.T) {
 	if p.Running() || p.Run() != 0 || p.Exit() != "" {
 		t.Errorf("before its start: %v, run %d, exit %q", p.Running(), p.Run(), p.Exit())
 	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Start())
 	if err := p.Start(); err == nil {
 		t.Error("it was started twice")
 	}
-	if err := p.Pause(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Pause())
 	for end := time.Now().Add(10 * time.Second); p.State() != "T"; {
 		if time.Now().After(end) {
 			t.Fatalf("state %q after SIGSTOP", p.State())
 		}
 	}
 	// A stopped process can be killed, and Exit returns how it ended.
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Kill())
 	if p.Running() || !strings.Contains(p.Exit(), "killed") {
 		t.Errorf("after the kill: %v, exit %q", p.Running(), p.Exit())
 	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Terminate(10 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Start())
+	fatal.If(t, p.Pause())
+	fatal.If(t, p.Terminate(10*time.Second))
 	if p.RunName() != "sleeper#2" || !strings.Contains(p.Exit(), "terminated") {
 		t.Errorf("%s ended with %q", p.RunName(), p.Exit())
 	}
@@ -63,18 +53,14 @@ func TestMayAnswer(t *testing.T) {
 	n := &Node{Process: sleeper(t)}
 	start := func() {
 		t.Helper()
-		if err := n.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, n.Start())
 	}
 	start()
 	calm, dying := n.MayAnswer(), n.MayAnswer()
 	if got := calm(); got != "sleeper#1" {
 		t.Errorf("in calm: %s", got)
 	}
-	if err := n.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, n.Kill())
 	between := n.MayAnswer()
 	start()
 	n.Process.mu.Lock()

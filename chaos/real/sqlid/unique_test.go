@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
@@ -44,9 +45,7 @@ func TestUnique(t *testing.T) {
 		}
 	}
 	sdk, err := client.New(client.Options{Targets: addresses})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = sdk.Close() }()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -81,22 +80,14 @@ func TestUnique(t *testing.T) {
 	})
 	stop()
 	<-ended
-	if err := r.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.History.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.CatchUp(t.Context()))
+	fatal.If(t, r.History.Flush())
 	record, err := os.ReadFile(filepath.Join(r.Dir, "history.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// Some records of windows are seen late on a busy machine: here they only have to be there.
 	suite := history.Suite{history.NewUnique(0, nil), history.NewOrder(), history.NewConfirmed(window)}
 	results, err := suite.Check(bytes.NewReader(record), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, found := range results {
 		t.Logf("%s: %s, %s", found.Check, found.Verdict, found.Reason)
 		if found.Verdict != history.Pass {
@@ -123,19 +114,13 @@ func start(t *testing.T) *rig.Rig {
 	t.Helper()
 	dir, bin := t.TempDir(), t.TempDir()
 	allocator, err := build.Allocator(t.Context(), bin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	etcd, err := build.Etcd(t.Context(), bin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r, err := rig.New(rig.Config{
 		Dir: dir, Nodes: 3, Etcd: etcd, Allocator: allocator, Format: flake.Default, Timing: rig.Brisk, Clocks: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -158,9 +143,7 @@ func start(t *testing.T) *rig.Rig {
 		}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Start(t.Context()))
 	return r
 }
 

@@ -19,6 +19,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/real/rig"
 )
 
@@ -68,9 +69,7 @@ func newFleet(t *testing.T, bin binaries, etcd string, addrs []string, careful b
 		f.name = "careful"
 	}
 	f.dir = filepath.Join(t.TempDir(), f.name)
-	if err := os.Mkdir(f.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(f.dir, 0o700))
 	process := func(name, path string, hooked bool, args ...string) *rig.Process {
 		p := &rig.Process{Name: name, Place: rig.Loopback{}, Path: path, Args: args, Dir: f.dir, Hooked: hooked}
 		t.Cleanup(func() { // killed whole: nobody is asked
@@ -317,9 +316,7 @@ type proxy struct {
 func newProxy(t *testing.T, node string) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p := &proxy{addr: l.Addr().String(), node: node, conns: map[net.Conn]bool{}}
 	t.Cleanup(func() { _ = l.Close(); p.set(true, false) })
 	go func() {

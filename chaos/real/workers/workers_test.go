@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/internal/dev/loopback"
@@ -102,9 +103,7 @@ func start(t *testing.T) *run {
 	r := &run{t: t, etcd: &rig.Process{Name: "etcd", Place: rig.Loopback{}, Path: bin.etcd, Dir: dir, Args: []string{"--data-dir", dir + "/data",
 		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
 		"--initial-cluster", "default=" + peer, "--unsafe-no-fsync", "--log-level", "error"}}}
-	if err := r.etcd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.etcd.Start())
 	t.Cleanup(func() { _, _ = r.etcd.Resume(), r.etcd.Kill() })
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		c, err := net.Dial("tcp", addrs[0])

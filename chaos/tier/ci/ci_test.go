@@ -11,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 )
 
@@ -65,12 +66,8 @@ func enter(t *testing.T) (ci func(want int, args ...string) string) {
 	dir := t.TempDir()
 	for _, f := range txtar.Parse([]byte(tree)).Files {
 		path := filepath.Join(dir, f.Name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, f.Data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		fatal.If(t, os.WriteFile(path, f.Data, 0o600))
 	}
 	t.Chdir(dir)
 	t.Setenv("GOFLAGS", "") // -count=1 would keep all out of the cache

@@ -14,6 +14,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 	"sigs.k8s.io/yaml"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/config"
 )
 
@@ -71,17 +72,13 @@ func agentPod(t *testing.T, chart rendered, pod corev1.PodSpec, c corev1.Contain
 func example(t *testing.T, name string) corev1.PodSpec {
 	t.Helper()
 	text, err := os.ReadFile("../../../examples/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	d, ok := typed(t, parse(t, string(text))).(*appsv1.Deployment)
 	if !ok {
 		t.Fatal("not a Deployment")
 	}
 	check, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	pod := d.Spec.Template.Spec
 	for _, result := range check.EvaluatePod(psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}, &d.Spec.Template.ObjectMeta, &pod) {
 		if !result.Allowed {
@@ -122,9 +119,7 @@ func TestAgents(t *testing.T) {
 	for _, extra := range []string{"{}", "{auth: {existingSecret: s}, tls: {existingSecret: c}, test: {enabled: false}, agent: {token: {existingSecret: t}}}"} {
 		values := ciValues(t)["external"]
 		var more map[string]any
-		if err := yaml.Unmarshal([]byte(extra), &more); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, yaml.Unmarshal([]byte(extra), &more))
 		own, _ := more["agent"].(map[string]any)
 		if own == nil {
 			own = map[string]any{}

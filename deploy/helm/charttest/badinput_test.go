@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/config"
 )
@@ -15,9 +16,7 @@ import (
 func TestSIDsOfLayouts(t *testing.T) {
 	for _, name := range append(flake.Layouts(), "41/12/10,epoch=2020-01-01", "40/14/9,order=time-seq-sid,unit=10ms") {
 		f, err := flake.ParseFormat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if f.Layout.SIDBits() == 0 { // for tools, not for spaces
 			continue
 		}
@@ -212,9 +211,7 @@ func TestNodesRules(t *testing.T) {
 		"issue: {max-skew: 1ms}",
 	} {
 		file := filepath.Join(t.TempDir(), "allocator.yaml")
-		if err := os.WriteFile(file, []byte("{"+values+"}"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(file, []byte("{"+values+"}"), 0o600))
 		c, _, err := config.Load(config.Sources{File: file})
 		if err != nil {
 			t.Fatalf("%s: %v", values, err)

@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"helm.sh/helm/v3/pkg/strvals"
 )
@@ -63,9 +64,7 @@ func TestPrintedCommands(t *testing.T) {
 	all := map[string]string{}
 	for _, file := range append(files, filepath.Join(chartDir, "README.md"), filepath.Join(chartDir, "UPGRADING.md")) {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, line := range printedCommands(string(text)) {
 			all[line] = filepath.Base(file)
 		}
@@ -123,9 +122,7 @@ func (r rendered) unknown(t *testing.T, cli, values, line string) string {
 		}
 		if sub, ok := strings.CutPrefix(m[3], "etcd-pod "); ok { // It is hidden from the list of commands.
 			text, err := os.ReadFile("../../../cmd/allocator/internal/etcdpod/snapshots.go")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if strings.Contains(string(text), `Use:   "`+sub+`"`) {
 				return ""
 			}

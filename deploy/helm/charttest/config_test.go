@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/config"
 )
 
@@ -38,9 +39,7 @@ func settingsOf(t testing.TB, r rendered, p pod) (config.Config, []config.Settin
 		t.Fatalf("%s: no ConfigMap", p.owner)
 	}
 	path := filepath.Join(t.TempDir(), "allocator.yaml")
-	if err := os.WriteFile(path, []byte(data.Data["allocator.yaml"]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte(data.Data["allocator.yaml"]), 0o600))
 	c, settings, err := config.Load(config.Sources{File: path, Env: env})
 	if err != nil {
 		t.Fatalf("%s: %v", p.owner, err)
@@ -151,13 +150,9 @@ func TestPortsAgree(t *testing.T) {
 func portOf(t testing.TB, addr string) int32 {
 	t.Helper()
 	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return int32(n)
 }
 

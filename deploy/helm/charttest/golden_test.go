@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var update = flag.Bool("update", false, "write testdata; read the diff before you commit it")
@@ -127,9 +129,7 @@ func TestEffectOfValues(t *testing.T) {
 	golden(t, "base.yaml", all.String())
 	used["base.yaml"] = true
 	dir, err := os.ReadDir("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, f := range dir {
 		if !used[f.Name()] {
 			t.Errorf("testdata/%s belongs to no case: remove it", f.Name())
@@ -177,14 +177,10 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got != string(want) {
 		t.Errorf("%s differs from what is rendered; if the change is intended, run go test -update\n%s", path, difference(string(want), got))
 	}

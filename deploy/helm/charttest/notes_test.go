@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // What Helm prints after an installation names what is still to be done, and nothing else.
@@ -41,9 +43,7 @@ func TestNotes(t *testing.T) {
 // with a token, through a Service that exists.
 func TestConsoleBehindAnIngress(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/how-to/watch-it.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(doc)
 	if block == nil {
 		t.Fatal("docs/how-to/watch-it.md has no values")

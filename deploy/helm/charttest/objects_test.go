@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	psa "k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // foreign are kinds that are not part of Kubernetes and have no Go type here.
@@ -99,9 +101,7 @@ func TestObjects(t *testing.T) {
 // The evaluator is the one of the API server's admission.
 func TestPodsAreRestricted(t *testing.T) {
 	e, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	level := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
 	forEach(t, func(t *testing.T, r rendered) {
 		all := pods(t, r.all())

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // printed is what the program prints: the page of its commands, and the help of the agent.
@@ -35,8 +36,6 @@ var printed = sync.OnceValues(func() (out [2]string, err error) {
 func commandLine(t *testing.T) string {
 	t.Helper()
 	pages, err := printed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return pages[0]
 }

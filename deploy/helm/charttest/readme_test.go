@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"helm.sh/helm/v3/pkg/strvals"
 )
@@ -15,17 +16,13 @@ import (
 // commands name, and the commands of the allocator.
 func TestReadmeWorks(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	readme := strings.ReplaceAll(string(text), "\\\n", " ")
 
 	values := map[string]any{}
 	line := regexp.MustCompile(`(?m)^helm install ids deploy/helm/allocator .*$`).FindString(readme)
 	for _, m := range regexp.MustCompile(`--set (\S+)`).FindAllStringSubmatch(line, -1) {
-		if err := strvals.ParseInto(m[1], values); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, strvals.ParseInto(m[1], values))
 	}
 	r := mustRender(t, values, install)
 	for owner, image := range map[string]string{"StatefulSet/ids-allocator": "allocator:latest", "StatefulSet/ids-allocator-etcd": "allocator-etcd:latest"} {
@@ -36,9 +33,7 @@ func TestReadmeWorks(t *testing.T) {
 		}
 	}
 	script, err := os.ReadFile("../../image/build.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, want := range []string{"image=${IMAGE:-allocator} ", `--tag "$image:latest"`, `--tag "$image-etcd:latest"`} {
 		if !strings.Contains(string(script), want) {
 			t.Errorf("deploy/image/build.sh has no %q, which README.md relies on", want)
@@ -65,9 +60,7 @@ func TestReadmeWorks(t *testing.T) {
 	cli := commandLine(t)
 	notes := r.notes + mustRender(t, ciValues(t)["secure"], upgrade).notes
 	upgrading, err := os.ReadFile(filepath.Join(chartDir, "UPGRADING.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	all := readme + notes + string(upgrading)
 	commands := regexp.MustCompile("(?:`|-- /)allocator ([a-z]+(?: [a-z]+)*)").FindAllStringSubmatch(all, -1)
 	if len(commands) < 5 {

@@ -19,6 +19,8 @@ import (
 	"helm.sh/helm/v3/pkg/releaseutil"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 const chartDir = "../allocator"
@@ -29,9 +31,7 @@ var loadChart = sync.OnceValues(func() (*chart.Chart, error) { return loader.Loa
 func loaded(t testing.TB) *chart.Chart {
 	t.Helper()
 	c, err := loadChart()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return c
 }
 
@@ -115,9 +115,7 @@ func parse(t testing.TB, text string) object {
 func mustRender(t testing.TB, values map[string]any, at occasion) rendered {
 	t.Helper()
 	r, err := render(t, values, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return r
 }
 
@@ -199,9 +197,7 @@ func ciValues(t testing.TB) map[string]map[string]any {
 	out := map[string]map[string]any{}
 	for _, p := range paths {
 		text, err := os.ReadFile(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		out[strings.TrimSuffix(filepath.Base(p), "-values.yaml")] = read(t, string(text))
 	}
 	return out

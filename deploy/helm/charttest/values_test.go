@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/config"
 )
 
@@ -28,26 +29,18 @@ type schema struct {
 func readSchema(t testing.TB) schema {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var s schema
-	if err := json.Unmarshal(text, &s); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(text, &s))
 	return s
 }
 
 func defaultValues(t testing.TB) (map[string]any, []byte) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(chartDir, "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var v map[string]any
-	if err := yaml.UnmarshalStrict(text, &v); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, yaml.UnmarshalStrict(text, &v))
 	return v, text
 }
 
@@ -159,13 +152,9 @@ func TestConfigKeys(t *testing.T) {
 // The chart passes to agents the flags that they have, and no others.
 func TestFlagsOfAgents(t *testing.T) {
 	pages, err := printed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	text, err := os.ReadFile(filepath.Join(chartDir, "templates", "_validate.tpl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_, list, _ := strings.Cut(string(text), "$flags := list")
 	list, _, _ = strings.Cut(list, "-}}")
 	have := strings.Fields(strings.ReplaceAll(list, `"`, ""))
@@ -183,13 +172,9 @@ func replaceDescription(t *testing.T, old, is string) {
 	t.Helper()
 	path := filepath.Join(chartDir, "values.schema.json")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	text = bytes.ReplaceAll(text, fmt.Appendf(nil, `"description": %q`, old), fmt.Appendf(nil, `"description": %q`, is))
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, text, 0o644))
 }
 
 // Every setting in values.config reaches the node.

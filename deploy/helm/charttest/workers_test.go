@@ -11,20 +11,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	psa "k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // examples/workers/kubernetes.yaml is valid, passes the Pod Security level "restricted",
 // and names commands, flags and a Service that exist.
 func TestWorkersExample(t *testing.T) {
 	text, err := os.ReadFile("../../../examples/workers/kubernetes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	reference := commandLine(t)
 	check, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	chart := mustRender(t, ciValues(t)["evaluation"], occasion{name: "install", release: "allocator"})
 	ran := map[string]bool{}
 	for _, part := range strings.Split(string(text), "\n---\n") {

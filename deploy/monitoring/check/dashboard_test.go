@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // dashboard is the part of Grafana's model that is checked here.
@@ -48,9 +50,7 @@ type grid struct{ X, Y, W, H int }
 
 func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(readFile(t, dashboardFile)), &d); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal([]byte(readFile(t, dashboardFile)), &d))
 	return d
 }
 

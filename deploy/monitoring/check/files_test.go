@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // top is the repository.
@@ -37,9 +39,7 @@ type rule struct {
 func readFile(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(b)
 }
 
@@ -52,9 +52,7 @@ func rules(t *testing.T) (out []rule) {
 			Rules []rule `json:"rules"`
 		} `json:"groups"`
 	}
-	if err := yaml.UnmarshalStrict([]byte(readFile(t, rulesFile)), &file); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, yaml.UnmarshalStrict([]byte(readFile(t, rulesFile)), &file))
 	for _, g := range file.Groups {
 		out = append(out, g.Rules...)
 	}
@@ -138,9 +136,7 @@ func TestAlertsHaveTests(t *testing.T) {
 			} `json:"promql_expr_test"`
 		} `json:"tests"`
 	}
-	if err := yaml.Unmarshal([]byte(readFile(t, rulesTests)), &file); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, yaml.Unmarshal([]byte(readFile(t, rulesTests)), &file))
 	fires, quiet := map[string]bool{}, map[string]bool{}
 	asked := regexp.MustCompile(`^ALERTS\{alertname="(\w+)", alertstate="firing"\}$`)
 	for _, test := range file.Tests {
@@ -210,9 +206,7 @@ func TestInhibitionRules(t *testing.T) {
 func reference(t *testing.T, path string) map[string][]string {
 	t.Helper()
 	page, err := exec.CommandContext(t.Context(), path, "docs", "metrics").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	out := map[string][]string{}
 	row := regexp.MustCompile("(?m)^\\| `(allocator_\\w+)(?:{(.*?)})?` \\| .*absent if the kernel cannot be asked\\.")
 	for _, m := range row.FindAllStringSubmatch(string(page), -1) {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/devtest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/dev/loopback"
 )
@@ -51,9 +52,7 @@ func run(t *testing.T, jobs map[string][]devtest.Node) prometheus {
 		}
 	}
 	for name, text := range map[string]string{"prometheus.yaml": c.String(), "rules.yaml": shorten(readFile(t, rulesFile))} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	p := prometheus{loopback.Address()}
 	devtest.Start(t, nil, *live, "--config.file", filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", p.addr, "--log.level", "warn")
@@ -202,9 +201,7 @@ func (p prometheus) evaluated(t *testing.T) {
 			Rules []struct{ Name, Health, LastError string }
 		}
 	}
-	if err := p.ask(t.Context(), "rules", &list); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.ask(t.Context(), "rules", &list))
 	n := 0
 	for _, g := range list.Groups {
 		for _, r := range g.Rules {

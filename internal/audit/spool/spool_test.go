@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/audit"
 )
 
@@ -13,18 +14,12 @@ import (
 func TestDir(t *testing.T) {
 	parent := t.TempDir()
 	d, err := NewDir(parent, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	f := audit.NewFinder(0, d)
 	for i := range 200_000 { // 8 MB in memory
-		if err := f.Add(audit.One(audit.Key{Lo: uint64(i) * 7919 % 200_003}), uint64(i)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, f.Add(audit.One(audit.Key{Lo: uint64(i) * 7919 % 200_003}), uint64(i)))
 	}
-	if err := f.Add(audit.One(audit.Key{Lo: 7919}), 7); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Add(audit.One(audit.Key{Lo: 7919}), 7))
 	if d.Bytes() == 0 {
 		t.Error("nothing was spooled")
 	}
@@ -46,14 +41,10 @@ func TestDir(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	d, err := NewDir(t.TempDir(), 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer d.Close()
 	f, err := d.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, err := f.Write(make([]byte, 10)); err != nil {
 		t.Error(err)
 	}
@@ -64,9 +55,7 @@ func TestLimit(t *testing.T) {
 		t.Error(err)
 	}
 	r, err := f.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if b, err := io.ReadAll(r); len(b) != 10 || err != nil {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}

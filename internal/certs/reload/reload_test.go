@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var errBad, errOdd = errors.New("bad"), errors.New("odd")
@@ -26,9 +28,7 @@ type fixture struct {
 
 func (f *fixture) write(t *testing.T, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600))
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -59,9 +59,7 @@ func newFixture(t *testing.T) *fixture {
 		Stale:   func(error) { f.told = append(f.told, "stale") }, StaleAfter: time.Minute,
 		Logger: slog.New(slog.NewTextHandler(&f.log, nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return f
 }
 
@@ -83,9 +81,7 @@ func TestCheck(t *testing.T) {
 	f.Check()
 	f.Check()
 	expect("a file that cannot be used, seen twice and told once", "one,three", true, 1, 2)
-	if err := os.Remove(filepath.Join(f.dir, "a")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(filepath.Join(f.dir, "a")))
 	f.Check()
 	expect("a file that is gone", "one,three", true, 1, 3)
 	f.write(t, "a", strings.Repeat("x", 2<<20))
@@ -119,9 +115,7 @@ func TestOtherThanRegularFiles(t *testing.T) {
 		"directory":  func() error { return os.Mkdir(path, 0o700) },
 		"device":     func() error { return os.Symlink("/dev/zero", path) },
 	} {
-		if err := errors.Join(os.RemoveAll(path), replace()); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.RemoveAll(path), replace()))
 		f.log.Reset()
 		f.Check()
 		if !f.Failing() || f.Get() != "one,two" || !strings.Contains(f.log.String(), want) {
@@ -176,9 +170,7 @@ func TestStale(t *testing.T) {
 			}
 		}
 		check(time.Hour) // usable all the time
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Remove(path))
 		check(time.Minute)
 		check(time.Second, "stale")
 		check(time.Hour, "stale")
@@ -264,9 +256,7 @@ func TestExposedFiles(t *testing.T) {
 			file.Name, file.Path = "the.file", path
 			set := func(mode os.FileMode) {
 				t.Helper()
-				if err := errors.Join(os.WriteFile(path, []byte("x"), 0o600), os.Chmod(path, mode)); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, errors.Join(os.WriteFile(path, []byte("x"), 0o600), os.Chmod(path, mode)))
 			}
 			var log bytes.Buffer
 			logger := slog.New(slog.NewTextHandler(&log, nil))
@@ -296,9 +286,7 @@ func TestExposedFiles(t *testing.T) {
 			logged("read once", 1)
 			set(0o600)
 			v, err := New(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			set(tc.mode)
 			v.Check()
 			v.Check()

@@ -15,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
@@ -144,9 +145,7 @@ func troubled() *clock.Report {
 func (r *rig) gather(t *testing.T) (values map[string]float64, families map[string]*dto.MetricFamily) {
 	t.Helper()
 	list, err := r.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	values, families = map[string]float64{}, map[string]*dto.MetricFamily{}
 	for _, f := range list {
 		families[f.GetName()] = f
@@ -354,13 +353,9 @@ func TestNoClocks(t *testing.T) {
 
 func TestLint(t *testing.T) {
 	families, err := newRig(t).metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}

@@ -12,15 +12,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 )
 
 func dial(t *testing.T, s *Server) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -29,9 +28,7 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Most)
 	defer cancel()
 	s, err := Start(ctx, Config{NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer s.Close()
 	c := dial(t, s)
 	if _, err := c.Put(ctx, "k", "v"); err != nil {
@@ -62,9 +59,7 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 		t.Error("stopped server accepts connections")
 	}
 
-	if err := s.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Restart(ctx))
 	if s.Endpoint() != endpoint {
 		t.Errorf("endpoint after restart: got %s, want %s", s.Endpoint(), endpoint)
 	}
@@ -101,15 +96,11 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 
 func TestStartRefuses(t *testing.T) {
 	l, err := net.Listen("tcp", address(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	taken := l.Addr().(*net.TCPAddr).Port
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, nil, 0o600))
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, tc := range []struct {

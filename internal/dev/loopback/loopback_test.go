@@ -4,6 +4,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // TestAddress: each address is free, below the ports of outgoing connections, and given once,
@@ -38,14 +40,10 @@ func TestAddress(t *testing.T) {
 func TestTaken(t *testing.T) {
 	tcp, udp := Address(), Address()
 	l, err := net.Listen("tcp", tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	u, err := net.ListenPacket("udp", udp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer u.Close()
 	if free(tcp) || free(udp) {
 		t.Error("an address that is in use is called free")

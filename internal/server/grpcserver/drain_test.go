@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
@@ -56,15 +57,11 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream, err := env.Client().AllocateStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := &pb.DrainResponse{Node: "node-a", Instance: "a-1", Sid: 7, Term: 1, Released: true, CeilUnixMs: int64(servertest.Start) + 5, IdsIssued: 3}
 	for range 2 { // a second call says the same
 		got, err := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if got.String() != want.String() {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -184,9 +181,7 @@ func TestSelfRemembers(t *testing.T) {
 		d.View.Revision = 5
 	})
 	got, err := env.Admin().GetCluster(t.Context(), &pb.GetClusterRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	self := got.GetSelf()
 	if got.Era != 2 || self.Era != 3 || self.Revision != 77 || self.ClusterId != 1<<63 || self.HighestCeilUnixMs != int64(servertest.Start)+60_000 {
 		t.Errorf("got %v", got)

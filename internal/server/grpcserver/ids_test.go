@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -46,9 +47,7 @@ func TestEndedStreamIssuesNothing(t *testing.T) {
 	reader, err2 := status.New(status.Config{Node: n, Directory: noDirectory{}, Space: "s"})
 	drainer := operate.NewDrainer(operate.DrainConfig{Node: n})
 	s, err := New(Config{Service: service, Reader: reader, Drainer: drainer, Logger: slog.New(slog.DiscardHandler)})
-	if err := errors.Join(err1, err2, err); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(err1, err2, err))
 	r := newResponder(s, deadStream{t: t})
 	r.end()
 	r.request.Count = 1

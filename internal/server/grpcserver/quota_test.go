@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -75,9 +76,7 @@ func newBounded(t *testing.T, memory int64, guarded bool) *bounded {
 	src := clock.NewSystem(clock.SystemConfig{})
 	b.quota = quota.New(quota.Config{Now: func() clock.Mono { return src.Now().Mono }, Memory: memory})
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	b.addr = raw.Addr().String()
 	g := b.GRPC.GRPC(grpc.Creds(grpcserver.WithQuota(insecure.NewCredentials())))
 	l := b.quota.Listen(raw, quota.ListenerConfig{Connections: 1000})
@@ -111,9 +110,7 @@ func (b *bounded) dialFrom(t *testing.T, host byte, sent []byte) net.Conn {
 func (b *bounded) honest(t *testing.T) func() (calls, failed int) {
 	t.Helper()
 	conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	calls, failed := 0, 0
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -185,9 +182,7 @@ func TestOtherProtocols(t *testing.T) {
 		"*1\r\n$7\r\nID.NEXT\r\n":                  "-ERR this is the gRPC port",
 	} {
 		c, err := net.Dial("tcp", b.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		_ = c.SetDeadline(time.Now().Add(wait.Most))
 		if _, err := io.WriteString(c, request); err != nil {
 			t.Fatal(err)
@@ -237,9 +232,7 @@ const knownTransport = "v1.85.0"
 // Neither is promised, and a release that frees later closes connections for memory that they do not hold.
 func TestTransportVersion(t *testing.T) {
 	mod, err := os.ReadFile("../../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	m := regexp.MustCompile(`google.golang.org/grpc (\S+)`).FindSubmatch(mod)
 	if m == nil || string(m[1]) != knownTransport {
 		t.Fatalf("go.mod has grpc %q, and answers.go knows %s: compare Ref and Free in the library's "+
@@ -327,9 +320,7 @@ func TestStreamIsNotFarAhead(t *testing.T) {
 func TestIDStreamsOfAConnection(t *testing.T) {
 	b := newBounded(t, 0, false)
 	conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer conn.Close()
 	for i := range 18 {
 		s, err := pb.NewAllocatorServiceClient(conn).AllocateStream(t.Context())
@@ -377,9 +368,7 @@ func TestEveryMethodProvesItsConnection(t *testing.T) {
 	for _, c := range calls {
 		delete(missing, c.method)
 		conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+b.tokens[c.token])
 		if c.stream {
@@ -412,9 +401,7 @@ func TestEveryMethodProvesItsConnection(t *testing.T) {
 // waitingCalls returns what opens n calls that wait for the watermark to be above after.
 func waitingCalls(t *testing.T, after int64, n int) []byte {
 	message, err := proto.Marshal(&pb.GetWatermarkRequest{After: after, WaitMs: time.Minute.Milliseconds()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	message = append([]byte{0, 0, 0, 0, byte(len(message))}, message...)
 	return openCalls(pb.AllocatorService_GetWatermark_FullMethodName, n, func(stream uint32) []byte {
 		return frame(0, 1, stream, message)
@@ -433,9 +420,7 @@ func TestWatermarkStreamsAreCounted(t *testing.T) {
 				local := &net.TCPAddr{IP: net.IPv4(127, 0, 0, from)}
 				return (&net.Dialer{LocalAddr: local}).DialContext(ctx, "tcp", addr)
 			}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return pb.NewAllocatorServiceClient(conn), conn.Close
 	}
 	watch := func(c pb.AllocatorServiceClient) error {
@@ -450,9 +435,7 @@ func TestWatermarkStreamsAreCounted(t *testing.T) {
 		client, end := open(1)
 		leave = append(leave, end)
 		for range 16 {
-			if err := watch(client); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, watch(client))
 		}
 	}
 	if held, _ := b.quota.Held(); held-before < 64*23_000 {
@@ -526,9 +509,7 @@ func TestThousandsOfReaders(t *testing.T) {
 	}
 	set(servertest.Start + 1)
 	for range conns {
-		if err := <-answered; err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, <-answered)
 	}
 	if b.Dir.Loads != 0 {
 		t.Errorf("etcd was read %d times", b.Dir.Loads)
@@ -546,9 +527,7 @@ func TestWaitingCallsAreNotStalled(t *testing.T) {
 	go func() { _ = b.quota.Run(ctx) }()
 	b.Report(func(s *lease.Status) { s.Mark = lease.Mark{Era: 1, At: servertest.Start, Nonce: "n"} })
 	conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer conn.Close()
 	ended := make(chan error, 20)
 	for range cap(ended) {
@@ -560,8 +539,6 @@ func TestWaitingCallsAreNotStalled(t *testing.T) {
 		}()
 	}
 	for range cap(ended) {
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, <-ended)
 	}
 }

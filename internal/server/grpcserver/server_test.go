@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
@@ -43,9 +44,7 @@ func TestDeadlinePassed(t *testing.T) {
 func TestStreamOrder(t *testing.T) {
 	env := servertest.New(t)
 	s, err := env.Client().AllocateStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	const n = 500
 	sent := make(chan error, 1)
 	go func() {
@@ -65,9 +64,7 @@ func TestStreamOrder(t *testing.T) {
 	last := flake.ID(0)
 	for i := range n {
 		res, err := s.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if res.Sequence != int64(n-i) {
 			t.Fatalf("answer %d has sequence %d", i, res.Sequence)
 		}
@@ -94,12 +91,8 @@ func TestStreamOrder(t *testing.T) {
 func TestStreamDrains(t *testing.T) {
 	env := servertest.New(t)
 	s, err := env.Client().AllocateStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Send(&pb.AllocateStreamRequest{Sequence: 1, Request: &pb.AllocateRequest{Count: 1}}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, s.Send(&pb.AllocateStreamRequest{Sequence: 1, Request: &pb.AllocateRequest{Count: 1}}))
 	if res, err := s.Recv(); err != nil || res.GetResponse() == nil {
 		t.Fatal(res, err)
 	}
@@ -171,16 +164,12 @@ func TestRun(t *testing.T) {
 func TestReflection(t *testing.T) {
 	env := servertest.New(t)
 	s, err := reflectpb.NewServerReflectionClient(env.Dial()).ServerReflectionInfo(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := s.Send(&reflectpb.ServerReflectionRequest{MessageRequest: &reflectpb.ServerReflectionRequest_ListServices{}}); err != nil {
 		t.Fatal(err)
 	}
 	res, err := s.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	names := make(map[string]bool)
 	for _, svc := range res.GetListServicesResponse().GetService() {
 		names[svc.Name] = true
@@ -222,9 +211,7 @@ func TestDescribeGRPC(t *testing.T) {
 	id := servertest.At(servertest.Start, 3<<5|7)
 	for _, text := range []string{id.String(), servertest.Decimal(id), servertest.Wide(id).String(), servertest.Wide(id).UUID()} {
 		res, err := env.Client().Describe(t.Context(), &pb.DescribeRequest{Id: text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if res.GetFlake() != id.Int64() || res.Base32 != id.String() || res.UnixMs != int64(servertest.Start) || res.Randomness != 3 ||
 			res.Sid != 7 || res.Layout != pb.Layout_LAYOUT_SCALABLE || res.EpochUnixMs != flake.DefaultEpoch ||
 			res.TimestampMs != int64(servertest.Start)-flake.DefaultEpoch {
@@ -303,9 +290,7 @@ func TestForms(t *testing.T) {
 		t.Errorf("a block above the limit of texts: %v", err)
 	}
 	stream, err := env.Client().AllocateStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for i, form := range []pb.Form{pb.Form_FORM_ULID, 9, 0} {
 		if err := stream.Send(&pb.AllocateStreamRequest{Sequence: int64(i), Request: &pb.AllocateRequest{Count: 1, Form: form}}); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
@@ -64,9 +65,7 @@ func TestHealthWatchesOfAConnection(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		b := newBounded(t, 0, guarded)
 		conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer conn.Close()
 		for i := range 9 {
 			w, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
@@ -86,9 +85,7 @@ func TestUnauthenticatedCallsHoldLittle(t *testing.T) {
 	t.Parallel()
 	env, _, _ := servertest.NewGuarded(t, access.Config{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	g := env.GRPC.GRPC()
 	go func() { _ = g.Serve(l) }()
 	defer g.Stop()

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
@@ -202,16 +203,12 @@ func TestUnreadAnswersCount(t *testing.T) {
 	)
 	q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }})
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s := httpserver.NewServer(servertest.New(t).HTTP, slog.New(slog.DiscardHandler))
 	go func() { _ = s.Serve(q.Listen(raw, quota.ListenerConfig{})) }()
 	t.Cleanup(func() { _ = s.Close() })
 	c, err := net.Dial("tcp", raw.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.Close()
 	go func() {
 		_, _ = io.WriteString(c, strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: node\r\n\r\n", requests))

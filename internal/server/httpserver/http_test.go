@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -186,9 +187,7 @@ func TestForms(t *testing.T) {
 	}
 	want := make([]flake.ID, 100)
 	b, err := servertest.New(t).Node.Next(t.Context(), len(want), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	b.Fill(want)
 	for form, parse := range read {
 		for _, lines := range []bool{false, true} {
@@ -214,9 +213,7 @@ func TestForms(t *testing.T) {
 			var got []flake.ID
 			for _, text := range texts {
 				id, err := parse(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				got = append(got, id)
 			}
 			if !slices.Equal(got, want) {
@@ -334,9 +331,7 @@ func TestProblemTypesAreServed(t *testing.T) {
 	page, reason, _ := strings.Cut(p.Type, "#")
 	res := env.Do("GET", page, "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document")
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if res.StatusCode != 200 || reason != p.Reason || !strings.Contains(string(body), `id="`+reason+`"`) {
 		t.Errorf("%s: %d %.200s", p.Type, res.StatusCode, body)
 	}

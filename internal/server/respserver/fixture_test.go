@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
@@ -99,9 +100,7 @@ func (x *fixture) listen(sc server.Config, change ...func(*respserver.Config)) *
 		t.Fatal(err)
 	}
 	reader, err := status.New(status.Config{Node: x.node, Directory: empty{}, Space: "test", Version: "v0", Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cfg := respserver.Config{Service: x.service, Reader: reader, Version: "v0", Logger: log}
 	for _, f := range change {
 		f(&cfg)
@@ -130,9 +129,7 @@ func (h hidden) Accept() (net.Conn, error) {
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if goroutines {
 		return hidden{l}
 	}

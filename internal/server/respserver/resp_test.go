@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
@@ -37,9 +38,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestReplies(t *testing.T) {
 	c := newFixture(t).serve(nil).dial()
 	session, err := os.ReadFile("testdata/replies.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	lines := strings.Split(strings.TrimSpace(string(session)), "\n")
 	for i, line := range lines {
 		if ask, ok := strings.CutPrefix(line, "> "); ok {
@@ -116,9 +115,7 @@ func TestIDs(t *testing.T) {
 	// After an ID of the future, in each form.
 	ahead := flake.ID((int64(start)+100-flake.DefaultEpoch)<<20 | 77)
 	wide, err := ulid.FromFlake(flake.Default, ahead, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, after := range []string{ahead.String(), strings.ToLower(ahead.String()), strconv.Itoa(int(ahead)), wide.String(), wide.UUID()} {
 		got := c.ask("ID.NEXT AFTER " + after)
 		if check("AFTER "+after, got); last <= ahead {
@@ -168,9 +165,7 @@ func TestPipeline(t *testing.T) {
 			t.Fatal(got)
 		}
 		v, err := ulid.ParseUUID(c.reply())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if id, err := v.Flake(flake.Default); err != nil || id <= last {
 			t.Fatalf("%v after %v: %v", id, last, err)
 		} else {
@@ -379,13 +374,9 @@ func TestBackPressure(t *testing.T) {
 // one from the same address is served.
 func TestWrongTokensEndTheConnection(t *testing.T) {
 	token, line, err := access.NewToken("a", "issue")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tokens, err := access.ParseTokens([]byte(line))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	w := newGuardedFixture(t, access.New(access.Config{Tokens: tokens, Now: func() clock.Mono { return 0 }})).serve(nil)
 	c := w.dial()
 	n := 0
@@ -544,9 +535,7 @@ func tokens(t *testing.T) (guard *access.Guard, issue, read string) {
 	issue, issueLine, err1 := access.NewToken("issuer", "issue")
 	read, readLine, err2 := access.NewToken("reader", "read")
 	list, err3 := access.ParseTokens([]byte(issueLine + "\n" + readLine + "\n"))
-	if err := errors.Join(err1, err2, err3); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(err1, err2, err3))
 	return access.New(access.Config{Tokens: list}), issue, read
 }
 
@@ -588,9 +577,7 @@ func TestAuth(t *testing.T) {
 				t.Error(got)
 			}
 			other, _, err := access.NewToken("other", "issue")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if got := c.ask("AUTH default " + other); !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED the token is unknown") {
 				t.Error(got)
 			}
@@ -629,13 +616,9 @@ func TestAuth(t *testing.T) {
 // for every command, until they send another token.
 func TestRevokedToken(t *testing.T) {
 	_, line, err := access.NewToken("other", "issue")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	others, err := access.ParseTokens([]byte(line))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	guard, issue, read := tokens(t)
 	w := newGuardedFixture(t, guard).serve(nil)
 	asks := []string{"PING", "INFO", "COMMAND COUNT", "CLIENT ID", "ECHO x", "NOTHING", "ID.NEXT", "*1\r\n$7\r\nID.NEXT", "ID.STATUS"}
@@ -788,9 +771,7 @@ func TestEmptyRequestsCost(t *testing.T) {
 		l := q.Listen(listen(t), quota.ListenerConfig{})
 		x.serve(l)
 		c, err := net.Dial("tcp", x.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer c.Close()
 		go func() { _, _ = io.WriteString(c, strings.Repeat(empty, 40_000)+"PING\r\n") }()
 		answered := make(chan struct{})
@@ -813,13 +794,9 @@ func TestEmptyRequestsCost(t *testing.T) {
 func TestEveryCommandCosts(t *testing.T) {
 	const sent, paid = 5000, 2000 + 500 // what a source has at once, and what is in a buffer
 	token, line, err := access.NewToken("shop", "issue")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tokens, err := access.ParseTokens([]byte(line))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for command, lines := range map[string]int{
 		"PING":          1,
 		"SELECT 0":      1,
@@ -834,9 +811,7 @@ func TestEveryCommandCosts(t *testing.T) {
 		x.serve(q.Listen(l, quota.ListenerConfig{}))
 		replies := func(command string, lines int, patience time.Duration) int {
 			c, err := net.Dial("tcp", x.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer c.Close()
 			go func() {
 				_, _ = io.WriteString(c, "AUTH "+token+"\r\n"+strings.Repeat(command+"\r\n", sent))

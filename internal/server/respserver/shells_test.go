@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
@@ -71,14 +72,10 @@ func TestSeveralLoops(t *testing.T) {
 func listenUnix(t *testing.T) net.Listener {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "resp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	l, err := net.Listen("unix", filepath.Join(dir, "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if goroutines {
 		return hidden{l}
 	}
@@ -169,13 +166,9 @@ func FuzzShells(f *testing.F) {
 // same answers.
 func TestShellsAgree(t *testing.T) {
 	issue, line, err := access.NewToken("issuer", "issue")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	list, err := access.ParseTokens([]byte(line))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	requests := []string{
 		"*1\r\n$7\r\nID.NEXT\r\n", "*1\r\n$7\r\nID.NEXT\r\n", "ID.NEXT\r\n", "HGET id uuid\r\n", "ID.NEXT FORMAT int\r\n",
 		"ID.NEXT COUNT 3\r\n", "ID.NEXT COUNT 2000 FORMAT uuid\r\n", "ID.NEXT COUNT 0\r\n", "ID.NEXT 'FORMAT' \"ulid\"\r\n",
@@ -385,9 +378,7 @@ func TestClientSendsNoMoreWhileItWaits(t *testing.T) {
 		c, other := w.dial(), w.dial()
 		c.send("PING\r\nID.NEXT\r\n")
 		c.reply()
-		if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, c.Conn.(*net.TCPConn).CloseWrite())
 		other.ask("PING") // A loop has had a turn since.
 		w.clock.Advance(10 * time.Millisecond)
 		c.parse(c.reply())
@@ -422,9 +413,7 @@ func TestEndOfAForkedConnection(t *testing.T) {
 	// and for the connection as it is accepted, so that the loop's is the one that is free again.
 	hold := func() *os.File {
 		f, err := os.Open(os.DevNull)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { _ = f.Close() })
 		return f
 	}
@@ -610,9 +599,7 @@ func TestIdleConnectionsHoldLittle(t *testing.T) {
 	w.dial().ask("PING")
 	for i := range conns { // the clients are not what is measured
 		c, err := net.Dial("tcp", w.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		conns[i] = newClient(t, c)
 		if i == 0 {
@@ -683,9 +670,7 @@ func TestFairness(t *testing.T) {
 	for {
 		select {
 		case err := <-done:
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if turns < 20 { // Of thousands: on a busy machine this goroutine misses most of its turns.
 				t.Errorf("another connection was answered %d times meanwhile", turns)
 			}

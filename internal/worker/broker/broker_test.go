@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -171,9 +172,7 @@ func TestInTurn(t *testing.T) {
 			for ; reason(err) == node.RateLimited; err = call() {
 				c.pass(refusal(err).RetryAfter)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 		}
 		cycle := func(b *broker.Broker, client broker.Client, used func() clock.Millis) (w worker.Worker) {
 			t.Helper()
@@ -334,9 +333,7 @@ func TestLeasesOfCallsThatFail(t *testing.T) {
 		}
 		c.pass(window + time.Second)
 		w, err := b.Acquire(t.Context(), one, worker.Acquire{Name: "w", Secret: "0123456789ABCDEF"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 
 		// An extension renews the lease. A repetition needs none of its own.
 		kept, revoked := c.faulty.Calls(storetest.KeepAlive), c.faulty.Calls(storetest.Revoke)

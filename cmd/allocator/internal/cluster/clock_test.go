@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -37,9 +38,7 @@ func TestClockLines(t *testing.T) {
 	}
 	print := func() string {
 		var b strings.Builder
-		if err := printClock(&b, c); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, printClock(&b, c))
 		return b.String()
 	}
 	want := `clock: open (grace, unconfirmed); 1 of 3 nodes agree, 2 are a majority

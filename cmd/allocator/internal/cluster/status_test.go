@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -23,9 +24,7 @@ func TestWorkersAreListed(t *testing.T) {
 		},
 		Self: &pb.NodeStatus{Name: "n1", Ready: true, Sid: -1, NowUnixMs: now},
 	})}.print(&out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, want := range []string{
 		`(?m)^1 node; 1 of 32 sids held, sids 16-31 are for workers$`,
 		`(?m)^WORKER +SID +TERM +INTERVAL LEFT +LAST EXTENDED +OWNER$`,

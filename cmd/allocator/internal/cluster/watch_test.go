@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -21,9 +22,7 @@ func TestScreenIsCut(t *testing.T) {
 	}
 	c.Judge()
 	var rates, b strings.Builder
-	if err := errors.Join(view{c, true}.print(&rates), view{status.FromProto(status.ToProto(c)), true}.print(&b)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(view{c, true}.print(&rates), view{status.FromProto(status.ToProto(c)), true}.print(&b)))
 	if all := rates.String(); !strings.Contains(all, "1000 IDs a second by all nodes; refused: NO_SID 500.0/s") || !strings.Contains(all, "IDS/S  LEAD") {
 		t.Errorf("no rates in:\n%.600s", all)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
@@ -38,9 +39,7 @@ func TestOthers(t *testing.T) {
 func TestDataDirInUse(t *testing.T) {
 	dir := t.TempDir()
 	other, err := devetcd.Start(t.Context(), devetcd.Config{Dir: dir, NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var stderr strings.Builder
 	ended := make(chan int, 1)
 	root := func(a *cli.App) *cobra.Command {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -212,9 +213,7 @@ func TestOperate(t *testing.T) {
 	post := func(form url.Values) string {
 		t.Helper()
 		res, err := http.PostForm(p.url+"operate", form)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer res.Body.Close()
 		body, _ := io.ReadAll(res.Body)
 		return string(body)

@@ -14,6 +14,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/nodestub"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
@@ -55,9 +56,7 @@ func TestProbe(t *testing.T) {
 	cert, key := ca.Issue(t, "me", -time.Hour, time.Hour).Write(t, dir, "me")
 	serve := func(token bool, opts ...grpc.ServerOption) string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		refuse := nodestub.Refusing(t, codes.Unauthenticated, "UNAUTHENTICATED", 0)
 		server := grpc.NewServer(append(opts, grpc.UnaryInterceptor(func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 			if token {
@@ -74,9 +73,7 @@ func TestProbe(t *testing.T) {
 	mutual := secure.Clone()
 	mutual.ClientAuth, mutual.ClientCAs = tls.RequireAndVerifyClientCert, ca.Pool()
 	own, err := certs.NewClient("tls", certs.ClientFiles{CA: certstest.File(t, dir, "ca.pem", ca.PEM), Cert: cert, Key: key}, tls.VersionTLS13, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	d := remote.Dialer{TLS: own, Opts: []grpc.DialOption{grpc.WithTransportCredentials(own.Credentials())}}
 	for _, tc := range []struct {
 		name string

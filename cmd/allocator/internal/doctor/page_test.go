@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // The reference names every check, and no others.
@@ -13,9 +15,7 @@ func TestPageNamesEveryCheck(t *testing.T) {
 	checks := map[string]bool{}
 	for _, pattern := range []string{"*.go", "*/*.go"} {
 		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, name := range files {
 			if strings.HasSuffix(name, "_test.go") {
 				continue
@@ -44,8 +44,6 @@ func TestPageNamesEveryCheck(t *testing.T) {
 func read(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(b)
 }

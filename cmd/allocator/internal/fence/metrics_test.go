@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/fence"
@@ -16,9 +17,7 @@ func TestBrowsersDoNotGuess(t *testing.T) {
 	var log output.Text
 	stop, err := cli.ServeMetrics(t.Context(), "127.0.0.1:0", newCollector(new(fence.Movers)), func() error { return nil },
 		slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer stop()
 	address := regexp.MustCompile(`address=(\S+)`).FindStringSubmatch(log.String())
 	if address == nil {
@@ -26,9 +25,7 @@ func TestBrowsersDoNotGuess(t *testing.T) {
 	}
 	for path, code := range map[string]int{"/metrics": http.StatusOK, "/healthz": http.StatusOK, "/none": http.StatusNotFound} {
 		res, err := http.Get("http://" + address[1] + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		_ = res.Body.Close()
 		if res.StatusCode != code || res.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %s, %v", path, res.Status, res.Header)

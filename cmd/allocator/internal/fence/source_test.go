@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
@@ -35,9 +36,7 @@ func (s space) GetWatermark(context.Context, *pb.GetWatermarkRequest) (*pb.Water
 func serve(t *testing.T, s space) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	g := grpc.NewServer()
 	pb.RegisterAllocatorServiceServer(g, s)
 	t.Cleanup(g.Stop)
@@ -60,13 +59,9 @@ func sourceOf(t *testing.T, flags ...string) fence.Source {
 	t.Helper()
 	cmd := &cobra.Command{}
 	connect := sourceFlags(&cli.App{Out: io.Discard, Err: io.Discard}, cmd)
-	if err := cmd.ParseFlags(flags); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.ParseFlags(flags))
 	source, disconnect, err := connect(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(disconnect)
 	return source
 }
@@ -91,17 +86,13 @@ func TestMarkOf(t *testing.T) {
 		{"twitter,epoch=2025-06-01", time.Second, 2 * time.Second, -at},
 	} {
 		f, err := flake.ParseFormat(tc.space)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		said := flake.Default
 		if strings.HasPrefix(tc.space, "baidu") {
 			said = f
 		}
 		id, err := f.Min(at + f.Layout.Unit() - 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		m, known := markOf(client.Watermark{UnixMilli: at, ID: id, Lag: tc.lag}, said, tc.behind)
 		want := fence.Mark{UnixMs: at, ID: id.Int64()}
 		if tc.want > 0 {
@@ -109,9 +100,7 @@ func TestMarkOf(t *testing.T) {
 		}
 		if tc.want > 0 && tc.want < at {
 			low, err := f.Min(tc.want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			want.ID = low.Int64()
 		}
 		if known != (tc.want > 0) || fmt.Sprint(m) != fmt.Sprint(want) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
 
@@ -56,9 +57,7 @@ func TestInputs(t *testing.T) {
 		}
 	}
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer null.Close()
 	if !cli.Terminal(null) || cli.Terminal(strings.NewReader("")) {
 		t.Error("/dev/null has IDs, or a pipe has none")

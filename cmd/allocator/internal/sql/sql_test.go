@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/sqlid"
 )
 
@@ -22,9 +23,7 @@ func TestDatabaseFlags(t *testing.T) {
 		cmd := &cobra.Command{}
 		open := databaseFlags(cmd)
 		for url := range strings.FieldsSeq(urls) {
-			if err := cmd.Flags().Set("database", url); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, cmd.Flags().Set("database", url))
 		}
 		list, done, err := open()
 		if want == "" && (err != nil || len(list) != 2) || want != "" && !strings.Contains(fmt.Sprint(err), want) {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 var released = flag.String("released", "", "write the file of a worker of this version into testdata/released: docs/RELEASING.md")
@@ -22,9 +24,7 @@ func TestReleasedFiles(t *testing.T) {
 	const releasedDir = "../../../../testdata/released"
 	if *released != "" {
 		text := hex.EncodeToString(releases[*released].encode()) + "\n"
-		if err := os.WriteFile(filepath.Join(releasedDir, *released, "worker-file.hex"), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(releasedDir, *released, "worker-file.hex"), []byte(text), 0o644))
 	}
 	dirs, err := os.ReadDir(releasedDir)
 	if err != nil || len(dirs) == 0 {
@@ -32,13 +32,9 @@ func TestReleasedFiles(t *testing.T) {
 	}
 	for _, dir := range dirs {
 		digits, err := os.ReadFile(filepath.Join(releasedDir, dir.Name(), "worker-file.hex"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		raw, err := hex.DecodeString(strings.TrimSpace(string(digits)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		got, err := decode(raw)
 		if want, known := releases[dir.Name()]; err != nil || got != want || !known {
 			t.Errorf("release %s: %v\ngot  %+v\nwant %+v", dir.Name(), err, got, want)

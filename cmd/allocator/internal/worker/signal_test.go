@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/worker"
 )
 
@@ -19,9 +20,7 @@ import (
 func TestSignal(t *testing.T) {
 	child := exec.Command("sleep", "60")
 	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, child.Start())
 	defer func() { _ = child.Process.Kill(); _ = child.Wait() }()
 	pid := child.Process.Pid
 	var calls []string

@@ -13,6 +13,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/nodestub"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/doctor/report"
@@ -27,9 +28,7 @@ func TestDrawChecks(t *testing.T) {
 		d := drawing{addr: addr, node: "n-" + addr, sids: []flake.SID{sid}, format: flake.Default, above: 1}
 		for i := range uint32(3) {
 			id, err := d.format.Make(at.UnixMilli(), 100+i, sid)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			d.ids = append(d.ids, id)
 		}
 		d.next = d.ids[2] + 1<<5
@@ -98,9 +97,7 @@ func TestDrawProvesTheName(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := ca.Issue(t, "me", -time.Hour, time.Hour).Write(t, dir, "me")
 	_, port, err := net.SplitHostPort(nodestub.StartSecure(t, ca, "good"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	a := &cli.App{Env: []string{"ALLOCATOR_TOKEN=good"}}
 	cmd := &cobra.Command{}
 	dialer := remote.DialFlags(a, cmd)
@@ -108,15 +105,11 @@ func TestDrawProvesTheName(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := dialer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for host, proven := range map[string]bool{"localhost": true, "other.example": false} {
 		to := target{addr: net.JoinHostPort(host, port), ip: "127.0.0.1"}
 		conn, err := to.dial(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer func() { _ = conn.Close() }()
 		_, err = pb.NewAllocatorServiceClient(conn).Allocate(t.Context(), &pb.AllocateRequest{Count: 1})
 		if (err == nil) != proven || !proven && !strings.Contains(err.Error(), "not "+host) {

@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/internal/clock"
@@ -24,9 +25,7 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 func format(t *testing.T, s string) flake.Format {
 	t.Helper()
 	f, err := flake.ParseFormat(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return f
 }
 
@@ -38,9 +37,7 @@ func sample(t *testing.T, layout string, sids ...flake.SID) (out []string) {
 		at := now.Add(-time.Second - time.Duration(2000-i)*432*time.Second)
 		for _, sid := range sids {
 			id, err := f.Make(at.UnixMilli(), uint32(i%5), sid)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			out = append(out, fmt.Sprint(int64(id)))
 		}
 	}
@@ -51,9 +48,7 @@ func report(t *testing.T, cfg Config, lines ...string) (*Report, error) {
 	t.Helper()
 	cfg.Now = clock.Millis(now.UnixMilli())
 	s := New(cfg)
-	if err := s.Read(strings.NewReader(strings.Join(lines, "\n"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Read(strings.NewReader(strings.Join(lines, "\n"))))
 	return s.Finish()
 }
 
@@ -123,9 +118,7 @@ func TestFitsNone(t *testing.T) {
 	for i := range 100 {
 		counters = append(counters, fmt.Sprint(1000+i))
 		id, err := f.Make(now.AddDate(30, 0, 0).UnixMilli(), uint32(i), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		future = append(future, fmt.Sprint(int64(id)))
 		random = append(random, fmt.Sprint((uint64(i+1)*0x9e3779b97f4a7c15)>>1))
 	}
@@ -165,13 +158,9 @@ func TestSuspicious(t *testing.T) {
 	f := format(t, "twitter")
 	last := ids[len(ids)-1]
 	future, err := f.Make(now.AddDate(0, 0, 3).UnixMilli(), 0, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ahead, err := f.Make(now.Add(30*time.Second).UnixMilli(), 0, 2) // clocks differ
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	lines := append([]string{"\ufeffid,created_at"}, ids...)
 	lines = append(lines, `"`+last+`",2026-11-22`, "NULL", "-4", "0", "9223372036854775808", "", ",x",
 		fmt.Sprintf("%d;x", int64(future)), fmt.Sprint(int64(ahead)))
@@ -207,9 +196,7 @@ func TestFastGenerator(t *testing.T) {
 	f := format(t, "twitter")
 	for i := range 300 {
 		id, err := f.Make(now.Add(4*time.Minute+time.Duration(i)*time.Second).UnixMilli(), 0, 500)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		ids = append(ids, fmt.Sprint(int64(id)))
 	}
 	r, err := report(t, Config{}, ids...)
@@ -283,9 +270,7 @@ func TestParse(t *testing.T) {
 func TestTolerance(t *testing.T) {
 	f := format(t, "discord")
 	future, err := f.Make(now.AddDate(0, 0, 3).UnixMilli(), 0, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ids := append(sample(t, "discord", 1)[:9], fmt.Sprint(int64(future)))
 	cfg := Config{Format: f}
 	if r, err := report(t, cfg, ids...); err != nil || r.Plan == nil || r.Plan.Future != 1 {
@@ -401,9 +386,7 @@ func TestLimitsOfTime(t *testing.T) {
 	f := format(t, "twitter")
 	at := func(ms int64, sequence uint32, sid flake.SID) flake.ID {
 		id, err := f.Make(ms, sequence, sid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return id
 	}
 	last := now.Add(FutureAfter).UnixMilli()
@@ -447,9 +430,7 @@ func TestStaleAfterADay(t *testing.T) {
 		stale bool
 	}{{staleAfter, false}, {staleAfter + time.Millisecond, true}} {
 		id, err := f.Make(now.Add(-tc.after).UnixMilli(), 0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		r, err := report(t, Config{Format: f}, fmt.Sprint(int64(id)))
 		if err != nil || r.Plan == nil || r.Plan.Stale != tc.stale {
 			t.Errorf("after %v: %v, %+v", tc.after, err, r.Plan)
@@ -458,9 +439,7 @@ func TestStaleAfterADay(t *testing.T) {
 	// Other layouts have no sid of these.
 	f = format(t, "sonyflake")
 	id, err := f.Make(now.AddDate(0, 0, -30).UnixMilli(), 0, 60_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r, err := report(t, Config{SIDs: lease.SIDRange{From: 60_000, To: 60_001}}, fmt.Sprint(int64(id)))
 	fit := 0
 	for _, v := range r.Layouts {
@@ -489,9 +468,7 @@ func TestSIDsOfNodes(t *testing.T) {
 		var ids []string
 		for _, sid := range tc.sids {
 			id, err := f.Make(now.Add(-time.Second).UnixMilli(), 0, sid)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			ids = append(ids, fmt.Sprint(int64(id)))
 		}
 		r, err := report(t, Config{Format: f}, ids...)
@@ -519,9 +496,7 @@ func zoned(t *testing.T, last int, epoch string) (out []string) {
 		}
 		at := now.Add(-time.Second - time.Duration(4319-i)*time.Minute - time.Duration(i*7919%9973)*time.Millisecond)
 		id, err := f.Make(at.UnixMilli(), uint32(i%7), flake.SID(i%4))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		out = append(out, fmt.Sprint(int64(id)))
 	}
 	return out
@@ -572,9 +547,7 @@ func TestEpochs(t *testing.T) {
 // TestLibrariesOnThePage: the page has the epochs that are tried.
 func TestLibrariesOnThePage(t *testing.T) {
 	page, err := os.ReadFile("../../../../../docs/how-to/take-over-snowflakes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, l := range libraries {
 		name, _, _ := strings.Cut(l.name, " up to")
 		name, _, _ = strings.Cut(name, ",")

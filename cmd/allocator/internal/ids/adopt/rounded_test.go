@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
 )
@@ -69,9 +70,7 @@ func TestRounded(t *testing.T) {
 				}
 			}
 			r, err := report(t, tc.cfg, ids...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if tc.want == "" && (r.Rounded != "" || r.Plan == nil) {
 				t.Errorf("%q, plan %+v", r.Rounded, r.Plan)
 			}
@@ -110,9 +109,7 @@ func drawn(t *testing.T, layout string, sequence uint32, sids ...flake.SID) (out
 		for _, sid := range sids {
 			at := now.Add(-time.Second - time.Duration(r.Int64N(int64(240*time.Hour))))
 			id, err := f.Make(at.UnixMilli(), r.Uint32N(sequence+1), sid)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			out = append(out, strconv.FormatInt(int64(id), 10))
 		}
 	}
