@@ -335,7 +335,9 @@ func TestWorkerRunKillsInTime(t *testing.T) {
 			t.Errorf("%s lived until %d, %v; it was refused at %d, and not_after is %d", name, last, err, refused, to)
 		}
 	}
-	if !strings.Contains(a.err.String(), "was stopped: the interval could not be extended") || !strings.Contains(a.err.String(), "ETCD_UNAVAILABLE") {
+	// On a busy machine the node's last refusal may be late.
+	if said := a.err.String(); !strings.Contains(said, "was stopped: the interval could not be extended") ||
+		!strings.Contains(said, "ETCD_UNAVAILABLE") && !strings.Contains(said, "no answer within the deadlines") {
 		t.Errorf("it says %q", &a.err)
 	}
 	if _, err := os.Stat(filepath.Join(a.cmd.Dir, "interval")); !errors.Is(err, os.ErrNotExist) {
