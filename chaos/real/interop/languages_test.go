@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -243,6 +244,46 @@ func TestCallFrom(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestJava compiles what connects Hibernate and CosId with the cluster, against their signatures in testdata/java since
+// Debian has neither, and uses it.
+func TestJava(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not run: -short")
+	}
+	java, dir := tool(t, "java"), t.TempDir()
+	if out, err := run(t, "", tool(t, "javac"), "-Xlint:all,-serial", "-Werror", "-d", dir,
+		"-sourcepath", "testdata/java:../../../examples/java", "testdata/java/Main.java"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	node := dev(t, "twitter")
+	program, err := buildAllocator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := output(t, "", "env", "NODES=http://"+node.HTTP, program, "worker", "run", "--addr", node.GRPC, "--",
+		java, "-cp", dir, "Main", filepath.Join(dir, "over"))
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if len(lines) != 205 {
+		t.Fatalf("%d lines:\n%s", len(lines), out)
+	}
+	last := flake.ID(0)
+	for _, line := range lines[:200] {
+		id, err := flake.ParseInt(line)
+		if err != nil || id <= last {
+			t.Fatalf("%q after %v: %v", line, last, err)
+		}
+		last = id
+	}
+	want := `drawn again: true true
+machine (5[1-9]\d|[6-9]\d\d|10[01]\d|102[0-3])
+permits true false false
+too large for 9 bits
+lost`
+	if got := strings.Join(lines[200:], "\n"); !regexp.MustCompile("^" + want + "$").MatchString(got) {
+		t.Errorf("%s", got)
 	}
 }
 

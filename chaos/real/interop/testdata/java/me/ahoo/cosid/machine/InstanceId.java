@@ -1,0 +1,3 @@
+package me.ahoo.cosid.machine;
+
+public class InstanceId {}

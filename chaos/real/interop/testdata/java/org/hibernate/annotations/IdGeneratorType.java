@@ -1,0 +1,5 @@
+package org.hibernate.annotations;
+
+public @interface IdGeneratorType {
+  Class<? extends org.hibernate.generator.Generator> value();
+}

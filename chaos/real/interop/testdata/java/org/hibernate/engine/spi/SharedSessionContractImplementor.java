@@ -1,0 +1,3 @@
+package org.hibernate.engine.spi;
+
+public interface SharedSessionContractImplementor {}

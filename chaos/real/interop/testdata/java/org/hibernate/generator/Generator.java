@@ -1,0 +1,3 @@
+package org.hibernate.generator;
+
+public interface Generator extends java.io.Serializable {}
