@@ -88,6 +88,8 @@ type Inside struct {
 	Quota         int64         // bytes of the database
 	SnapshotEvery time.Duration // 0: no snapshots
 	SnapshotKeep  int
+	// SnapshotCommand is a program with its arguments, between spaces; a snapshot's path comes behind them.
+	SnapshotCommand string
 }
 
 // TLS are PEM files; "" is none.

@@ -179,6 +179,11 @@ func (c *Config) options() []Option {
 		option("etcd.insecure", yes(&i.Insecure), "false", "let etcd inside listen beyond loopback without TLS",
 			"Who reaches its ports could change what nodes were granted. \"allocator etcd certs\" makes the "+
 				"files for etcd.tls."),
+		option("etcd.snapshot-command", text(&i.SnapshotCommand), "",
+			"program that copies the hourly snapshot of etcd inside elsewhere: words between spaces, no shell, and "+
+				"the path of the snapshot as the last argument",
+			"Snapshots are on the disk that they are to replace. It runs once the snapshot was read and found whole, "+
+				"for at most 30m, and is an event and an alert where it ends with another code than 0."),
 
 		option("lease.window", duration(&c.Lease.Window), "30s",
 			"how far ahead of the clock milliseconds are reserved",

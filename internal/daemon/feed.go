@@ -233,6 +233,8 @@ func (d *Daemon) insideMetrics() metrics.Inside {
 		Size:      h.Size,
 		Quota:     d.cfg.Etcd.Inside.Quota,
 		Snapshot:  h.Snapshot,
+		Copied:    h.Copied,
+		Failing:   h.SnapshotFails != "",
 		Free:      h.Free,
 	}
 }
@@ -302,6 +304,9 @@ func (d *Daemon) state() feed.State {
 		Node: d.node.Stats(), Refusing: d.node.Ready(), Clocks: d.watch.Report(),
 		EtcdFails: k.Outage.Error != "", EtcdSince: k.Outage.Since, EtcdError: k.Outage.Error,
 		Alarms: k.Alarms, Files: map[string]feed.Files{},
+	}
+	if d.inside != nil {
+		s.Backup = d.inside.Health().SnapshotFails
 	}
 	for name, f := range d.files() {
 		s.Files[name] = feed.Files{Reloads: f.Reloads(), Failing: f.Failing()}

@@ -41,6 +41,7 @@ import (
 //	sockets/      where a member listens that is alone
 //	events.jsonl  the node's events, and those before in events.jsonl.1
 //	snapshots/    what is written each hour and before an upgrade
+//	copied.json   which of them was copied elsewhere last
 //	restored/     what a restore prepared to take the place of etcd/
 //	restored.json what is to take the place of member.json then
 type Dir string
@@ -50,6 +51,7 @@ func (d Dir) run() string      { return filepath.Join(string(d), "run.json") }
 func (d Dir) nodeLock() string { return filepath.Join(string(d), "node.lock") }
 func (d Dir) etcdLock() string { return filepath.Join(string(d), "etcd.lock") }
 func (d Dir) data() string     { return filepath.Join(string(d), "etcd") }
+func (d Dir) copied() string   { return filepath.Join(string(d), "copied.json") }
 
 func (d Dir) database() string { return filepath.Join(d.data(), "member", "snap", "db") }
 

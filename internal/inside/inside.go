@@ -42,8 +42,9 @@ type Inside struct {
 	join    []string // sorted
 	process string
 	alone   bool // It was logged of this start that there is one member.
-	// snapshotAfter is when a snapshot may be tried again after one that failed.
+	// snapshotAfter is when a snapshot, or its copy, may be tried again after one that failed.
 	snapshotAfter time.Time
+	verified      string // The snapshot at this path was read and found whole.
 
 	mu     sync.Mutex // guards what follows
 	health Health

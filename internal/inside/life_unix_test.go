@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -290,5 +292,84 @@ func TestLifeOfARestore(t *testing.T) {
 	two.logged(t, "has started from this restore already")
 	if h := two.Health(); h.Up {
 		t.Errorf("it runs: %+v", h)
+	}
+}
+
+// The latest hourly snapshot is copied once it was found whole, and again only where that failed. A failure is said
+// with what the program printed.
+func TestCopies(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		program string // what verifies
+		script  string
+		fails   string
+		runs    int // of the command, in three calls
+	}{
+		{"well", "true", `cp "$2" "$1/copy"`, "", 1},
+		{"damaged", "false", "", "false: exit status 1", 0},
+		{"no room", "true", "echo no room >&2; exit 3", "sh: exit status 3: no room", 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			log, dir := &output.Text{}, t.TempDir()
+			i := &Inside{cfg: Config{Program: tc.program, Log: slog.New(slog.NewTextHandler(log, nil))}, dir: Dir(dir)}
+			command, now := filepath.Join(dir, "copy.sh"), time.Now()
+			path := i.dir.Snapshots().Path(hourly, now)
+			i.cfg.Etcd.Inside.SnapshotEvery, i.cfg.Etcd.Inside.SnapshotCommand = time.Hour, "sh "+command+" "+dir
+			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("data"), 0o600),
+				os.WriteFile(i.dir.Snapshots().Path("before_3.8.0", now.Add(-time.Minute)), nil, 0o600),
+				os.WriteFile(command, []byte("echo >> \"$1/runs\"\n"+tc.script+"\n"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			for n := range 3 { // The second is in the pause after a failure.
+				if i.snapshotIfDue(t.Context(), "", member.Status{}); n == 1 {
+					i.snapshotAfter = time.Time{}
+				}
+			}
+			if h := i.Health(); (h.SnapshotFails == "") != (tc.fails == "") || !strings.Contains(h.SnapshotFails, tc.fails) ||
+				!strings.Contains(log.String(), tc.fails) {
+				t.Errorf("it fails with %q, want %q: %s", h.SnapshotFails, tc.fails, log)
+			}
+			if runs, _ := os.ReadFile(filepath.Join(dir, "runs")); len(runs) != tc.runs {
+				t.Errorf("the command ran %d times, want %d", len(runs), tc.runs)
+			}
+			copied, err := os.ReadFile(filepath.Join(dir, "copy"))
+			if done := i.dir.Copied(); (err == nil && string(copied) == "data" && done.Path == path) != (tc.fails == "") ||
+				(done.Path == "") != (tc.fails != "") {
+				t.Errorf("copied %q, %v; noted %+v", copied, err, done)
+			}
+			if i.cfg.Etcd.Inside.SnapshotCommand = ""; tc.fails != "" {
+				i.snapshotAfter = time.Now().Add(-time.Second)
+				if i.snapshotIfDue(t.Context(), "", member.Status{}); i.Health().SnapshotFails != "" || !strings.Contains(log.String(), "succeeds again") {
+					t.Errorf("without the command: %+v, %s", i.Health(), log)
+				}
+			}
+		})
+	}
+}
+
+// What a program started ends with it, when the node stops or the program's time is over.
+func TestExecuteEnds(t *testing.T) {
+	if err := execute(t.Context(), time.Millisecond, "sleep", "3600"); err == nil || !strings.Contains(err.Error(), "took longer than 1ms") {
+		t.Errorf("too long: %v", err)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- execute(ctx, time.Hour, "sh", "-c", "sleep 3600 > "+pipe+" & wait") }()
+	f, err := os.Open(pipe) // once sleep has it open
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cancel()
+	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("sleep holds the pipe: %v", err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("it succeeded")
 	}
 }

@@ -34,3 +34,5 @@ func apart() *syscall.SysProcAttr { return nil }
 func terminate(int) {}
 
 func kill(int) {}
+
+func killGroup(int) error { return nil }

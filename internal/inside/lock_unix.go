@@ -218,6 +218,9 @@ func terminate(pid int) { signal(pid, syscall.SIGTERM) }
 
 func kill(pid int) { signal(pid, syscall.SIGKILL) }
 
+// killGroup kills a process that was started apart, and those that it started.
+func killGroup(pid int) error { return syscall.Kill(-pid, syscall.SIGKILL) }
+
 // signal sends s to one process: 0 and less mean groups of them.
 func signal(pid int, s syscall.Signal) {
 	if pid > 0 {

@@ -1,13 +1,18 @@
 package inside
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/internal/inside/meet"
@@ -18,8 +23,13 @@ import (
 const (
 	snapshotTime    = "20060102T150405Z"
 	snapshotTimeout = 5 * time.Minute
-	// snapshotPause is the pause after a snapshot that failed.
+	// snapshotPause is the pause after a snapshot, or its copy, that failed.
 	snapshotPause = time.Minute
+	// copyWithin leaves a program the time to send some GB, and is less than the time to the next snapshot.
+	copyWithin = 30 * time.Minute
+	// tailBytes are enough for the message of a program that fails.
+	tailBytes = 512
+	hourly    = "hourly"
 )
 
 // Snapshots returns the directory of the snapshots.
@@ -63,25 +73,91 @@ func room(free, size int64) error {
 	return nil
 }
 
-// snapshotIfDue writes a snapshot of this member, and deletes the oldest beyond those to keep. The
-// snapshots are on the disk that etcd writes to, and a member whose disk is full ends.
+// snapshotIfDue writes a snapshot of this member, deletes the oldest beyond those to keep, and has the latest
+// copied elsewhere. The snapshots are on the disk that etcd writes to, and a member whose disk is full ends.
 func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status) {
 	in := i.cfg.Etcd.Inside
 	now := time.Now()
-	list, err := i.dir.Snapshots().List(now)
-	if in.SnapshotEvery == 0 || s.Learner || now.Before(i.snapshotAfter) ||
-		err == nil && !meet.Due(list, now, in.SnapshotEvery) {
+	if in.SnapshotEvery == 0 || s.Learner || now.Before(i.snapshotAfter) {
 		return
 	}
-	if err := i.snapshot(ctx, own, s.Size); ctx.Err() != nil {
+	list, err := i.dir.Snapshots().List(now)
+	if err != nil || meet.Due(list, now, in.SnapshotEvery) {
+		err = i.snapshot(ctx, own, s.Size)
+	}
+	if err == nil && in.SnapshotCommand != "" {
+		err = i.copyLatest(ctx, strings.Fields(in.SnapshotCommand))
+	}
+	why := ""
+	if ctx.Err() != nil {
 		return // The node or its member ends.
 	} else if err != nil {
+		why = err.Error()
 		i.snapshotAfter = time.Now().Add(snapshotPause)
-		i.say(slog.LevelError, "snapshot of etcd inside failed", err.Error())
+		i.say(slog.LevelError, "snapshot of etcd inside failed", why)
 	} else if !i.snapshotAfter.IsZero() {
 		i.snapshotAfter = time.Time{}
 		i.cfg.Log.Info("snapshot of etcd inside succeeds again")
 	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.health.SnapshotFails = why
+}
+
+// Copied returns the verified copy that was made last: a snapshot that was read and found whole, and for which
+// etcd.snapshot-command ended with 0. It is zero before the first.
+func (d Dir) Copied() (s meet.Snapshot) {
+	if text, err := os.ReadFile(d.copied()); err == nil {
+		_ = json.Unmarshal(text, &s) // What cannot be read is copied again.
+	}
+	return s
+}
+
+// copyLatest has a command copy the latest snapshot elsewhere, unless it did.
+func (i *Inside) copyLatest(ctx context.Context, command []string) error {
+	list, err := i.dir.Snapshots().List(time.Now())
+	list = slices.DeleteFunc(list, func(s meet.Snapshot) bool {
+		return !strings.HasPrefix(filepath.Base(s.Path), hourly)
+	})
+	if err != nil || len(list) == 0 || list[0].Path == i.dir.Copied().Path {
+		return err
+	}
+	path := list[0].Path
+	if i.verified != path { // The check is a process of its own: damage could end it.
+		if err := execute(ctx, copyWithin, i.cfg.Program, "etcd", "verify", "--restore=false", path); err != nil {
+			return err
+		}
+		i.verified = path
+	}
+	if err := execute(ctx, copyWithin, command[0], append(command[1:], path)...); err != nil {
+		return fmt.Errorf("etcd.snapshot-command: %w", err)
+	}
+	return meet.WriteJSON(i.dir.copied(), list[0])
+}
+
+// execute runs a program, which is killed with what it started when ctx or its time ends. The error has the
+// end of what it printed.
+func execute(ctx context.Context, within time.Duration, name string, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("it took longer than %v", within))
+	defer cancel()
+	var out tail
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &out, &out, apart()
+	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, cmp.Or(context.Cause(ctx), err), strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// tail is the last that was written.
+type tail []byte
+
+func (t *tail) Write(p []byte) (int, error) {
+	*t = append(*t, p...)
+	*t = (*t)[max(0, len(*t)-tailBytes):]
+	return len(p), nil
 }
 
 // snapshot writes a snapshot of about size bytes of this member.
@@ -107,6 +183,6 @@ func (i *Inside) snapshot(ctx context.Context, own string, size int64) error {
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
-	_, _, err = i.dir.Snapshots().Take(ctx, g, "hourly", time.Now(), keep)
+	_, _, err = i.dir.Snapshots().Take(ctx, g, hourly, time.Now(), keep)
 	return err
 }

@@ -24,7 +24,10 @@ type Health struct {
 	Quorum   member.Quorum
 	Size     int64
 	Snapshot time.Time // when the latest was written; zero: never
+	Copied   time.Time // when the latest that was copied elsewhere was written; zero: none was
 	Free     int64     // bytes on its disk; -1: not known
+	// SnapshotFails is why no snapshot is written or copied; "": the last one was.
+	SnapshotFails string
 }
 
 // Health returns it. It may be called at any time.
@@ -241,9 +244,11 @@ func (i *Inside) answered(ctx context.Context, s member.Status, list []member.Me
 // saw keeps what Health returns.
 func (i *Inside) saw(s member.Status, all []member.Status) {
 	snapshots, _ := i.dir.Snapshots().List(time.Now())
-	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size, Free: i.dir.Free()}
+	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size, Free: i.dir.Free(),
+		Copied: i.dir.Copied().At}
 	i.mu.Lock() // after the last call to a disk, which may be stuck
 	defer i.mu.Unlock()
+	h.SnapshotFails = i.health.SnapshotFails
 	if len(all) == 0 { // Nobody says who they are; those that were still vote.
 		h.Quorum = i.health.Quorum
 		h.Quorum.Healthy = 0

@@ -67,7 +67,7 @@ func exposed(t *testing.T) catalog {
 	cert, key := certstest.NewAuthority(t, "check").Issue(t, "node", 0, time.Hour).Write(t, t.TempDir(), "node")
 	nodes = append(nodes, devtest.Serve(t, program, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
 	inside := devtest.Node{Name: "node-inside", HTTP: loopback.Address(), Admin: loopback.Address()}
-	devtest.Start(t, nil, program, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--node.name", inside.Name, "--listen.grpc", "", "--listen.http", inside.HTTP,
+	devtest.Start(t, nil, program, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--etcd.snapshot-command", "test -s", "--node.name", inside.Name, "--listen.grpc", "", "--listen.http", inside.HTTP,
 		"--listen.admin", inside.Admin, "--listen.gossip", loopback.Address())
 	nodes = append(nodes, inside)
 	var c catalog
@@ -96,6 +96,7 @@ func exposed(t *testing.T) catalog {
 		for _, name := range []string{
 			"allocator_clock_cluster_offset_seconds",
 			"allocator_clock_offset_seconds",
+			"allocator_etcd_copy_age_seconds", // The snapshot was verified, and the command ended with 0.
 			"allocator_etcd_snapshot_age_seconds",
 			"allocator_pool_sids",
 			"allocator_tls_certificate_remaining_seconds",

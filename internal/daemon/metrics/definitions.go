@@ -52,11 +52,14 @@ const (
 	etcdQuota        = "allocator_etcd_quota_bytes"
 	etcdFree         = "allocator_etcd_disk_free_bytes"
 	etcdSnapshotAge  = "allocator_etcd_snapshot_age_seconds"
+	etcdCopyAge      = "allocator_etcd_copy_age_seconds"
 	tickAge          = "allocator_keeper_tick_age_seconds"
 	epochRemaining   = "allocator_epoch_remaining_seconds"
 	settings         = "allocator_setting_seconds"
 	nodeInfo         = "allocator_node_info"
 	buildInfo        = "allocator_build_info"
+
+	etcdSnapshotFailing = "allocator_etcd_snapshot_failing"
 )
 
 // Names of the families about clocks and gossip.
@@ -164,7 +167,7 @@ var definitions = []Definition{
 	{etcdErrors, "counter", []string{"op"}, "Calls to etcd that failed or whose outcome is unknown.",
 		"the same: calls whose outcome is unknown", "rate above 0 for 1 min"},
 	{etcdMemberUp, "gauge", nil, "1 while the member of etcd that this node runs answers, else 0; absent without " +
-		"etcd.inside, as are the next five.",
+		"etcd.inside, as are the next seven.",
 		"always", "0 for 5 min"},
 	{etcdMembers, "gauge", []string{"state"}, "Members of the etcd inside that vote, and how many of them answer " +
 		"this node.",
@@ -176,6 +179,12 @@ var definitions = []Definition{
 		"a member whose disk is full ends", "below 384 MiB"},
 	{etcdSnapshotAge, "gauge", nil, "Time since the member's latest snapshot, in seconds; absent before the first.",
 		"what would a restore bring back?", "above three hours"},
+	{etcdCopyAge, "gauge", nil, "Age of the latest snapshot of the member that was found whole and copied elsewhere " +
+		"by `etcd.snapshot-command`, in seconds; absent before the first.",
+		"the same, if all disks are lost", "above three hours"},
+	{etcdSnapshotFailing, "gauge", nil, "1 while the member's snapshots cannot be written, are damaged, or cannot be " +
+		"copied elsewhere, else 0.",
+		"the log of the node has the reason", "1 for 15 min"},
 	{tickAge, "gauge", nil, "Time since the last iteration of the lease keeper's loop, in seconds; above 1 the " +
 		"process gets too little CPU or is blocked.",
 		"a node lost its sid for no reason: the process is starved", "above 2"},

@@ -13,6 +13,8 @@ type Inside struct {
 	Size, Quota       int64
 	Free              int64     // bytes on its disk; -1: not known
 	Snapshot          time.Time // when the latest was written; zero: never
+	Copied            time.Time // when the latest verified copy was written; zero: there is none
+	Failing           bool      // No snapshot can be written or copied.
 }
 
 func collectInside(i Inside, now clock.Millis, gauge func(name string, v float64, labels ...string)) {
@@ -24,7 +26,10 @@ func collectInside(i Inside, now clock.Millis, gauge func(name string, v float64
 	if i.Free >= 0 {
 		gauge(etcdFree, float64(i.Free))
 	}
-	if !i.Snapshot.IsZero() {
-		gauge(etcdSnapshotAge, now.Time().Sub(i.Snapshot).Seconds())
+	gauge(etcdSnapshotFailing, flag(i.Failing))
+	for name, at := range map[string]time.Time{etcdSnapshotAge: i.Snapshot, etcdCopyAge: i.Copied} {
+		if !at.IsZero() {
+			gauge(name, now.Time().Sub(at).Seconds())
+		}
 	}
 }

@@ -70,7 +70,7 @@ func newRig(t *testing.T) *rig {
 		Settings: metrics.Settings{Window: cfg.Lease.Window, TTL: cfg.Lease.TTL, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead, Watermark: cfg.Watermark.Interval},
 		Clocks:   func() clock.Report { return *r.clocks },
 		Inside: func() metrics.Inside {
-			return metrics.Inside{Up: true, Voting: 3, Answering: 2, Size: 100, Quota: 1000, Free: 500, Snapshot: time.Unix(1, 0)}
+			return metrics.Inside{Up: true, Voting: 3, Answering: 2, Size: 100, Quota: 1000, Free: 500, Snapshot: time.Unix(1, 0), Copied: time.Unix(1, 0)}
 		},
 		Security: func() metrics.Security {
 			return metrics.Security{

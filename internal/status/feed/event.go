@@ -25,6 +25,8 @@ const (
 	Standby        Kind = "standby"      // no sid is free
 	EtcdFailing    Kind = "etcd_failing" // windows are not extended
 	EtcdAnswers    Kind = "etcd_answers"
+	BackupFailing  Kind = "backup_failing" // no snapshot of etcd inside is written, or none is copied elsewhere
+	BackupMade     Kind = "backup_made"    // it failed before
 	EraBegan       Kind = "era_began"
 	HistoryRewound Kind = "history_rewound"
 	SIDQuarantined Kind = "sid_quarantined"

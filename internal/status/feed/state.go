@@ -22,6 +22,7 @@ type State struct {
 	EtcdFails bool                       // calls to etcd fail, more than one in a row
 	EtcdSince clock.Millis               // since when they do
 	EtcdError string                     // what the calls fail with
+	Backup    string                     // why snapshots of etcd inside fail; "": they do not
 	Alarms    map[lease.AlarmKind]uint64 // counters
 	Files     map[string]Files           // The node reads these again when they change; the key is their name.
 }
@@ -206,6 +207,12 @@ func (c *change) etcd() {
 	case was && !is:
 		c.add(EtcdAnswers, "calls to etcd succeed again", "after", (c.at - c.old.EtcdSince).Duration().String(),
 			"window_left", c.windowLeft())
+	}
+	switch was, is := c.old.Backup, c.new.Backup; {
+	case is != "" && was == "":
+		c.add(BackupFailing, "no snapshot of etcd inside is written, or copied elsewhere", "error", is)
+	case was != "" && is == "":
+		c.add(BackupMade, "a snapshot of etcd inside was written, and copied where that is set")
 	}
 	if c.new.Alarms[lease.AlarmClock] > c.old.Alarms[lease.AlarmClock] {
 		c.add(ClockAhead, c.new.Node.Lease.Problem)

@@ -96,6 +96,9 @@ func TestTransitions(t *testing.T) {
 
 		{"etcd fails", none, func(s *State) { s.EtcdFails = true }, "etcd_failing"},
 		{"etcd answers", func(s *State) { s.EtcdFails = true }, none, "etcd_answers"},
+		{"snapshots fail", none, func(s *State) { s.Backup = "full" }, "backup_failing"},
+		{"snapshots fail on", func(s *State) { s.Backup = "full" }, func(s *State) { s.Backup = "exit status 1" }, ""},
+		{"snapshots succeed", func(s *State) { s.Backup = "full" }, none, "backup_made"},
 		{"clock ahead", none, func(s *State) { s.Alarms = map[lease.AlarmKind]uint64{lease.AlarmClock: 1} }, "clock_ahead"},
 		{"tokens", none, func(s *State) { s.Files = map[string]Files{"tokens": {Reloads: 1}} }, "reload"},
 		{"bad tokens", none, func(s *State) { s.Files = map[string]Files{"tokens": {Failing: true}} }, "reload_failing"},

@@ -241,6 +241,17 @@ func (r *findings) etcdMembers(f facts) {
 		}
 		r.Add("etcd-snapshot", level, do, "the latest of this machine is %s old", text.Span(age))
 	}
+	switch age := f.now.Time().Sub(f.copied); {
+	case !f.copies:
+	case f.copied.IsZero():
+		r.Add("etcd-copy", report.Warn, "See the log of this machine's node",
+			"etcd.snapshot-command has copied no snapshot of this machine yet")
+	case age > lateSnapshot*f.due:
+		r.Add("etcd-copy", report.Warn, "See the log of this machine's node: does etcd.snapshot-command end with 0?",
+			"the latest verified copy of this machine is of %s ago", text.Span(age))
+	default:
+		r.Add("etcd-copy", report.OK, "", "the latest verified copy of this machine is of %s ago", text.Span(age))
+	}
 }
 
 // sound reports whether etcd's version is one that nodes can rely on: 3.5.23 or

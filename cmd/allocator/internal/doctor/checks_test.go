@@ -159,6 +159,16 @@ func TestExamine(t *testing.T) {
 		{"an old snapshot", func(f *facts) { f.inside(0, time.Hour, lateSnapshot*time.Hour+time.Minute) },
 			[]string{"warn etcd-snapshot | is 3h1m0s old | is the disk full"}},
 		{"a snapshot that is just late enough", func(f *facts) { f.inside(0, time.Hour, lateSnapshot*time.Hour) }, nil},
+		{"no copy", func(f *facts) { f.inside(0, time.Hour, time.Minute); f.copies = true },
+			[]string{"warn etcd-copy | has copied no snapshot of this machine yet | log of this machine's node"}},
+		{"an old copy", func(f *facts) {
+			f.inside(0, time.Hour, time.Minute)
+			f.copies, f.copied = true, at.Time().Add(-lateSnapshot*time.Hour-time.Minute)
+		}, []string{"warn etcd-copy | is of 3h1m0s ago | end with 0"}},
+		{"a copy", func(f *facts) {
+			f.inside(0, time.Hour, time.Minute)
+			f.copies, f.copied = true, at.Time().Add(-time.Minute)
+		}, nil},
 		{"room", func(f *facts) { f.inside(0, 0, 0); f.free = inside.MinRoom }, nil},
 		{"a full disk", func(f *facts) { f.inside(0, 0, 0); f.free = inside.MinRoom - 1 },
 			[]string{"fail etcd-room | 383 MiB are free on the disk of this machine's member, which needs 384 | Make room"}},

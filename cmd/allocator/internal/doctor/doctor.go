@@ -133,6 +133,8 @@ type facts struct {
 	// it has no member, or writes none.
 	snapshots []meet.Snapshot
 	due       time.Duration
+	copies    bool      // etcd.snapshot-command is set on this machine.
+	copied    time.Time // when the latest verified copy was written; zero: there is none
 	noSpace   bool
 	noSpaceErr,
 	loadErr,
@@ -177,6 +179,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		if e.Inside.Dir != "" {
 			f.due = e.Inside.SnapshotEvery
 			f.snapshots, _ = inside.Dir(e.Inside.Dir).Snapshots().List(sys.Now().Wall.Time()) // none are a finding
+			f.copies, f.copied = e.Inside.SnapshotCommand != "", inside.Dir(e.Inside.Dir).Copied().At
 			f.socket = e.Socket() != ""
 			f.open, f.openDo = certs.OpenEtcd(e.TLS.CA, s.Cfg.TLS.ClientCA, nil)
 			f.free = inside.Dir(e.Inside.Dir).Free()
