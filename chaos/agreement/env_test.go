@@ -239,9 +239,7 @@ func (env *testEnv) start(o options) *member {
 		Local: outgoing{m}, Logger: log, Random: mathrand.NewPCG(uint64(i), 11),
 		OnExchange: m.watch.OnExchange,
 	})
-	if err != nil {
-		env.t.Fatal(err)
-	}
+	fatal.If(env.t, err)
 	m.watch.SetGossip(gossip)
 	m.run(gossip)
 	env.members = append(env.members, m)

@@ -157,9 +157,7 @@ func (s *scenario) put(key, value string, opts ...clientv3.OpOption) {
 
 func (s *scenario) del(key string, opts ...clientv3.OpOption) {
 	r, err := s.c.Delete(s.ctx, s.k(key), opts...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
 	s.say("delete %s: at %d deleted %d %v", key, s.rev(r.Header.Revision), r.Deleted, s.kvs(r.PrevKvs))
 }
 
@@ -185,9 +183,7 @@ func (s *scenario) txn(what string, cmps []clientv3.Cmp, then, els []clientv3.Op
 func (s *scenario) grant(ttl int64) clientv3.LeaseID {
 	s.t.Helper()
 	r, err := s.c.Grant(s.ctx, ttl)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
 	s.say("grant %d: %d", ttl, r.TTL)
 	return r.ID
 }
@@ -197,16 +193,10 @@ func (s *scenario) alive(id clientv3.LeaseID) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	stream, err := clientv3.RetryLeaseClient(s.c).LeaseKeepAlive(ctx)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
+	fatal.If(s.t, stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(id)}))
 	r, err := stream.Recv()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
 	s.say("keep alive: TTL %d, its own ID %v", r.TTL, r.ID == int64(id))
 }
 
@@ -286,9 +276,7 @@ var scenarios = map[string]func(*scenario){
 					clientv3.Compare(clientv3.LeaseValue(k), op, 0),
 				} {
 					r, err := s.c.Txn(s.ctx).If(c).Commit()
-					if err != nil {
-						s.t.Fatal(err)
-					}
+					fatal.If(s.t, err)
 					s.say("%s, compare %d, %s: %v", key, what, op, r.Succeeded)
 				}
 			}
@@ -340,15 +328,11 @@ var scenarios = map[string]func(*scenario){
 		s.put("gone", "1", clientv3.WithLease(id))
 		s.del("gone")
 		left, err := s.c.TimeToLive(s.ctx, id, clientv3.WithAttachedKeys())
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		fatal.If(s.t, err)
 		slices.SortFunc(left.Keys, bytes.Compare) // etcd has them in no order
 		s.say("granted %d, keys %q", left.GrantedTTL, trim(left.Keys, s.p))
 		before, err := s.c.Get(s.ctx, s.k("a"))
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		fatal.If(s.t, err)
 		w := s.c.Watch(s.ctx, s.p, clientv3.WithPrefix(), clientv3.WithRev(before.Header.Revision+1), clientv3.WithPrevKV())
 		if _, err := s.c.Revoke(s.ctx, id); err != nil {
 			s.t.Fatal(err)
@@ -362,9 +346,7 @@ var scenarios = map[string]func(*scenario){
 		s.say("time to live: %d, %v", gone.TTL, err)
 		empty := s.grant(60)
 		all, err := s.c.Leases(s.ctx)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		fatal.If(s.t, err)
 		s.say("listed: %v, and not what is gone: %v", has(all, empty), !has(all, id))
 		_, err = s.c.Revoke(s.ctx, empty)
 		s.say("revoke an empty one: %v", err)
@@ -395,9 +377,7 @@ var scenarios = map[string]func(*scenario){
 		s.put("c", "6")
 		s.events("from now", now, 2)
 		s.events("from the future", future, 1)
-		if err := s.c.RequestProgress(s.ctx); err != nil {
-			s.t.Fatal(err)
-		}
+		fatal.If(s.t, s.c.RequestProgress(s.ctx))
 		for r := range now {
 			if r.IsProgressNotify() {
 				s.say("progress at %d", s.rev(r.Header.Revision))

@@ -205,9 +205,7 @@ func (e *env) onlyOneSID() {
 		_, err := e.admin.Put(context.Background(), fmt.Sprintf("/allocator/default/window/%d", sid), lease.Encode(lease.Window{
 			Era: 1, Term: 1, Instance: "none", Node: "none", Nonce: "none", Base: 1, Ceil: 1, State: lease.Quarantined,
 		}))
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		fatal.If(e.t, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/flakelease/allocator/chaos/etcdsim"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
@@ -28,9 +29,7 @@ func lifecycle(e *env, verify bool) {
 	e.onlyOneSID()
 	holder := func() lease.Entry[lease.Holder] {
 		v, err := e.store.Read(ctx, 0)
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		fatal.If(e.t, err)
 		return v.SIDs[0].Holder
 	}
 	start := func(name string) *member {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/output"
@@ -92,9 +93,7 @@ func (e *env) start(o options) *member {
 			grpc.WithChainUnaryInterceptor(m.recordWindows),
 		},
 	}})
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	fatal.If(e.t, err)
 	running, end := context.WithCancel(context.Background())
 	requesting, quit := context.WithCancel(context.Background())
 	m.end, m.quit = end, quit

@@ -191,9 +191,7 @@ func (d *testCluster) says(code int, want string, args ...string) string {
 func (d *testCluster) keys() *clientv3.Client {
 	d.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{d.etcd.Endpoint()}, Logger: zap.NewNop()})
-	if err != nil {
-		d.Fatal(err)
-	}
+	fatal.If(d, err)
 	d.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -211,9 +209,7 @@ func (d *testCluster) put(key, value string) {
 func (d *testCluster) record(sid int) lease.Entry[lease.Window] {
 	d.Helper()
 	r, err := d.keys().Get(d.Context(), windowKey(sid))
-	if err != nil {
-		d.Fatal(err)
-	}
+	fatal.If(d, err)
 	if len(r.Kvs) == 0 {
 		return lease.Entry[lease.Window]{}
 	}

@@ -234,9 +234,7 @@ func (p *etcdPod) kill() {
 }
 
 func (e *etcdPods) lose(i int) {
-	if err := os.RemoveAll(filepath.Join(e.dir, e.pods[i].name)); err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, os.RemoveAll(filepath.Join(e.dir, e.pods[i].name)))
 }
 
 func (e *etcdPods) path(secret string) string { return filepath.Join(e.dir, secret) }
@@ -249,13 +247,9 @@ func (e *etcdPods) secrets() {
 	defer server.Close()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	account := e.path("account")
-	if err := os.Mkdir(account, 0o700); err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, os.Mkdir(account, 0o700))
 	for name, text := range map[string][]byte{"token": []byte("token-of-the-pod"), "namespace": []byte("prod\n"), "ca.crt": ca} {
-		if err := os.WriteFile(filepath.Join(account, name), text, 0o600); err != nil {
-			e.Fatal(err)
-		}
+		fatal.If(e, os.WriteFile(filepath.Join(account, name), text, 0o600))
 	}
 	make := func() string {
 		code, out, errs := program(e.T, "", "etcd-pod", "secrets", "--name", "ids-etcd", "--user", "allocator-default",
@@ -281,20 +275,12 @@ func (e *etcdPods) secrets() {
 	defer api.mu.Unlock()
 	for name, s := range api.secrets {
 		b, err := json.Marshal(s["data"])
-		if err != nil {
-			e.Fatal(err)
-		}
+		fatal.If(e, err)
 		var data map[string][]byte
-		if err := json.Unmarshal(b, &data); err != nil {
-			e.Fatal(err)
-		}
-		if err := os.Mkdir(e.path(name), 0o700); err != nil {
-			e.Fatal(err)
-		}
+		fatal.If(e, json.Unmarshal(b, &data))
+		fatal.If(e, os.Mkdir(e.path(name), 0o700))
 		for file, text := range data {
-			if err := os.WriteFile(filepath.Join(e.path(name), file), text, 0o600); err != nil {
-				e.Fatal(err)
-			}
+			fatal.If(e, os.WriteFile(filepath.Join(e.path(name), file), text, 0o600))
 		}
 	}
 }
@@ -314,9 +300,7 @@ func (e *etcdPods) start(i int, token, snapshot string, more ...string) {
 		"--prefix", "/allocator/default/", "--etcd", e.etcd}, more...)...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := p.cmd.Start(); err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, p.cmd.Start())
 }
 
 // logged waits until a member logs something.
@@ -371,13 +355,9 @@ func (e *etcdPods) client(user string, i int) *clientv3.Client {
 	e.Helper()
 	dir := e.path("ids-etcd-" + user)
 	c, err := certs.NewClient("test", certs.ClientFiles{CA: dir + "/ca.crt", Cert: dir + "/tls.crt", Key: dir + "/tls.key"}, tls.VersionTLS12, nil)
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + e.pods[i].address + ":2379"}, TLS: c.Config(), Logger: zap.NewNop()})
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	e.Cleanup(func() { _ = etcd.Close() })
 	return etcd
 }
@@ -404,9 +384,7 @@ func (e *etcdPods) access() {
 	// A node's certificate is signed by the same authority, and is not one of a peer.
 	dir := e.path("ids-etcd-client")
 	c, err := certs.NewClient("test", certs.ClientFiles{CA: dir + "/ca.crt", Cert: dir + "/tls.crt", Key: dir + "/tls.key"}, tls.VersionTLS12, nil)
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	peer := &http.Client{Transport: &http.Transport{TLSClientConfig: c.Config()}, Timeout: 20 * time.Second}
 	defer peer.CloseIdleConnections()
 	if r, err := peer.Get("https://" + e.pods[0].address + ":2380/members"); err == nil {
@@ -419,9 +397,7 @@ func (e *etcdPods) access() {
 func (e *etcdPods) members() map[string]uint64 {
 	e.Helper()
 	r, err := e.client("root", min(1, len(e.pods)-1)).MemberList(e.Context())
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	out := map[string]uint64{}
 	for _, m := range r.Members {
 		if m.IsLearner {
@@ -493,9 +469,7 @@ func (e *etcdPods) snapshots() {
 
 	// All members are stopped, and begin again from the snapshot under another token.
 	before, err := root.MemberList(e.Context())
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	for _, p := range e.pods {
 		p.kill()
 	}
@@ -504,27 +478,21 @@ func (e *etcdPods) snapshots() {
 	offer := exec.CommandContext(ctx, "allocator", "etcd-pod", "keep", "--dir", dir, "--tls", e.path("ids-etcd-server"),
 		"--listen", e.net+"9", "--endpoints", strings.Join(endpoints, ","), "--root-tls", e.path("ids-etcd-root"))
 	offer.Stdout, offer.Stderr = offered, offered
-	if err := offer.Start(); err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, offer.Start())
 	defer func() { cancel(); _ = offer.Wait() }()
 	for i := range e.pods {
 		e.start(i, "restored-1", name, "--snapshot-url", "https://"+e.net+"9:2382")
 	}
 	e.ready(0, 1, 2)
 	after, err := e.client("root", 0).MemberList(e.Context())
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	if after.Header.ClusterId == before.Header.ClusterId {
 		e.Error("the restored cluster has the ID of the one before: nodes would not notice")
 	}
 	nodes := e.client("client", 2)
 	for key, want := range map[string]int{"kept": 1, "lost": 0} {
 		r, err := nodes.Get(e.Context(), "/allocator/default/"+key)
-		if err != nil {
-			e.Fatal(err)
-		}
+		fatal.If(e, err)
 		if len(r.Kvs) != want {
 			e.Errorf("%s is there %d times after the restore", key, len(r.Kvs))
 		}
@@ -539,9 +507,7 @@ func (e *etcdPods) snapshots() {
 		e.Errorf("after the loss of a volume the members are %x, before %x", got, ids)
 	}
 	r, err := http.Get("http://" + e.net + "9:2381/metrics")
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	defer r.Body.Close()
 	page, err := io.ReadAll(r.Body)
 	if r.Header.Get("X-Content-Type-Options") != "nosniff" {

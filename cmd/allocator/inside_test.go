@@ -116,9 +116,7 @@ func (c *insides) start(i int, more ...string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// The member writes to the node's stderr and may outlive it: Wait must not wait for that.
 	cmd.WaitDelay = 100 * time.Millisecond
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, cmd.Start())
 	c.nodes[i] = cmd
 }
 
@@ -547,16 +545,12 @@ func (c *insides) elections() (n int) {
 	c.t.Helper()
 	pki := filepath.Join(c.dir, "pki")
 	pair, err := tls.LoadX509KeyPair(filepath.Join(pki, "127.0.0.1.pem"), filepath.Join(pki, "127.0.0.1.key"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM([]byte(readFile(c.t, filepath.Join(pki, "ca.pem"))))
 	r, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool}}}).
 		Get(fmt.Sprintf("https://127.0.0.1:%d/metrics", c.clients))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	defer r.Body.Close()
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(r.Body); err != nil {

@@ -33,12 +33,8 @@ func (d *testCluster) serve(name string, settings ...string) process {
 		"--lease.window", testWindow.String(), "--watermark.interval", extendEvery.String(), "--lease.ttl", "6s",
 		"--log.format", "json"}, settings...)...)
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		d.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		d.Fatal(err)
-	}
+	fatal.If(d, err)
+	fatal.If(d, cmd.Start())
 	ready, logged := make(chan string, 1), make(chan string, 1000)
 	done := make(chan struct{})
 	go func() {

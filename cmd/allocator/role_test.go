@@ -142,13 +142,9 @@ func (d *testCluster) works() {
 func (d *testCluster) deniedOutside() {
 	d.Helper()
 	password, err := os.ReadFile(d.user.PasswordFile)
-	if err != nil {
-		d.Fatal(err)
-	}
+	fatal.If(d, err)
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{d.etcd.Endpoint()}, Username: d.user.Username, Password: strings.TrimSpace(string(password)), Logger: zap.NewNop()})
-	if err != nil {
-		d.Fatal(err)
-	}
+	fatal.If(d, err)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(d.Context(), time.Minute)
 	defer cancel()

@@ -135,9 +135,7 @@ func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		b.t.Fatal(err)
-	}
+	fatal.If(b.t, chromedp.Do(ctx, actions...))
 }
 
 // look is "light" or "dark", and a width in px.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/forged"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/internal/agreement"
@@ -20,9 +21,7 @@ func (s *scenario) bury(n *node, at string, victims []*node, incarnation uint32)
 	member := forged.MemberName(n.name, n.instance)
 	packet, err := forged.Packet("allocator/test", nil, forged.Left(member, incarnation),
 		forged.Alive(member, netip.MustParseAddrPort(at), "pool-1", n.instance, incarnation))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
 	for _, v := range victims {
 		s.net.Inject(at, v.t.Addr(), slices.Clone(packet))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
@@ -158,9 +159,7 @@ func (s *scenario) start(edit func(*cluster.Config)) *node {
 		edit(&cfg)
 	}
 	c, err := cluster.New(cfg)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
 	n.Cluster, n.instance = c, cfg.Instance
 	s.nodes = append(s.nodes, n)
 	if !s.alone {

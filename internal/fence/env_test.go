@@ -77,9 +77,7 @@ func (e env) bare(t *testing.T, sql string) *fixture {
 
 func (f *fixture) init() {
 	f.Helper()
-	if err := f.Init(f.Context(), "", flake.Default, func([]Holder) {}); err != nil {
-		f.Fatal(err)
-	}
+	fatal.If(f, f.Init(f.Context(), "", flake.Default, func([]Holder) {}))
 }
 
 // session is a connection of a program.
@@ -173,9 +171,7 @@ type move struct {
 func (f *fixture) begin(id int64) *move {
 	f.Helper()
 	floor, err := f.Raise(f.Context(), "test", at(id))
-	if err != nil {
-		f.Fatal(err)
-	}
+	fatal.If(f, err)
 	m := &move{f, make(chan []Holder, 1), make(chan error, 1)}
 	go func() {
 		err := f.Wait(f.Context(), floor, func(left []Holder) {
@@ -214,9 +210,7 @@ func (m *move) end() {
 	m.Helper()
 	select {
 	case err := <-m.ended:
-		if err != nil {
-			m.Fatal(err)
-		}
+		fatal.If(m, err)
 	case <-time.After(wait.Most):
 		holders, err := m.Holders(m.Context())
 		m.Fatalf("the move has not ended; holders now: %v, %v", holders, err)

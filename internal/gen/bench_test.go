@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -34,9 +35,7 @@ func BenchmarkNext1(b *testing.B) {
 		for b.Loop() {
 			now := src.Now().Wall
 			blk, err := g.Next(now, now, 1, 0)
-			if err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, err)
 			sink = blk.First
 		}
 	})
@@ -49,9 +48,7 @@ func BenchmarkNext1(b *testing.B) {
 			now := src.Now().Wall + clock.Millis(calls>>6) // 64 calls a millisecond
 			calls++
 			blk, err := g.Next(now, now, 1, 0)
-			if err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, err)
 			sink = blk.First
 		}
 	})
@@ -84,9 +81,7 @@ func BenchmarkBlock1000(b *testing.B) {
 	for b.Loop() {
 		now := src.Now().Wall
 		blk, err := g.Next(now, now, len(dst), 0)
-		if err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, err)
 		blk.Fill(dst)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/ID")

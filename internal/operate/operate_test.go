@@ -155,9 +155,7 @@ func fine() Answers {
 func (e *env) load() lease.View {
 	e.Helper()
 	v, err := e.store.Load(e.Context())
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	return v
 }
 
@@ -192,9 +190,7 @@ func (e *env) try(action Action) (p Plan, err error) {
 func (e *env) put(key, value string) {
 	e.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
-	if err != nil {
-		e.Fatal(err)
-	}
+	fatal.If(e, err)
 	defer func() { _ = c.Close() }()
 	if _, err := c.Put(e.Context(), e.root+key, value); err != nil {
 		e.Fatal(err)

@@ -19,6 +19,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -143,9 +144,7 @@ func (x fixture) stream(a ask) answer {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s, err := x.Client().AllocateStream(ctx)
-	if err != nil {
-		x.T.Fatal(err)
-	}
+	fatal.If(x.T, err)
 	// The server may have ended the stream already: Recv tells.
 	_ = s.Send(&pb.AllocateStreamRequest{Sequence: 42, Request: &pb.AllocateRequest{Count: int32(a.count), After: a.after.Int64()}})
 	res, err := s.Recv()
@@ -205,9 +204,7 @@ func (x fixture) httpAnswer(res *http.Response) answer {
 	a := answer{Count: len(ids)}
 	for i, text := range ids {
 		id, err := flake.Parse(text)
-		if err != nil {
-			x.T.Fatal(err)
-		}
+		fatal.If(x.T, err)
 		if i > 0 && id != a.Last+x.stride() {
 			x.T.Fatalf("ID %d is %d after %d", i, id, a.Last)
 		}
@@ -242,9 +239,7 @@ func (x fixture) resp(text func(flake.ID) string) func(ask) answer {
 		}
 		r := x.Redis(line)
 		head, err := r.ReadString('\n')
-		if err != nil {
-			x.T.Fatal(err)
-		}
+		fatal.If(x.T, err)
 		head = strings.TrimSuffix(head, "\r\n")
 		if head[0] == '-' {
 			return x.respRefusal(head[1:])

@@ -63,9 +63,7 @@ func (x fixture) watermarks() map[string]func(after flake.ID, wait time.Duration
 		}
 		r := x.Redis("ID.WATERMARK")
 		head, err := r.ReadString('\n')
-		if err != nil {
-			x.T.Fatal(err)
-		}
+		fatal.If(x.T, err)
 		head = strings.TrimSuffix(head, "\r\n")
 		if head[0] == '-' {
 			return watermark.Answer{}, x.respRefusal(head[1:])
@@ -76,9 +74,7 @@ func (x fixture) watermarks() map[string]func(after flake.ID, wait time.Duration
 			x.T.Fatalf("%q: %v", head, err)
 		}
 		var a watermark.Answer
-		if err := json.Unmarshal(text, &a); err != nil {
-			x.T.Fatal(err)
-		}
+		fatal.If(x.T, json.Unmarshal(text, &a))
 		return a, answer{}
 	}
 	return map[string]func(flake.ID, time.Duration) (watermark.Answer, answer){

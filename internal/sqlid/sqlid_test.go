@@ -70,9 +70,7 @@ func (d *database) slice() Slice {
 		d.after, d.first = s.ToMs, s.First
 		_, err = d.Write(d.Context(), d.shape, s, hold, "test")
 	}
-	if err != nil {
-		d.Fatal(err)
-	}
+	fatal.If(d, err)
 	return s
 }
 
@@ -80,9 +78,7 @@ func (d *database) slice() Slice {
 func (d *database) conn() *pgx.Conn {
 	d.Helper()
 	c, err := pgx.Connect(d.Context(), d.url)
-	if err != nil {
-		d.Fatal(err)
-	}
+	fatal.If(d, err)
 	d.Cleanup(func() { _ = c.Close(context.WithoutCancel(d.Context())) })
 	return c
 }

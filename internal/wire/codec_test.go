@@ -134,9 +134,7 @@ func FuzzRequest(f *testing.F) {
 		&pb.AllocateStreamRequest{Sequence: -5}, &pb.AllocateStreamRequest{Sequence: 7, Request: &pb.AllocateRequest{Count: 1000, After: 99}},
 	} {
 		b, err := proto.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		fatal.If(f, err)
 		f.Add(b)
 		f.Add(append(b, b...))                                   // fields twice
 		f.Add(append(b, 0x9a, 0x06, 1, 'x'))                     // a field of later versions
@@ -193,9 +191,7 @@ func FuzzResponse(f *testing.F) {
 			Reason: pb.Reason_REASON_NO_SID, Metadata: map[string]string{"a": "b"}}}},
 	} {
 		b, err := proto.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		fatal.If(f, err)
 		f.Add(b)
 		f.Add(append(b, b...))
 		f.Add(append(b, 0x12, 2, 0x10, 9)) // a second block, which is merged into the first

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -71,9 +72,7 @@ func config(seed uint64) worker.Config {
 // status is what a node knows that has read the store now.
 func (e *env) status() lease.Status {
 	v, err := e.mem.Load(context.Background())
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	fatal.If(e.t, err)
 	return lease.Status{Space: v.Config.Value, Era: v.Era.Value, Cluster: v.Cluster, Revision: v.Revision}
 }
 

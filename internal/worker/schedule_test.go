@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -168,9 +169,7 @@ func (p *fleet) mark() {
 	}))
 	p.mem.Put("holder/0", lease.Encode(lease.Holder{Instance: "n", Node: "n"}))
 	v, err := p.mem.Load(ctx)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	fatal.If(p.t, err)
 	next := marker.Rules{Grace: grace}.Next(v, now, true)
 	next.Nonce = fmt.Sprint(len(p.gens), p.raised+p.late)
 	p.raise = &lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: next}

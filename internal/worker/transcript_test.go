@@ -121,9 +121,7 @@ func (e *env) command(f []string, handles map[string]worker.Handle) {
 		e.faulty.Deliver()
 	case "pass":
 		d, err := time.ParseDuration(f[1])
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		fatal.If(e.t, err)
 		e.pass(d)
 	case "expire":
 		h := handles[f[1]]
@@ -131,9 +129,7 @@ func (e *env) command(f []string, handles map[string]worker.Handle) {
 		e.mem.Expire(v.SIDs[h.SID].Holder.Lease)
 	case "era":
 		d, err := parse(f[1])
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		fatal.If(e.t, err)
 		v, _ := e.mem.Load(ctx)
 		e.mem.Put("era", lease.Encode(lease.Era{
 			Number:  v.Era.Value.Number + 1,
@@ -145,9 +141,7 @@ func (e *env) command(f []string, handles map[string]worker.Handle) {
 		v, _ := e.mem.Load(ctx)
 		author := repair.Author{Instance: "op", Nonce: "op", Now: e.clock.Now().Wall}
 		w, err := repair.Quarantine(v, true, flake.SID(n), "a test", true, author)
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		fatal.If(e.t, err)
 		e.mem.Put("window/"+f[1], lease.Encode(w.Window))
 		e.mem.Delete("holder/" + f[1])
 	case "draining":

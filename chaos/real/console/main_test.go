@@ -251,9 +251,7 @@ func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		p.t.Fatal(err)
-	}
+	fatal.If(p.t, chromedp.Do(ctx, actions...))
 }
 
 func (p *page) visit(path string) {
@@ -474,13 +472,7 @@ func (p *page) shot(name string) {
 		return
 	}
 	png, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := os.MkdirAll(*shots, 0o755); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(*shots, name+".png"), png, 0o644); err != nil {
-		p.t.Fatal(err)
-	}
+	fatal.If(p.t, err)
+	fatal.If(p.t, os.MkdirAll(*shots, 0o755))
+	fatal.If(p.t, os.WriteFile(filepath.Join(*shots, name+".png"), png, 0o644))
 }

@@ -120,8 +120,6 @@ func (p *page) picture(name string, height int) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(images, name+suffix+".png"), png, 0o644)
 		}
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		fatal.If(p.t, err)
 	}
 }

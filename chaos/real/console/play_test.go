@@ -121,9 +121,7 @@ func (p played) claims(want player.View) {
 func (p played) repeated() {
 	p.t.Helper()
 	events, err := strconv.Atoi(p.field("event"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	fatal.If(p.t, err)
 	var same player.Player
 	o := eval[player.Options](p.page, "({ seed: view.seed, mode: view.mode, nodes: view.nodes.length, sids, acts: new URLSearchParams(location.hash.slice(1)).get('acts') ?? '' })")
 	o.Until = events

@@ -124,8 +124,6 @@ func (c *cluster) memory() int64 {
 	}
 	kb := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
 	n, err := strconv.ParseInt(string(kb[1]), 10, 64)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	return n << 10
 }

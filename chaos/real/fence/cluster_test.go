@@ -84,9 +84,7 @@ func (c *cluster) addresses() (all []string) {
 
 func (c *cluster) client(targets ...string) *client.Client {
 	sdk, err := client.New(client.Options{Targets: targets})
-	if err != nil {
-		c.Fatal(err)
-	}
+	fatal.If(c, err)
 	c.Cleanup(func() { _ = sdk.Close() })
 	return sdk
 }

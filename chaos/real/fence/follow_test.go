@@ -68,12 +68,8 @@ func (c *cluster) follow() *follower {
 	ctx, stop := context.WithCancel(context.WithoutCancel(c.Context()))
 	cmd := exec.CommandContext(ctx, c.Allocator, "watermark", "--follow", "--addr", strings.Join(c.addresses(), ","))
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		c.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		c.Fatal(err)
-	}
+	fatal.If(c, err)
+	fatal.If(c, cmd.Start())
 	f := &follower{T: c.T, marks: make(chan mark, 1000)}
 	go f.read(out)
 	c.Cleanup(func() {

@@ -48,13 +48,9 @@ func start(t *testing.T, guard *access.Guard) *redisNode {
 func (w *redisNode) open(addr string) {
 	w.t.Helper()
 	s, err := respserver.New(respserver.Config{Service: w.env.Service, Reader: w.env.Reader, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fatal.If(w.t, err)
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fatal.If(w.t, err)
 	w.addr = l.Addr().String()
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
@@ -70,9 +66,7 @@ func (w *redisNode) open(addr string) {
 
 func (w *redisNode) port() string {
 	_, port, err := net.SplitHostPort(w.addr)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fatal.If(w.t, err)
 	return port
 }
 

@@ -89,9 +89,7 @@ func (k *takeover) node(name, mark string) {
 	var addr string
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		text, err := os.ReadFile(log + ".json")
-		if err != nil {
-			k.t.Fatal(err)
-		}
+		fatal.If(k.t, err)
 		if m := regexp.MustCompile(`"msg":"listening".*?"grpc":"([^"]+)"`).FindSubmatch(text); m != nil && strings.Contains(string(text), `"msg":"ready"`) {
 			addr = string(m[1])
 			break
@@ -101,13 +99,9 @@ func (k *takeover) node(name, mark string) {
 		}
 	}
 	c, err := client.New(client.Options{Targets: []string{addr}, Mode: client.Direct})
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	fatal.If(k.t, err)
 	f, err := os.OpenFile(k.rows(name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	fatal.If(k.t, err)
 	end, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {
@@ -149,15 +143,11 @@ func (k *takeover) drop(name string) {
 func (k *takeover) issued(name string) (ids []flake.ID, sids map[flake.SID]bool) {
 	k.t.Helper()
 	text, err := os.ReadFile(k.rows(name))
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	fatal.If(k.t, err)
 	sids = map[flake.SID]bool{}
 	for line := range strings.Lines(string(text)) {
 		id, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
-		if err != nil {
-			k.t.Fatal(err)
-		}
+		fatal.If(k.t, err)
 		ids = append(ids, flake.ID(id))
 		sids[k.layout.SID(flake.ID(id))] = true
 	}

@@ -164,9 +164,7 @@ func (f *fleet) restore() {
 	f.t.Helper()
 	for _, p := range f.nodes {
 		if !p.Running() {
-			if err := p.Start(); err != nil {
-				f.t.Fatal(err)
-			}
+			fatal.If(f.t, p.Start())
 		}
 	}
 	before := map[*program]int64{}
@@ -235,9 +233,7 @@ func (f *fleet) startSpare(number int) {
 
 func (f *fleet) stopSpare() {
 	f.t.Helper()
-	if err := f.spare.Terminate(10 * time.Second); err != nil {
-		f.t.Fatal(err)
-	}
+	fatal.If(f.t, f.spare.Terminate(10*time.Second))
 }
 
 // account is what a fleet used.
@@ -251,15 +247,11 @@ type account struct {
 func (f *fleet) account() (a account) {
 	f.t.Helper()
 	files, err := filepath.Glob(filepath.Join(f.dir, "*.ids"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	fatal.If(f.t, err)
 	var all []int64
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		fatal.If(f.t, err)
 		for ; len(raw) >= 8; raw = raw[8:] { // a killed program may leave a part of one
 			all = append(all, int64(binary.LittleEndian.Uint64(raw)))
 		}

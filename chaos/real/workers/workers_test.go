@@ -141,16 +141,12 @@ func (r *run) both(do func(f *fleet)) {
 // outage: etcd does not answer until every interval has passed.
 func (r *run) outage() {
 	r.t.Helper()
-	if err := r.etcd.Pause(); err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, r.etcd.Pause())
 	f := r.fleets[0]
 	f.until("the runner has stopped its program", func() bool { return !f.programs[3].Running() })
 	f.until("a program that asks is refused", func() bool { return f.programs[0].says("refused") })
 	time.Sleep(window)
-	if err := r.etcd.Resume(); err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, r.etcd.Resume())
 	r.both((*fleet).restore)
 }
 

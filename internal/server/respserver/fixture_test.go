@@ -176,9 +176,7 @@ func (x *fixture) dial() *client {
 		network = "unix"
 	}
 	c, err := net.Dial(network, x.addr)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	fatal.If(x.t, err)
 	x.clients = append(x.clients, newClient(x.t, c))
 	return x.clients[len(x.clients)-1]
 }

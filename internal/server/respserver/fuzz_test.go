@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
 )
@@ -16,13 +17,9 @@ import (
 // unauthenticated client gets no ID.
 func FuzzConnection(f *testing.F) {
 	_, line, err := access.NewToken("somebody", "admin")
-	if err != nil {
-		f.Fatal(err)
-	}
+	fatal.If(f, err)
 	tokens, err := access.ParseTokens([]byte(line))
-	if err != nil {
-		f.Fatal(err)
-	}
+	fatal.If(f, err)
 	next := "*1\r\n$7\r\nID.NEXT\r\n"
 	f.Add([]byte(next+next+"PING\r\n"+next+"ID.NEXT COUNT 3 FORMAT uuid\r\n"), 7, false)
 	f.Add([]byte("HELLO 3\r\nAUTH a b\r\n"+next+"RESET\r\nHGET id next\r\nHELLO 3 AUTH a b\r\n"+next+"HGET id ulid\r\n"), 50, true)

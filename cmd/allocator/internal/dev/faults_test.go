@@ -66,15 +66,11 @@ type page struct {
 func (p page) press(action, target string) {
 	p.t.Helper()
 	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.url+"break", strings.NewReader(url.Values{"action": {action}, "target": {target}}.Encode()))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	fatal.If(p.t, err)
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Accept", "application/json")
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	fatal.If(p.t, err)
 	defer res.Body.Close()
 	if text, _ := io.ReadAll(res.Body); res.StatusCode != 200 {
 		p.t.Fatalf("%s %s: HTTP %d %s", action, target, res.StatusCode, text)
@@ -86,9 +82,7 @@ func (p page) until(what string, ok func(console.Broken) bool) {
 	p.t.Helper()
 	wait.NoError(p.t, what, func() error {
 		var b console.Broken
-		if err := p.get("break/state", &b); err != nil {
-			p.t.Fatal(err)
-		}
+		fatal.If(p.t, p.get("break/state", &b))
 		if b.Duplicates != 0 {
 			p.t.Fatalf("%s: %d duplicates", what, b.Duplicates)
 		}
