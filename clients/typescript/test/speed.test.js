@@ -33,6 +33,16 @@ test('64 callers at once share requests', async t => {
   assert.ok(node.requests.length * 5 <= 64 * 20, `${node.requests.length} requests for 64 * 20 calls`)
 })
 
+test('64 callers get five times as many IDs as one', { skip }, async t => {
+  const ids = new Allocator({ nodes, timeoutMs: 60_000 })
+  t.after(() => ids.close())
+  const caller = async n => { for (let i = 0; i < n; i++) await ids.next() }
+  const alone = await shortest(5, 200, () => caller(200))
+  const together = await shortest(5, 64 * 20, () => Promise.all(Array.from({ length: 64 }, () => caller(20))))
+  t.diagnostic(`an ID in ${(alone / 1000).toFixed(0)} us alone, in ${(together / 1000).toFixed(1)} us with 64 callers`)
+  assert.ok(alone >= 5 * together)
+})
+
 test('nextNow is about as fast as a random UUID', { skip }, async t => {
   const ids = new Allocator({ nodes, prefetch: 10_000, prefetchMaxAgeMs: 60_000, timeoutMs: 60_000 })
   t.after(() => ids.close())
