@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"time"
@@ -65,7 +64,7 @@ func (d *deadline) end(err error, arm func(time.Time) error) (again bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls--
-	if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !earlier(d.armed, d.want) {
+	if err == nil || !os.IsTimeout(err) || !earlier(d.armed, d.want) {
 		return false
 	}
 	d.armed = d.want
