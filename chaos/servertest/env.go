@@ -67,7 +67,7 @@ type Config struct {
 	Debug   grpcserver.Debug // nil: it sends one file with the length of the profile
 	From    netip.Addr       // address of all clients; invalid: this machine
 	Hosts   *httpserver.Hosts
-	Log     io.Writer // the gRPC server's log, as text; nil: none
+	Log     io.Writer // what requests log, as text; nil: nothing
 }
 
 // Env is a node that holds sid 7, and its listeners.
@@ -140,6 +140,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Observe:          cfg.Observe,
 		Broker:           workers,
 		WorkersPerClient: 2,
+		Logger:           grpcLog,
 		Watermark: watermark.Config{
 			Interval: 5 * time.Second,
 			Reload:   30 * time.Second,

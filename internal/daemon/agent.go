@@ -249,9 +249,10 @@ type agentServers struct {
 func (a *Agent) servers(issuer *agent.Agent, ls listeners) (s agentServers, err error) {
 	cfg, log := a.cfg.Settings, a.cfg.Logger
 	service, err := server.New(server.Config{
-		Agent: issuer,
-		Nodes: a.cfg.Client.Targets,
-		Guard: a.security.guard,
+		Agent:  issuer,
+		Nodes:  a.cfg.Client.Targets,
+		Guard:  a.security.guard,
+		Logger: log,
 	})
 	if err != nil {
 		return s, err

@@ -379,7 +379,7 @@ func (d *Daemon) newLessee() (l lessee) {
 func (d *Daemon) newAnswers() (a answers, err error) {
 	l := d.cfg.Lease
 	a.service, err = server.New(server.Config{
-		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.Quota(),
+		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.Quota(), Logger: d.log,
 		Watermark: watermark.Config{
 			Interval: d.cfg.Watermark.Interval,
 			Reload:   l.ReloadEvery,

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
@@ -64,6 +67,7 @@ type Config struct {
 	Broker           *broker.Broker
 	WorkersPerClient int
 	Watermark        watermark.Config
+	Logger           *slog.Logger // It gets refusals of requests that name themselves; nil: nothing does.
 	// Observe, if set, gets the duration of each request. It must not block.
 	Observe func(surface string, took time.Duration)
 }
@@ -77,6 +81,8 @@ type Service struct {
 	limits  Limits
 	observe func(surface string, took time.Duration)
 	stats   stats
+	log     *slog.Logger
+	refused *rate.Limiter // limits LogRefused
 	workers Workers
 	marks   *watermark.Reader // nil at an agent
 
@@ -107,7 +113,8 @@ func New(cfg Config) (*Service, error) {
 	_, err1 := ulid.FromFlake(about.Format, 0, 0)
 	_, err2 := ulid.FromFlake(about.Format, 1<<(int(layout.TimeBits())+layout.LowBits())-1, 0)
 	s := &Service{
-		issuer: issuer, nodes: cfg.Nodes, guard: cfg.Guard, observe: cfg.Observe,
+		issuer: issuer, nodes: cfg.Nodes, guard: cfg.Guard, observe: cfg.Observe, log: cfg.Logger,
+		refused: rate.NewLimiter(rate.Every(refusedEvery), refusedLines),
 		workers: Workers{broker: cfg.Broker, issuer: issuer, guard: cfg.Guard, perClient: cfg.WorkersPerClient},
 		limits: Limits{
 			Count:  min(cfg.MaxTextCount, about.MaxBlock),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/operate"
+	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/quota"
 )
@@ -129,7 +130,8 @@ func (c *Console) confirm(w http.ResponseWriter, r *http.Request, key string) {
 		return
 	}
 	caller, _ := c.identify(r) // It was admitted.
-	log := c.cfg.Log.With("action", p.Title, "caller", caller.Name(), "by", caller.Kind(), "from", r.RemoteAddr)
+	log := c.cfg.Log.With("action", p.Title, "caller", caller.Name(), "by", caller.Kind(), "from", r.RemoteAddr).
+		With(server.Named(r.Header.Values)...)
 	if _, err := c.cfg.Operate.Do(r.Context(), p.Plan); err != nil {
 		log.Warn("action of an operator failed", "error", err)
 		c.showOperated(w, r, http.StatusConflict, operateData{Problem: p.Title + ": " + err.Error()})

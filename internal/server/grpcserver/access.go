@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -104,7 +105,9 @@ func (s *Server) elsewhere(m method, name string) error {
 }
 
 // unary is the interceptor of unary calls.
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any,
+	err error) {
+	defer func() { s.logRefused(ctx, err) }()
 	m := methodOf(info.FullMethod)
 	if err := s.elsewhere(m, info.FullMethod); err != nil {
 		return nil, err
@@ -124,8 +127,29 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return countUnary(ctx, req, m, next)
 }
 
+// logRefused logs the status of a refusal, if the call names itself.
+func (s *Server) logRefused(ctx context.Context, err error) {
+	if err == nil || len(server.Named(header(ctx))) == 0 {
+		return
+	}
+	name, _ := grpc.Method(ctx)
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			reason, message := node.ReasonOf(info.Reason), status.Convert(err).Message()
+			s.service.LogRefused(reason, message, name, source(ctx), header(ctx))
+		}
+	}
+}
+
+// header returns the metadata of a call by name.
+func header(ctx context.Context) func(name string) []string {
+	return func(name string) []string { return metadata.ValueFromIncomingContext(ctx, name) }
+}
+
 // stream is the interceptor of streams. Those of IDs count their answers by themselves.
-func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (
+	err error) {
+	defer func() { s.logRefused(stream.Context(), err) }()
 	m := methodOf(info.FullMethod)
 	if err := s.elsewhere(m, info.FullMethod); err != nil {
 		return err
@@ -319,7 +343,8 @@ func (s *Server) authorize(ctx context.Context, n server.Need) (access.Caller, *
 		return caller, r
 	}
 	name, _ := grpc.Method(ctx)
-	log := s.log.With("method", name, "caller", caller.Name(), "by", caller.Kind(), "source", source(ctx))
+	log := s.log.With("method", name, "caller", caller.Name(), "by", caller.Kind(), "source", source(ctx)).
+		With(server.Named(header(ctx))...)
 	if r == nil {
 		log.Info("admin call")
 		return caller, r

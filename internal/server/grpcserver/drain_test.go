@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -113,15 +114,16 @@ func TestDrainFromElsewhere(t *testing.T) {
 			c.From, c.Guard, c.Log = netip.MustParseAddr(tc.from), access.New(tc.guard), &log
 			c.Drain, c.Undrain = func(context.Context) error { return nil }, func() {}
 		})
-		_, err1 := env.Admin().Drain(t.Context(), &pb.DrainRequest{})
+		named := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", "deploy-7")
+		_, err1 := env.Admin().Drain(named, &pb.DrainRequest{})
 		drained := env.Node.Stats().Draining
 		_, err2 := env.Admin().Undrain(t.Context(), &pb.UndrainRequest{})
 		if want := map[bool]codes.Code{true: codes.OK, false: codes.PermissionDenied}[tc.allowed]; status.Code(err1) != want || status.Code(err2) != want || drained != tc.allowed {
 			t.Errorf("%+v: %v, %v, drained %t", tc, err1, err2, drained)
 		}
-		want := "msg=\"admin call\" method=/allocator.v1.AdminService/Drain caller=" + tc.from + "/32 by=address source=" + tc.from + ":1\n"
+		want := "msg=\"admin call\" method=/allocator.v1.AdminService/Drain caller=" + tc.from + "/32 by=address source=" + tc.from + ":1 request=deploy-7\n"
 		if !tc.allowed {
-			want = "level=WARN msg=\"admin call rejected\" method=/allocator.v1.AdminService/Drain caller=" + tc.from + "/32 by=address source=" + tc.from + ":1 reason=PERMISSION_DENIED\n"
+			want = "level=WARN msg=\"admin call rejected\" method=/allocator.v1.AdminService/Drain caller=" + tc.from + "/32 by=address source=" + tc.from + ":1 request=deploy-7 reason=PERMISSION_DENIED\n"
 		}
 		if !strings.Contains(log.String(), want) || !tc.allowed && strings.Count(log.String(), "rejected") != 1 {
 			t.Errorf("%+v: the log has no %s:\n%s", tc, want, &log)

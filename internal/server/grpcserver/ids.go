@@ -56,7 +56,9 @@ func serveAllocate(srv any, ctx context.Context, read func(any) error,
 	}
 	s := srv.(allocatorService).s
 	if interceptor == nil || s.service.Guard() == nil { // Nobody else has to see the call.
-		return s.serve(ctx, c)
+		res, err := s.serve(ctx, c)
+		s.logRefused(ctx, err)
+		return res, err
 	}
 	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: pb.AllocatorService_Allocate_FullMethodName}
 	return interceptor(ctx, &c.request, info, func(ctx context.Context, _ any) (any, error) { return s.serve(ctx, c) })
@@ -247,6 +249,7 @@ func (r *responder) reject(err error, began clock.Mono) error {
 }
 
 func (r *responder) refuse(refusal *node.Refusal) error {
+	r.s.logRefused(r.stream.Context(), statusOf(refusal))
 	counted := int64(2 * answerBytes)
 	r.conn.More(counted)
 	return r.stream.SendMsg(&answer{message: &pb.AllocateStreamResponse{

@@ -27,7 +27,7 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 			if challenge := challengeOf(err); challenge != "" {
 				w.Header().Set("WWW-Authenticate", challenge)
 			}
-			problemOf(refusal).write(w)
+			h.refuse(w, r, problemOf(refusal))
 			return
 		}
 		if n.Surface == server.HTTPEvents || n.Surface == server.HTTPWatermark || n.Surface == server.HTTPWorker {

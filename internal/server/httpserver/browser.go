@@ -120,7 +120,7 @@ func (h *handler) browser(r *http.Request) *fault {
 }
 
 // reject answers a request that browser rejected.
-func (h *handler) reject(w http.ResponseWriter, bad *fault) {
+func (h *handler) reject(w http.ResponseWriter, r *http.Request, bad *fault) {
 	h.service.Done(server.HTTPOther, h.service.Issuer().Refused(bad.refusal), h.service.Begin())
-	bad.write(w)
+	h.refuse(w, r, bad.problem())
 }

@@ -210,7 +210,7 @@ func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 	})
 	if refusal != nil {
 		h.service.Done(server.HTTPEvents, h.service.Issuer().Refused(refusal), began)
-		problemOf(refusal).write(w)
+		h.refuse(w, r, problemOf(refusal))
 		return
 	}
 	// How long a stream lasted says nothing, so no time is measured.

@@ -189,7 +189,7 @@ func (h *handler) mux() http.Handler {
 		w.Header()["X-Content-Type-Options"] = noSniff
 		Charge(r)
 		if bad := h.browser(r); bad != nil {
-			h.reject(w, bad)
+			h.reject(w, r, bad)
 			return
 		}
 		// Nearly all requests are of this form, and the mux would cost half as much as
@@ -226,7 +226,7 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	o, bad := h.readOrder(w, r)
 	if bad != nil {
 		h.service.Done(server.HTTPIDs, h.service.Issuer().Refused(bad.refusal), began)
-		bad.write(w)
+		h.refuse(w, r, bad.problem())
 		return
 	}
 	b, err := h.service.Issue(r.Context(), o.Count, o.After)
@@ -236,7 +236,7 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 		conn.Valid()
 	}
 	if err != nil {
-		writeError(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	lines := wantsText(r.Header.Get("Accept"))
@@ -337,7 +337,7 @@ func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 	d, err := h.describe(r.Context(), r.PathValue("id"), r.URL.Query().Get("kind"))
 	h.service.Done(server.HTTPDecode, err, began)
 	if err != nil {
-		writeError(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	connOf(r.Context()).Valid()
@@ -353,7 +353,7 @@ func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 	c, err := h.reader.Cluster(r.Context())
 	h.service.Done(server.HTTPCluster, err, began)
 	if err != nil {
-		writeError(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	connOf(r.Context()).Valid()

@@ -61,11 +61,16 @@ func (p problem) write(w http.ResponseWriter) {
 	_, _ = w.Write(body) // an error means that the client has left
 }
 
-// writeError writes the problem of a refusal. Any other error means that the caller
-// has left.
-func writeError(w http.ResponseWriter, err error) {
-	if r, ok := errors.AsType[*node.Refusal](err); ok {
-		problemOf(r).write(w)
+// refuse writes the problem of a refusal, and logs it if the request names itself.
+func (h *handler) refuse(w http.ResponseWriter, r *http.Request, p problem) {
+	h.service.LogRefused(p.Reason, p.Detail, r.Method+" "+r.URL.Path, r.RemoteAddr, r.Header.Values)
+	p.write(w)
+}
+
+// fail writes the problem of a refusal. Any other error means that the caller has left.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if refusal, ok := errors.AsType[*node.Refusal](err); ok {
+		h.refuse(w, r, problemOf(refusal))
 		return
 	}
 	problem{

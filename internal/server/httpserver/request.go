@@ -24,14 +24,14 @@ type fault struct {
 	help    string // It replaces that of the reason; "": nothing does.
 }
 
-// write answers with the problem.
-func (f *fault) write(w http.ResponseWriter) {
+// problem returns what is answered.
+func (f *fault) problem() problem {
 	p := problemOf(f.refusal)
 	if f.status != 0 {
 		p.Status, p.Title = f.status, http.StatusText(f.status)
 	}
 	p.Help = cmp.Or(f.help, p.Help)
-	p.write(w)
+	return p
 }
 
 func malformed(format string, args ...any) *fault {

@@ -47,7 +47,7 @@ func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
 	}
 	h.service.Done(server.HTTPWatermark, err, h.service.Begin()) // How long it waited says nothing.
 	if err != nil {
-		writeError(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	h.name(w.Header())
@@ -109,7 +109,7 @@ func (h *handler) streamWatermark(w http.ResponseWriter, r *http.Request) {
 		err = nil // The stream was begun. Why it ended is the caller's matter.
 	}
 	h.service.Done(server.HTTPWatermark, err, h.service.Begin())
-	if r, ok := errors.AsType[*node.Refusal](err); ok {
-		problemOf(r).write(w)
+	if refusal, ok := errors.AsType[*node.Refusal](err); ok {
+		h.refuse(w, r, problemOf(refusal))
 	}
 }

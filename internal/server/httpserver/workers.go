@@ -116,12 +116,12 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 	res, err := call(h.caller(r))
 	if bad, ok := errors.AsType[*fault](err); ok {
 		h.service.Done(server.HTTPWorker, h.service.Issuer().Refused(bad.refusal), began)
-		bad.write(w)
+		h.refuse(w, r, bad.problem())
 		return
 	}
 	h.service.Done(server.HTTPWorker, err, began)
 	if err != nil {
-		writeError(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	conn.Valid()
