@@ -92,6 +92,12 @@ func (f *facts) second(addr, instance, name string) {
 	f.nodes = append(f.nodes, deployment.NodeReport{Addr: addr, Name: name, Took: time.Millisecond, At: at.Time(), Cluster: c})
 }
 
+// versions gives two nodes theirs.
+func (f *facts) versions(first, second string) {
+	f.second("10.0.0.2:9000", "i2", "n2")
+	f.nodes[0].Cluster.Self.Version, f.nodes[1].Cluster.Self.Version = first, second
+}
+
 // vanished is the record of a node that is gone and has released nothing.
 func (f *facts) vanished(wrote clock.Millis) {
 	f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.State, w.Node, w.Wall = lease.Active, "n2", wrote })
@@ -169,6 +175,22 @@ func TestExamine(t *testing.T) {
 			f.inside(0, time.Hour, time.Minute)
 			f.copies, f.copied = true, at.Time().Add(-time.Minute)
 		}, nil},
+		{"neighboring versions", func(f *facts) { f.versions("v0.9.4", "v0.10.0-rc.1") }, nil},
+		{"versions too far apart", func(f *facts) { f.versions("v1.11.0", "v1.9.4") },
+			[]string{"fail versions | nodes of v1.9.4 and of v1.11.0 | Upgrade the older ones"}},
+		{"another major version", func(f *facts) { f.versions("v2.0.0", "v1.9.4") }, []string{"fail versions | of v1.9.4 and of v2.0.0 |"}},
+		{"a build of the source", func(f *facts) { f.versions("v0.0.0-20261127", "v1.9.4") }, nil},
+		{"settings that differ", func(f *facts) {
+			f.versions("v1.0.0", "v1.0.0")
+			f.nodes[0].Cluster.Expected = 2
+			c := &f.nodes[1].Cluster
+			c.WorkerSIDs, c.Expected, c.Self.Window = "24-31", 3, 20_000
+		}, []string{"warn settings | cluster.expect differs: 2 at n1 at 10.0.0.1:9000; 3 at n2 at 10.0.0.2:9000 | on all nodes",
+			"warn settings | lease.window differs: 20s at n2 at 10.0.0.2:9000; 30s at n1 |", "warn settings | worker.sid-range differs: 24-31 at n2 at 10.0.0.2:9000; none at n1 |"}},
+		{"limits of clocks that differ", func(f *facts) {
+			f.versions("v1.0.0", "v1.0.0")
+			f.nodes[0].Cluster.Self.Clock, f.nodes[1].Cluster.Self.Clock = &status.Clock{Limit: 250_000}, &status.Clock{Limit: 1_000_000}
+		}, []string{"warn settings | issue.max-skew differs: 1s at n2 at 10.0.0.2:9000; 250ms at n1 |"}},
 		{"room", func(f *facts) { f.inside(0, 0, 0); f.free = inside.MinRoom }, nil},
 		{"a full disk", func(f *facts) { f.inside(0, 0, 0); f.free = inside.MinRoom - 1 },
 			[]string{"fail etcd-room | 383 MiB are free on the disk of this machine's member, which needs 384 | Make room"}},

@@ -2,8 +2,11 @@ package doctor
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,9 +67,76 @@ func (r *findings) nodes(f facts) {
 				n.Label(), self.SID, text.Seconds(self.Left()))
 		}
 	}
+	r.agreement(f)
 	r.names(f)
 	r.count(f)
 	r.cluster(f)
+}
+
+// agreement compares what has to be the same of the nodes that answer: settings, and, within what an upgrade
+// allows, versions.
+func (r *findings) agreement(f facts) {
+	lowest, highest := "", ""
+	settings := map[string]map[string][]string{} // by key and value, the nodes
+	for _, n := range f.nodes {
+		if n.Err != nil {
+			continue
+		}
+		if v := n.Cluster.Self.Version; release.MatchString(v) {
+			lowest, highest = cmp.Or(lowest, v), cmp.Or(highest, v)
+			if minor(v) < minor(lowest) {
+				lowest = v
+			} else if minor(v) > minor(highest) {
+				highest = v
+			}
+		}
+		values := map[string]string{
+			"worker.sid-range": cmp.Or(n.Cluster.WorkerSIDs, "none"),
+			"lease.window":     (time.Duration(n.Cluster.Self.Window) * time.Millisecond).String(),
+		}
+		if expected := n.Cluster.Expected; expected > 0 {
+			values["cluster.expect"] = strconv.Itoa(expected)
+		}
+		if c := n.Cluster.Self.Clock; c != nil {
+			values["issue.max-skew"] = (time.Duration(c.Limit) * time.Microsecond).String()
+		}
+		for key, value := range values {
+			if settings[key] == nil {
+				settings[key] = map[string][]string{}
+			}
+			settings[key][value] = append(settings[key][value], n.Label())
+		}
+	}
+	if minor(highest)-minor(lowest) > 1 {
+		r.Add("versions", report.Fail, "Upgrade the older ones: nodes of neighboring minor versions alone run beside "+
+			"each other, see docs/how-to/upgrade.md", "there are nodes of %s and of %s", lowest, highest)
+	} else if highest != "" {
+		r.Add("versions", report.OK, "", "nodes are of %s to %s", lowest, highest)
+	}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		if len(settings[key]) < 2 {
+			continue
+		}
+		var parts []string
+		for _, value := range slices.Sorted(maps.Keys(settings[key])) {
+			parts = append(parts, value+" at "+strings.Join(settings[key][value], " and "))
+		}
+		r.Add("settings", report.Warn, "Set it to the same value on all nodes, and restart one after the other",
+			"%s differs: %s", key, strings.Join(parts, "; "))
+	}
+	if len(settings) > 0 && !r.Has("settings") {
+		r.Add("settings", report.OK, "", "nodes agree on the settings that have to be the same")
+	}
+}
+
+// release is the form of a version that was released, without what a build of the source has for one.
+var release = regexp.MustCompile(`^v?\d+\.\d{1,5}\.\d+(-rc\.\d+|-snapshot)?$`)
+
+// minor returns a number of a version that is one more for the next minor version; 0 for no version.
+func minor(version string) int {
+	var major, minor int
+	_, _ = fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &major, &minor)
+	return major*100_000 + minor
 }
 
 // sameFact has the checks that find a problem by themselves, mostly with more detail.
