@@ -185,10 +185,11 @@ func Failover(ctx context.Context, binary, self string, rounds int, out, notes i
 | | time without IDs | failed calls | IDs repeated | IDs lost |
 |---|--:|--:|--:|--:|
 `, rounds, failoverCallers, failoverPace)
+	ms := func(o outage) int { return int((o.gap + time.Millisecond/2).Milliseconds()) }
 	for at, f := range failovers {
 		if len(got[at]) > 0 {
 			_, _ = fmt.Fprintf(out, "| %s | %s | %s | %s | %s |\n", f.name,
-				spreadOf(got[at], func(o outage) int { return int(o.gap.Milliseconds()) }, " ms"),
+				spreadOf(got[at], ms, " ms"),
 				spreadOf(got[at], func(o outage) int { return o.failed }, ""),
 				spreadOf(got[at], func(o outage) int { return o.repeated }, ""),
 				spreadOf(got[at], func(o outage) int { return o.lost }, ""))
