@@ -55,7 +55,7 @@ type machine struct {
 
 // here puts the machine's directories in the place of those that a page names.
 func (m *machine) here(text string) string {
-	return strings.NewReplacer("/etc/allocator", m.dir+"/etc", "/etc/etcd", m.dir+"/etcd", "/var/lib/etcd", m.dir+"/data", "/var/lib/allocator", m.dir+"/state", "/usr/local/bin", m.dir+"/bin").Replace(text)
+	return strings.NewReplacer("/etc/allocator", m.dir+"/etc", "/etc/etcd", m.dir+"/etcd", "/var/lib/etcd", m.dir+"/data", "/var/lib/allocator", m.dir+"/state", "/usr/local/bin", m.dir+"/bin", "/mnt/backup", m.dir+"/backup").Replace(text)
 }
 
 // nodeUser is the user of nodes, where root runs the test: what root writes, nodes have to be able to use.
@@ -171,6 +171,34 @@ func TestGuide(t *testing.T) {
 	c.stop()
 }
 
+// copies has a node copy its snapshots elsewhere from its next start on.
+func (m *machine) copies(t *testing.T, work, commands string) {
+	t.Helper()
+	to := m.here("/mnt/backup")
+	if err := os.Mkdir(to, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(to, nodeUser, nodeUser); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.script(t, work, commands)
+	m.stopNode()
+	m.startNode(t)
+	m.awaitReadyz(t, http.StatusOK, "")
+	wait.NoError(t, "a copy of a snapshot", func() error {
+		if list, err := filepath.Glob(to + "/*-hourly-*.db"); len(list) != 1 {
+			return fmt.Errorf("%q, %v", list, err)
+		}
+		said := m.script(t, work, "allocator doctor --config /etc/allocator/allocator.yaml --ca pki/ca.pem --token-file shared/ops.token || true")
+		if !regexp.MustCompile(`ok +etcd-copy`).MatchString(said) {
+			return fmt.Errorf("doctor says %s", said)
+		}
+		return nil
+	})
+}
+
 // threeMachines are three addresses of this one, with what the guides find on them.
 func threeMachines(t *testing.T, bin string) (work string, machines []*machine) {
 	t.Helper()
@@ -264,6 +292,7 @@ func TestGuideInside(t *testing.T) {
 	})
 	c.await(t, 1000)
 
+	machines[0].copies(t, work, page.Text(t, "run: copy"))
 	machines[0].script(t, work, page.Text(t, "run: backup"))
 	extended(t, machines)
 	for _, m := range machines {
