@@ -132,6 +132,9 @@ func TestAgentUnit(t *testing.T) {
 	if got := field(unit, "RestartPreventExitStatus"); !slices.Equal(got, []string{fmt.Sprint(cli.ExitUsage)}) {
 		t.Errorf("RestartPreventExitStatus=%v: a wrong command line ends with %d", got, cli.ExitUsage)
 	}
+	if before := field(unit, "ExecStartPre"); len(before) > 0 { // RestartPreventExitStatus is not about it.
+		t.Errorf("ExecStartPre=%q: the unit is restarted each second where that fails", before)
+	}
 	analyzed(t, "allocator-agent.service", unit)
 }
 
