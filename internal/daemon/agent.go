@@ -117,8 +117,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		MaxWait: a.cfg.MaxWait,
 		MaxAge:  a.cfg.MaxAge,
 	})
-	ls, err := a.listen(ctx)
-	if err != nil {
+	var ls listeners
+	if err := ls.open(ctx, new(net.ListenConfig).Listen, a.security, a.cfg.Settings.Listen, &a.addrs); err != nil {
 		return err
 	}
 	return a.serve(ctx, issuer, ls)
@@ -167,32 +167,6 @@ func (a *Agent) limit(ctx context.Context) (int, error) {
 			r.Metadata["limit"])
 	}
 	return limit, nil
-}
-
-// listen opens the sockets and ports. After an error none is open.
-func (a *Agent) listen(ctx context.Context) (ls listeners, err error) {
-	l := a.cfg.Settings.Listen
-	for _, p := range []struct {
-		key, addr string
-		to        *net.Listener
-		bound     *string
-	}{
-		{"listen.grpc", l.GRPC, &ls.grpc, &a.addrs.GRPC},
-		{"listen.http", l.HTTP, &ls.http, &a.addrs.HTTP},
-		{"listen.resp", l.RESP, &ls.resp, &a.addrs.RESP},
-		{"listen.admin", l.Admin, &ls.admin, &a.addrs.Admin},
-	} {
-		if p.addr == "" {
-			continue
-		}
-		opened, err := open(ctx, new(net.ListenConfig).Listen, p.addr, l.Socket)
-		if err != nil {
-			ls.close()
-			return listeners{}, &PortError{Key: p.key, Addr: p.addr, Err: err}
-		}
-		*p.to, *p.bound = a.security.listen(strings.TrimPrefix(p.key, "listen."), opened), opened.Addr().String()
-	}
-	return ls, nil
 }
 
 // serve answers on ls until ctx ends.

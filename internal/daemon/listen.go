@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 
 	"github.com/flakelease/allocator/internal/config"
@@ -57,33 +56,40 @@ func (e *PortError) Error() string {
 // Unwrap returns the cause.
 func (e *PortError) Unwrap() error { return e.Err }
 
-// listen opens the configured ports and sets d.addrs. After an error no port is open.
-func (d *Daemon) listen(ctx context.Context) error {
-	var unused, admin string
+// open listens at the configured addresses, and puts those that it got into bound. After an error none is open.
+func (l *listeners) open(ctx context.Context, listen func(context.Context, string, string) (net.Listener, error),
+	s *security, at config.Listen, bound *Addresses) error {
 	for _, p := range []struct {
-		key, addr, advertise string
-		to                   *net.Listener
-		bound, advertised    *string
+		name, addr string
+		to         *net.Listener
+		bound      *string
 	}{
-		{"listen.grpc", d.cfg.Listen.GRPC, d.cfg.Advertise.GRPC, &d.listeners.grpc, &d.addrs.GRPC,
-			&d.addrs.AdvertisedGRPC},
-		{"listen.http", d.cfg.Listen.HTTP, d.cfg.Advertise.HTTP, &d.listeners.http, &d.addrs.HTTP,
-			&d.addrs.AdvertisedHTTP},
-		{"listen.resp", d.cfg.Listen.RESP, "", &d.listeners.resp, &d.addrs.RESP, &unused},
-		{"listen.admin", d.cfg.Listen.Admin, "", &d.listeners.admin, &d.addrs.Admin, &admin},
+		{"grpc", at.GRPC, &l.grpc, &bound.GRPC},
+		{"http", at.HTTP, &l.http, &bound.HTTP},
+		{"resp", at.RESP, &l.resp, &bound.RESP},
+		{"admin", at.Admin, &l.admin, &bound.Admin},
 	} {
 		if p.addr == "" {
 			continue
 		}
-		l, err := open(ctx, d.host.Listen, p.addr, d.cfg.Listen.Socket)
+		opened, err := open(ctx, listen, p.addr, at.Socket)
 		if err != nil {
-			d.listeners.close()
-			return &PortError{Key: p.key, Addr: p.addr, Err: err}
+			l.close()
+			return &PortError{Key: "listen." + p.name, Addr: p.addr, Err: err}
 		}
-		*p.to = d.security.listen(strings.TrimPrefix(p.key, "listen."), l)
-		*p.bound, *p.advertised = l.Addr().String(), advertised(p.advertise, l.Addr())
+		*p.to, *p.bound = s.listen(p.name, opened), opened.Addr().String()
 	}
-	d.addrs.AdvertisedConsole = d.cfg.AdvertisedConsole(admin)
+	return nil
+}
+
+// listen opens the configured ports and sets d.addrs. After an error no port is open.
+func (d *Daemon) listen(ctx context.Context) error {
+	if err := d.listeners.open(ctx, d.host.Listen, d.security, d.cfg.Listen, &d.addrs); err != nil {
+		return err
+	}
+	d.addrs.AdvertisedGRPC = advertised(d.cfg.Advertise.GRPC, d.listeners.grpc)
+	d.addrs.AdvertisedHTTP = advertised(d.cfg.Advertise.HTTP, d.listeners.http)
+	d.addrs.AdvertisedConsole = d.cfg.AdvertisedConsole(advertised("", d.listeners.admin))
 	if d.cfg.Listen.Gossip == "" {
 		return nil
 	}
@@ -106,13 +112,14 @@ func open(ctx context.Context, listen func(context.Context, string, string) (net
 }
 
 // advertised returns the address for other nodes and clients: the configured one, else
-// the bound one, with the host's name instead of "any address"; "" of a Unix socket.
-func advertised(configured string, bound net.Addr) string {
-	if configured != "" {
-		return configured
-	}
-	if unixsocket.Is(bound.String()) {
+// the bound one, with the host's name instead of "any address"; "" of a Unix socket and of none.
+func advertised(configured string, l net.Listener) string {
+	if l == nil {
 		return ""
+	}
+	bound := l.Addr()
+	if configured != "" || unixsocket.Is(bound.String()) {
+		return configured
 	}
 	tcp, ok := bound.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {
