@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 )
 
@@ -13,10 +12,8 @@ func Confirm(a *App, yes bool, question string) error {
 	if yes {
 		return nil
 	}
-	if f, ok := a.In.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return ask(a, question)
-		}
+	if Terminal(a.In) {
+		return ask(a, question)
 	}
 	return UsageError("nothing was written: stdin is not a terminal, so nobody can confirm; give --yes to skip " +
 		"the confirmation")

@@ -84,6 +84,9 @@ func Logger(c config.Log, w io.Writer) *slog.Logger {
 	return log
 }
 
+// TryDev is how to start a cluster for a trial.
+const TryDev = `run "allocator dev"`
+
 // NoEndpoints is the error of commands that need etcd and have no endpoints.
 func NoEndpoints(command string) error {
 	return UsageError("%s needs etcd: give --etcd.join HOST,HOST,HOST of nodes with etcd inside, or "+
