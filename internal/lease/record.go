@@ -107,8 +107,7 @@ type AcceptedTime struct {
 }
 
 // Holder is the leased record that marks a sid as taken. A worker's is on a lease of
-// its own; Node is then the worker's name, and Owner the client that acquired it, in at
-// most MaxOwner bytes.
+// its own; Node is then the worker's name, and Owner the client that acquired it.
 type Holder struct {
 	Instance Instance `json:"instance"`
 	Node     string   `json:"node"`
@@ -166,8 +165,8 @@ type Window struct {
 	Prior Prior        `json:"prior,omitzero"`
 
 	// Worker: the owner is a generator outside of the nodes, see package worker. Owner is
-	// the client that acquired it, in at most MaxOwner bytes. Since is the first base of the
-	// term, so that any node can release it. For nodes these are zero.
+	// the client that acquired it. Since is the first base of the term, so that any node
+	// can release it. For nodes these are zero.
 	Worker bool         `json:"worker,omitempty"`
 	Owner  string       `json:"owner,omitempty"`
 	Since  clock.Millis `json:"since,omitempty"`
@@ -193,9 +192,6 @@ const Operator = "operator"
 
 // MaxReason bounds the reason of a quarantine, in bytes.
 const MaxReason = 200
-
-// MaxOwner bounds the owner of a worker, in bytes.
-const MaxOwner = 64
 
 // LedgerLine is a line of the ledger: who took a sid, and from which millisecond.
 type LedgerLine struct {

@@ -68,8 +68,7 @@ type (
 		Clock clock.Millis
 		// TellsFloor: the worker tells a Floor at each extension, and keeps to that of each answer.
 		TellsFloor bool
-		// Owner pays; it has at most lease.MaxOwner bytes. Quota is how many workers it may
-		// hold, this one included.
+		// Owner pays. Quota is how many workers it may hold, this one included.
 		Owner string
 		Quota int
 	}

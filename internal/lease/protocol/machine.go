@@ -120,7 +120,11 @@ type Machine struct {
 	beaten   bool
 
 	gate lease.Gate
+	output
+}
 
+// output is what a machine says.
+type output struct {
 	problem string               // What the node waits for, for people.
 	alarms  map[condition]string // The conditions that were raised and are not over.
 	actions []lease.Action       // What the step under way has asked for.
@@ -173,7 +177,7 @@ func New(cfg Config) *Machine {
 		within: within,
 		state:  seeking{},
 		gate:   lease.Gate{Open: !cfg.Gated},
-		alarms: map[condition]string{},
+		output: output{alarms: map[condition]string{}},
 	}
 }
 
@@ -292,26 +296,26 @@ func (m *Machine) leaseGone(now clock.Reading) {
 	}
 }
 
-func (m *Machine) do(a lease.Action) { m.actions = append(m.actions, a) }
+func (o *output) do(a lease.Action) { o.actions = append(o.actions, a) }
 
 // alarm raises an alarm for something that happened.
-func (m *Machine) alarm(kind lease.AlarmKind, sid int, format string, args ...any) {
-	m.do(lease.Alarm{Kind: kind, SID: sid, Message: fmt.Sprintf(format, args...)})
+func (o *output) alarm(kind lease.AlarmKind, sid int, format string, args ...any) {
+	o.do(lease.Alarm{Kind: kind, SID: sid, Message: fmt.Sprintf(format, args...)})
 }
 
 // alarmOnce raises an alarm for a condition, and again only when its text
 // changes or when the condition was over in between.
-func (m *Machine) alarmOnce(kind lease.AlarmKind, sid int, text string) {
+func (o *output) alarmOnce(kind lease.AlarmKind, sid int, text string) {
 	c := condition{kind, sid}
-	if m.alarms[c] == text {
+	if o.alarms[c] == text {
 		return
 	}
-	m.alarms[c] = text
-	m.do(lease.Alarm{Kind: kind, SID: sid, Message: text})
+	o.alarms[c] = text
+	o.do(lease.Alarm{Kind: kind, SID: sid, Message: text})
 }
 
 // over notes the end of a condition.
-func (m *Machine) over(kind lease.AlarmKind, sid int) { delete(m.alarms, condition{kind, sid}) }
+func (o *output) over(kind lease.AlarmKind, sid int) { delete(o.alarms, condition{kind, sid}) }
 
 // Wake returns when the machine next wants a Tick, if nothing happens before.
 func (m *Machine) Wake() clock.Mono {
