@@ -78,6 +78,9 @@ func openToken(t *stage) {
 	c := call{Nodes: []string{"http://" + t.nodes[0].http}, GRPC: []string{t.nodes[0].rpc}}
 	c.Options.TokenFile = t.file("token", "secret\n", 0o644)
 	t.refused("a token file of mode 0644", c)
+	c.Options.TokenFile = t.file("token", "secret\n", 0o600)
+	c.Nodes = append(c.Nodes, "http://node.invalid:8080")
+	t.refused("a token without TLS to another machine", c)
 }
 
 func tokens(t *stage) {

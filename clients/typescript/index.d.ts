@@ -61,6 +61,8 @@ export interface Nodes {
   token?: string | (() => string | Promise<string>)
   /** A file with the token, which others cannot read. It is read again when it changes. */
   tokenFile?: string
+  /** Allows a token without TLS, for networks that encrypt. */
+  plaintextToken?: boolean
   /** A file with the certificate of the authority that signed the nodes' certificates. */
   caFile?: string
   /** Options of node:tls for https URLs, such as cert and key. */

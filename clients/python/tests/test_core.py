@@ -141,7 +141,7 @@ class Answers(unittest.TestCase):
             ("fewer", b'{"ids":["1"]}', "1 IDs came where 2 were asked for"),
             ("more", b'{"ids":["1","2","3"]}', "3 IDs"),
             ("none", b"{}", "no IDs"), ("no JSON", b"<html>", "without JSON"),
-            ("numbers", b'{"ids":[1,2]}', "answered with"),
+            ("numbers", b'{"ids":[1,2]}', "another form, such as 1:"),
             ("not rising", b'{"ids":["2","2"]}', "rise"), ("below", b'{"ids":["1","2"]}', "rise"),
             ("another form", b'{"ids":["02MVRE9MT10N2","02MVRE9MT10N3"]}', "another form"),
             ("64 bits", b'{"ids":["5","9223372036854775808"]}', "63 bits"), ("a list", b"[]", "without JSON"),
@@ -265,8 +265,8 @@ class Clients(unittest.TestCase):
             FakeClient([A], no_such_option=1)
         client = FakeAllocator()
         for call, why in ((lambda: client.next("hex"), "use one of"), (lambda: client.next(["int"]), "use one of"),
-                          (lambda: client.next_many(0), "one ID"), (lambda: client.next_many(True), "one ID"),
-                          (lambda: client.next_many(1.5), "one ID"), (lambda: client.next(after=2.0**53 + 2), "float"),
+                          (lambda: client.next_many(0), "at least 1"), (lambda: client.next_many(True), "at least 1"),
+                          (lambda: client.next_many(1.5), "at least 1"), (lambda: client.next(after=2.0**53 + 2), "float"),
                           (lambda: client.next(after="x"), "no ID"), (lambda: client.next(timeout=-1), "above 0"),
                           (lambda: client.next_now(), "prefetch"), (lambda: client.wait_for(0.5), "float")):
             with self.assertRaisesRegex(InvalidArgument, why):

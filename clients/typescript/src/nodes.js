@@ -22,7 +22,8 @@ const TRANSPORT = Symbol('transport')
 const CLOCK = { now: () => performance.now(), wall: () => Date.now() }
 
 // Those of Nodes in index.d.ts.
-const OPTIONS = ['nodes', 'timeoutMs', 'attemptTimeoutMs', 'token', 'tokenFile', 'caFile', 'tls']
+const OPTIONS = ['nodes', 'timeoutMs', 'attemptTimeoutMs', 'token', 'tokenFile', 'plaintextToken', 'caFile', 'tls']
+const LOCAL = ['localhost', '127.0.0.1', '::1']
 
 function milliseconds (options, name, standard) {
   const ms = options[name] ?? standard
@@ -57,7 +58,7 @@ class Nodes {
   #first = 0 // the node to ask first: the last one that served
 
   constructor (options) {
-    const { nodes, token, tokenFile, caFile, tls, clock = CLOCK } = options
+    const { nodes, token, tokenFile, plaintextToken, caFile, tls, clock = CLOCK } = options
     if (!Array.isArray(nodes)) throw invalid(`nodes is ${show(nodes)}: give an array of URLs, such as ['http://127.0.0.1:8080']`)
     if (nodes.length === 0) throw invalid("nodes is empty: give the URLs of nodes, such as ['http://127.0.0.1:8080']")
     this.#nodes = nodes.map((url, i) => Object.assign(endpointOf(url, `nodes[${i}]`), { index: i, until: 0, refused: undefined, fails: 0 }))
@@ -66,6 +67,10 @@ class Nodes {
     if (token !== undefined && tokenFile !== undefined) throw invalid('token and tokenFile: set one of them')
     if (token !== undefined && typeof token !== 'function' && !(typeof token === 'string' && /^[\x21-\x7e]+$/.test(token))) {
       throw invalid('token is no token: give a string without spaces, or a function that returns one')
+    }
+    const open = this.#nodes.find(node => !node.secure && !LOCAL.includes(node.options.host))
+    if ((token ?? tokenFile) !== undefined && open && !plaintextToken) {
+      throw invalid(`${open.url} has no TLS, so that others could read the token: write https://, or set plaintextToken if the network encrypts`)
     }
     this.#token = tokenFile !== undefined ? tokenIn(tokenFile) : typeof token === 'function' ? token : token && (() => token)
     const ca = caFile && readText(caFile, 'caFile')
@@ -197,7 +202,7 @@ function refusalOf (node, { status, text, retryAfterMs }) {
   }
   // A proxy refuses, or it is no node at all.
   const reason = { 401: 'UNAUTHENTICATED', 403: 'PERMISSION_DENIED' }[status]
-  const what = `${node.url}: HTTP ${status}: ${text.trim().slice(0, 100)}`
+  const what = `${node.url}: HTTP ${status}: ${show(text.trim())}; is it the URL of a node?`
   if (reason) return new AllocatorError('refused', what, { reason, node: node.url })
   if (/HTTP request to an HTTPS server/.test(text)) return Object.assign(new AllocatorError('protocol', `${node.url}: the node speaks TLS: write https://`, { node: node.url }), { final: true })
   const final = status < 500 && ![408, 409, 425, 429].includes(status)

@@ -57,6 +57,7 @@ test('options are checked at once', () => {
     [{ nodes: [node], prefetch: 1e6 }, /prefetch is 1000000/],
     [{ nodes: [node], token: 'a b' }, /token is no token/],
     [{ nodes: [node], token: 'a', tokenFile: 'b' }, /set one of them/],
+    [{ nodes: [node, 'http://a'], token: 'a' }, /http:\/\/a has no TLS, so that others could read the token: .* plaintextToken/],
     [{ nodes: [node], tokenFile: '/none' }, /tokenFile: ENOENT/],
     [{ nodes: [node], caFile: '/none' }, /caFile: ENOENT/],
     [{ nodes: [node], caFile: __filename.replace('client.test', 'node') }, /node.js has no certificate: give a PEM file/],
@@ -263,7 +264,7 @@ test('a node that is away, refuses or is none', async t => {
   const plain = await startNode(t, (_, reply) => reply(400, 'Client sent an HTTP request to an HTTPS server.\n') ?? true)
   await assert.rejects(client(t, plain).next(), kind('protocol', /the node speaks TLS: write https:\/\//))
   const other = await startNode(t, (_, reply) => reply(404, 'no such page') ?? true)
-  await assert.rejects(client(t, other).next(), kind('protocol', /HTTP 404: no such page/))
+  await assert.rejects(client(t, other).next(), kind('protocol', /HTTP 404: "no such page"; is it the URL of a node/))
 })
 
 test('a refusal whose delay ends while a client looks for a node', async t => {

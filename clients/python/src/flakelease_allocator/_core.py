@@ -329,7 +329,7 @@ class Pool:
             except (OSError, ProtocolError) as e:
                 self.failed(node, now, e, limit >= self.attempt)
                 permanent = isinstance(e, ProtocolError) and e.permanent
-                error = e if isinstance(e, ProtocolError) else Unavailable(f"{node.url}: {e or type(e).__name__}")
+                error = e if isinstance(e, ProtocolError) else Unavailable(f"{node.url}: {explain(e)}")
             except BaseException:  # The caller has gone, or its token; which says nothing of the node.
                 node.trial = 0
                 raise
@@ -338,6 +338,15 @@ class Pool:
             (hopeless.add if permanent else hopeless.discard)(node.url)
             if len(hopeless) == len(self.nodes):
                 raise failure or error
+
+
+def explain(e: OSError) -> str:
+    """Says what an error of the network means."""
+    if isinstance(e, ssl.SSLCertVerificationError):
+        return f"{e.verify_message}: ca_file must name the authority of its certificate"
+    if isinstance(e, ssl.SSLError) and e.reason == "WRONG_VERSION_NUMBER":
+        return "it speaks no TLS: write http://"
+    return str(e) or type(e).__name__
 
 
 def tells(e: Exception | None) -> int:
@@ -485,10 +494,10 @@ def issued(node: Node, response: Response, count: int, wide: bool, floor: int) -
             numbers = [ids._decode(text, 26, 128) for text in texts]
         else:
             if not all(text.isdigit() and text.isascii() and (text[0] != "0" or text == "0") for text in texts):
-                raise InvalidArgument("an ID of another form")
+                raise ValueError
             numbers = list(map(int, texts))
-    except (InvalidArgument, AttributeError, TypeError, ValueError) as e:
-        raise wrong(f"answered with {e}") from None
+    except (InvalidArgument, AttributeError, TypeError, ValueError):
+        raise wrong(f"answered with IDs of another form, such as {texts[0]!r:.40}") from None
     if numbers[-1] > ids.MAX_ID and not wide:
         raise wrong("answered with an ID of more than 63 bits")
     if any(a >= b for a, b in zip([floor, *numbers], numbers)):
@@ -613,7 +622,7 @@ class Client:
     def _check(self, form: object, count: object = 1, timeout: float | None = None) -> tuple[bool, float]:
         """Checks the arguments of a call, and returns whether it asks for wide IDs and how long it may take."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidArgument(f"count is {count!r:.40}: ask for one ID at least")
+            raise InvalidArgument(f"count is {count!r:.40}: give a whole number, at least 1")
         wide = is_wide(form)
         if self._closed:
             raise Closed("the client was closed: make a new one")
