@@ -19,7 +19,7 @@ func TestErrorsNameTheirCause(t *testing.T) {
 		code      int
 		want, not string
 	}{
-		"an HTTP port":            {"get --timeout 20s --addr " + addr, cli.ExitUnavailable, "Give the gRPC port of the node", "TLS"},
+		"an HTTP port":            {"get --timeout 20s --addr " + addr, cli.ExitUnavailable, "allocator: An HTTP/1.1 server answers there. Give the gRPC port of the node", "TLS"},
 		"a flag mistyped":         {"get --ass int", cli.ExitUsage, "unknown flag: --ass: did you mean --as?", "\x00"},
 		"a setting mistyped":      {"serve --etcd.endpoint x", cli.ExitUsage, "did you mean --etcd.endpoints?", "\x00"},
 		"no such flag":            {"events --since 1h", cli.ExitUsage, "unknown flag: --since", "did you mean"},
@@ -43,7 +43,7 @@ func TestErrorsNameTheirCause(t *testing.T) {
 		"no nodes":                {"dev --nodes 0", cli.ExitUsage, "--nodes is 0: it has to be at least 1, and at most 90", "\x00"},
 		"more than is printed":    {"get 1000000000000", cli.ExitUsage, "give --yes to get them all", "\x00"},
 		"nobody there":            {"get --addr 127.0.0.1:1", cli.ExitUnavailable, "allocator: no node answers at 127.0.0.1:1: is one running?", "transport"},
-		"an HTTP port, measured":  {"bench --for 200ms --callers 1 --addr " + addr, cli.ExitUnavailable, "Give the gRPC port of the node", "no node answers"},
+		"an HTTP port, measured":  {"bench --for 200ms --callers 1 --addr " + addr, cli.ExitUnavailable, "allocator: An HTTP/1.1 server answers there", "no node answers"},
 		"a port that is none":     {"get --addr 127.0.0.1:99999", cli.ExitUsage, "there is no port \"99999\"", "no node answers"},
 		"an epoch to come":        {"init --epoch 2200-01-01T00:00:00Z --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "the epoch 2200-01-01T00:00:00Z is in the future", "does not answer"},
 		"a layout that has ended": {"init --layout baidu --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "set a later epoch for a new space", "does not answer"},

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"os"
 	"path/filepath"
@@ -24,11 +25,31 @@ func withEnv(env []string, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
+// handshakes returns the address of a server that does a handshake of TLS with each client, for these protocols.
+func handshakes(t *testing.T, ca *certstest.Authority, protocols ...string) string {
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{ca.Issue(t, "other", -time.Hour, time.Hour).TLS(t)},
+		NextProtos:   protocols,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			_ = c.(*tls.Conn).Handshake()
+			_ = c.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
 func TestGetByTLSAndToken(t *testing.T) {
 	ca, other := certstest.NewAuthority(t, "ca"), certstest.NewAuthority(t, "other")
 	dir := t.TempDir()
 	addr := nodestub.StartSecure(t, ca, "good")
 	_, plain := nodestub.Start(t, nodestub.Answering)
+	http, redis := handshakes(t, ca, "http/1.1"), handshakes(t, ca)
 	caFile := certstest.File(t, dir, "ca.pem", ca.PEM)
 	otherFile := certstest.File(t, dir, "other.pem", other.PEM)
 	cert, key := ca.Issue(t, "me", -time.Hour, time.Hour).Write(t, dir, "me")
@@ -52,7 +73,9 @@ func TestGetByTLSAndToken(t *testing.T) {
 		{"no token", nil, all, cli.ExitInvalid, "UNAUTHENTICATED"},
 		{"a wrong token", nil, append(all, "--token-file", wrong), cli.ExitInvalid, "UNAUTHENTICATED"},
 		{"no certificate", nil, []string{"--addr", addr, "--ca", caFile}, cli.ExitUnavailable, "give --cert and --key"},
-		{"another authority", nil, []string{"--addr", addr, "--ca", otherFile}, cli.ExitUnavailable, "no authority in --ca signed its certificate"},
+		{"a port of HTTP with TLS", nil, []string{"--addr", http, "--ca", caFile}, cli.ExitUnavailable, "allocator: A server with TLS answers there"},
+		{"a port of Redis with TLS", nil, []string{"--addr", redis, "--ca", caFile}, cli.ExitUnavailable, "allocator: A server with TLS answers there"},
+		{"another authority", nil, []string{"--addr", addr, "--ca", otherFile}, cli.ExitUnavailable, "allocator: A node answers, but no authority in --ca signed its certificate"},
 		{"no TLS", nil, []string{"--addr", addr}, cli.ExitUnavailable, "give --ca"},
 		{"TLS to a node without", nil, []string{"--addr", plain, "--ca", caFile}, cli.ExitUnavailable, "omit --ca"},
 		{"a token without TLS", []string{"ALLOCATOR_TOKEN=good"}, []string{"--addr", plain}, cli.ExitOK, ""},

@@ -381,7 +381,7 @@ func (r *result) verdict() error {
 		return cli.Exit(cli.ExitInvalid, fmt.Errorf("all requests were refused: %w", r.Refusal))
 	case r.Failure != nil:
 		if hint := r.plan.dialer.Hint(r.Failure.Error()); hint != "" { // something answers
-			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%w%s", r.Failure, hint))
+			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("%s%w", hint, r.Failure))
 		}
 		return cli.Exit(cli.ExitUnavailable,
 			fmt.Errorf("no node answers: %w\nIs a node running at %s? --via %s uses that listener alone",

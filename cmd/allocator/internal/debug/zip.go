@@ -268,7 +268,7 @@ func (g *gathering) problem(err error, some bool) string {
 		return ""
 	}
 	s := grpcstatus.Convert(err)
-	why := s.Message() + g.dialer.Hint(err.Error())
+	why := g.dialer.Hint(err.Error()) + s.Message()
 	switch c := s.Code(); {
 	case some:
 		return "did not send all: " + why

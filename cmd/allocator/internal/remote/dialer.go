@@ -285,25 +285,28 @@ func (d Dialer) dialSocket(addr string, opts ...grpc.DialOption) (*grpc.ClientCo
 	return c, nil
 }
 
-// Hint explains a failure to speak with a node: another port than the gRPC port,
+// Hint explains a failure to speak with a node, in a line to put before it: another port than the gRPC port,
 // TLS on one side alone, or a certificate. It is "" for others.
 func (d Dialer) Hint(message string) string {
 	switch {
 	case strings.Contains(message, "looked like an HTTP/1.1 header"):
-		return "\nAn HTTP/1.1 server answers there. Give the gRPC port of the node (listen.grpc, 9000 by default), " +
-			"not its HTTP or admin port."
+		return "An HTTP/1.1 server answers there. Give the gRPC port of the node (listen.grpc, 9000 by default), " +
+			"not its HTTP or admin port.\n"
 	case d.TLS == nil && (strings.Contains(message, "error reading server preface") ||
 		strings.Contains(message, "connection reset")):
-		return "\nIf that is the gRPC port of the node (listen.grpc) and the node uses TLS, give --ca with the file " +
-			"of its authority, or --ca system."
+		return "If that is the gRPC port of the node (listen.grpc) and the node uses TLS, give --ca with the file " +
+			"of its authority, or --ca system.\n"
 	case d.TLS != nil && strings.Contains(message, "first record does not look like a TLS handshake"):
-		return "\nThe node does not use TLS: omit --ca."
+		return "The node does not use TLS: omit --ca.\n"
 	case d.TLS == nil:
 		return ""
+	case strings.Contains(message, "no application protocol"), strings.Contains(message, "missing selected ALPN"):
+		return "A server with TLS answers there that does not speak gRPC. Give the gRPC port of the node " +
+			"(listen.grpc, 9000 by default), not its HTTP or Redis port.\n"
 	case strings.Contains(message, "signed by unknown authority"):
-		return "\nA node answers, but no authority in --ca signed its certificate: give the file of its authority."
+		return "A node answers, but no authority in --ca signed its certificate: give the file of its authority.\n"
 	case strings.Contains(message, "failed to verify certificate"):
-		return "\nA node answers, but its certificate does not do: renew it, or call the node by a name that is in it."
+		return "A node answers, but its certificate does not do: renew it, or call the node by a name that is in it.\n"
 	}
 	// In TLS 1.3 a client learns that its certificate does not do when it has begun
 	// to speak: as an alert, or as a connection that breaks under it.
@@ -312,10 +315,10 @@ func (d Dialer) Hint(message string) string {
 		switch {
 		case !strings.Contains(message, sign):
 		case d.cert:
-			return "\nCheck that the node trusts the authority of the certificate in --cert, and that it has not " +
-				"expired."
+			return "Check that the node trusts the authority of the certificate in --cert, and that it has not " +
+				"expired.\n"
 		default:
-			return "\nIf the node asks for a certificate, give --cert and --key."
+			return "If the node asks for a certificate, give --cert and --key.\n"
 		}
 	}
 	return ""

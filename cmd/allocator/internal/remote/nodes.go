@@ -205,7 +205,7 @@ func (n *Nodes) failed(answers []string, refused bool) error {
 		return cli.Exit(cli.ExitInvalid, fmt.Errorf("none of %d nodes did it:\n%s", len(answers), text))
 	}
 	if hint := n.dialer.Hint(text); hint != "" { // something answers
-		return cli.Exit(cli.ExitUnavailable, errors.New(text+hint))
+		return cli.Exit(cli.ExitUnavailable, errors.New(hint+text))
 	}
 	return cli.Exit(cli.ExitUnavailable,
 		fmt.Errorf("no node answers at %s: is one running? Give --addr host:port or $%s, or, to try it, %s\n%s",
