@@ -32,7 +32,7 @@ func TestErrorsNameTheirCause(t *testing.T) {
 		"a socket without unix":   {"agent --addr 127.0.0.1:9000 --listen.resp /tmp/x.sock", cli.ExitUsage, "for a Unix socket write unix:/path", "everybody"},
 		"no port":                 {"get --addr 127.0.0.1", cli.ExitUsage, "write 127.0.0.1:9000", "\x00"},
 		"a URL":                   {"get --addr http://127.0.0.1:9000", cli.ExitUsage, "write 127.0.0.1:9000, without http://", "\x00"},
-		"no PostgreSQL":           {"fence status --table t --database postgres://u@127.0.0.1:1/d", cli.ExitUnavailable, "allocator: no PostgreSQL answers there: give --database", "\x00"},
+		"no PostgreSQL":           {"fence status --table t --database postgres://u@127.0.0.1:1/d", cli.ExitUnavailable, "allocator: no PostgreSQL answers: give --database", "\x00"},
 		"a time without a unit":   {"get --timeout 5", cli.ExitUsage, "--timeout is \"5\", without a unit: write 5s for seconds", "missing unit"},
 		"an argument missing":     {"admin quarantine", cli.ExitUsage, "SID is missing: write allocator admin quarantine SID", "received"},
 		"an argument too many":    {"get 2 3", cli.ExitUsage, "\"3\" is one argument too many: write allocator get [N]", "received"},

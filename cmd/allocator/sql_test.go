@@ -27,12 +27,12 @@ func TestSQLFlags(t *testing.T) {
 		says string
 	}{
 		{"sql init --database postgres://%", 2, "--database"},
-		{"sql init --database host=/nowhere", 3, "no PostgreSQL answers there"},
+		{"sql init --database host=/nowhere", 3, "no PostgreSQL answers"},
 		{"sql init --layout standalone --print-sql", 2, "has no sids"},
 		{"sql init --hold 31s --print-sql", 2, "1s to 30s"},
 		{"sql run --every 6s", 2, "half of --hold"},
 		{"sql run --database host=/a --database host=/a", 2, "is named twice"},
-		{"sql status --database host=/nowhere", 3, "no PostgreSQL answers there"},
+		{"sql status --database host=/nowhere", 3, "no PostgreSQL answers"},
 		{"sql init --layout 41/10/12,unit=1s --print-sql", 2, "after the year 9999"},
 		{"sql functions", 2, "one of postgresql, mysql"},
 		{"sql functions --for mysql --epoch 1969-01-01", 2, "before 1970"},

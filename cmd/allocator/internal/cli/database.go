@@ -27,7 +27,7 @@ func DatabaseError(ctx context.Context, err error) error {
 	case errors.Is(err, userdb.ErrSetup):
 		return Exit(ExitUsage, err)
 	case userdb.Unreachable(err):
-		err = fmt.Errorf("no PostgreSQL answers there: give --database postgres://USER@HOST/NAME, or set PGHOST\n%w",
+		err = fmt.Errorf("no PostgreSQL answers: give --database postgres://USER@HOST/NAME, or set PGHOST\n%w",
 			err)
 	}
 	return Exit(ExitUnavailable, err)
