@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -301,10 +302,11 @@ func (c *Conn) PayNow(paused time.Duration) (pause time.Duration) {
 		return 0
 	case paused == 0:
 		c.listener.slowed.Add(1)
-		return firstPoll
+		pause = firstPoll
 	default:
-		return min(2*paused, lastPoll)
+		pause = min(2*paused, lastPoll)
 	}
+	return pause - rand.N(pause/2)
 }
 
 // Replace puts nc in the place of the connection that c was made of, which the caller then

@@ -133,12 +133,16 @@ func (l *Listener) admit(nc net.Conn) *Conn {
 	crowded := true
 	switch {
 	case l.cfg.Prompt && !s.open(now) && !s.local:
-	case l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource, fullPlaces && !l.cfg.Prompt:
+	case l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource:
 		victim = q.spare(l, s, s, now)
+	case fullPlaces && !l.cfg.Prompt:
+		victim = q.spareOfCrowd(l, l, s, now)
 	case l.cfg.Connections > 0 && l.open >= places:
 		victim = q.spare(l, nil, s, now)
-	case q.cfg.Memory > 0 && (s.held.Load()+connBytes > q.share() || fullMemory) && !l.cfg.Prompt:
+	case q.cfg.Memory > 0 && s.held.Load()+connBytes > q.share() && !l.cfg.Prompt:
 		victim = q.spare(nil, s, s, now)
+	case fullMemory && !l.cfg.Prompt:
+		victim = q.spareOfCrowd(nil, l, s, now)
 	case q.cfg.Memory > 0 && q.held.Load()+connBytes > memory && !l.cfg.Prompt:
 		victim = q.spare(nil, nil, s, now)
 	default:
@@ -197,6 +201,34 @@ func (q *Quota) spare(l *Listener, of, forSource *source, now clock.Mono) *Conn 
 		return c
 	}
 	return q.idlest(l, of, forSource, idleSweeps, streamSweeps)
+}
+
+// spareOfCrowd returns the connection that makes room for one of source s at listener at, beyond its first few, or
+// nil: of listener l, unless that is nil. If another source has more than twice as many connections at a listener as
+// s has at this one, and a call of s was valid, it is the oldest of that source without a valid call, however new, or
+// one without such a call for a second; else what spare returns of s. q.mu is held.
+func (q *Quota) spareOfCrowd(l, at *Listener, s *source, now clock.Mono) *Conn {
+	var most *source
+	from, n := l, 2*s.conns[at]
+	for _, other := range q.sources {
+		for port, has := range other.conns {
+			if has > n && (l == nil || port == l) {
+				most, from, n = other, port, has
+			}
+		}
+	}
+	if most == nil || !s.proven.Load() {
+		return q.spare(l, s, s, now)
+	}
+	for _, c := range q.conns {
+		if !c.left && c.source == most && c.listener == from && c.calls.Load() == 0 {
+			return c
+		}
+	}
+	if c := q.idlest(from, most, s, crowdSweeps, streamSweeps); c != nil {
+		return c
+	}
+	return q.spare(l, s, s, now)
 }
 
 // oldest returns the oldest connection on which no call was valid, or nil if it is within

@@ -172,6 +172,69 @@ func TestFewSourcesLeaveRoom(t *testing.T) {
 	}
 }
 
+// TestCrowdMakesRoom: where three addresses have hundreds of connections, all that may be had beyond the first few of
+// each address, one of theirs makes room for the 17th connection and more of a caller with less than half as many.
+func TestCrowdMakesRoom(t *testing.T) {
+	for name, tc := range map[string]struct {
+		valid  bool // Calls of the crowd were valid.
+		sweeps int  // since then
+		has    int  // connections of the caller before
+		caller bool // A call of the caller was valid.
+		want   bool
+	}{
+		"new connections":                  {has: 16, caller: true, want: true},
+		"an address without a valid call":  {has: 16},
+		"a connection idle for a second":   {valid: true, sweeps: crowdSweeps, has: 16, caller: true, want: true},
+		"a connection in use":              {valid: true, has: 16, caller: true},
+		"an address with nearly half":      {has: 90, caller: true, want: true},
+		"an address with more than a half": {has: 110, caller: true},
+	} {
+		for _, scarce := range []struct {
+			memory int64
+			places int
+		}{{64 << 20, 0}, {0, 820}} {
+			r := newRig(Config{Memory: scarce.memory})
+			l := r.Listen(nil, ListenerConfig{Connections: scarce.places, Grace: time.Hour})
+			own := 0
+			for ; own < tc.has; own++ {
+				if c := dial(l, "10.9.0.1"); tc.caller {
+					c.Valid()
+				}
+			}
+			var crowd []*Conn
+			for i := range 900 {
+				if c := dial(l, fmt.Sprintf("10.0.0.%d", i%3)); c != nil {
+					crowd = append(crowd, c)
+				}
+			}
+			for _, c := range crowd {
+				if tc.valid {
+					c.Valid()
+				}
+			}
+			r.sweep()
+			for range tc.sweeps {
+				r.sweep()
+			}
+			for _, c := range r.conns[:own] {
+				if tc.caller {
+					c.Valid()
+				}
+			}
+			for range 4 {
+				if got := dial(l, "10.9.0.1") != nil; got != tc.want {
+					t.Errorf("%s: beside %d and %d got a place: %v, want %v", name, own, len(crowd), got, tc.want)
+				}
+			}
+			for _, c := range r.conns[:own] {
+				if isClosed(c) {
+					t.Errorf("%s: a connection of the caller was closed", name)
+				}
+			}
+		}
+	}
+}
+
 // TestProbesPayAtOnce: at a listener for probes a source that connects too often is refused, unless
 // it is this machine; others pay when they are read.
 func TestProbesPayAtOnce(t *testing.T) {

@@ -76,11 +76,13 @@ const (
 	stallSweeps  = 10 // until one with unfinished calls and no valid one is closed
 	sourceSweeps = 60 // until a source without connections is forgotten
 	idleSweeps   = 10 // until a connection without a valid call may make room
+	crowdSweeps  = 1  // until one may for a source that has less than half as many
 	streamSweeps = 60 // until such a one with open streams may
 )
 
 // How often a connection without tokens asks its source: less and less often, so that
-// those that have just begun to wait come first, and a thousand of them cost little.
+// those that have just begun to wait come first, and a thousand of them cost little. Each time up to half
+// as much is left off: if a thousand that came together asked together, they would be served together too.
 const (
 	firstPoll = 10 * time.Millisecond
 	lastPoll  = 320 * time.Millisecond
