@@ -20,11 +20,14 @@ type Debug func(ctx context.Context, profile time.Duration, send func(name strin
 
 const (
 	maxProfile = 10 * time.Second
-	// debugTime is how long a call may take besides its profile: a caller that does not read keeps others out.
+	// debugTime is how long a call may take besides its profile: a caller that reads slowly keeps others out. One
+	// that does not read at all does so for slowAfter.
 	debugTime = 10 * time.Second
 	// debugPart is how many bytes of a file are in a message.
 	debugPart = 32 << 10
 )
+
+var errUnread = status.Errorf(codes.ResourceExhausted, "the files were not read for %v: call again", slowAfter)
 
 func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_GetDebugServer) error {
 	s := a.s
@@ -43,12 +46,17 @@ func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_G
 	}
 	ctx, cancel := context.WithTimeout(stream.Context(), profile+debugTime)
 	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	late := time.AfterFunc(slowAfter, func() { stop(errUnread) })
+	late.Stop()
 	ended := make(chan error, 1)
 	go func() { // A message waits for the client, at most until this method returns.
 		defer s.debugging.Unlock()
 		ended <- s.debug(ctx, profile, func(name string, data []byte) error {
 			for part := range slices.Chunk(data, debugPart) {
-				if err := errors.Join(ctx.Err(), stream.Send(&pb.DebugPart{Name: name, Data: part})); err != nil {
+				late.Reset(slowAfter)
+				err := errors.Join(ctx.Err(), stream.Send(&pb.DebugPart{Name: name, Data: part}))
+				if late.Stop(); err != nil {
 					return err
 				}
 			}
@@ -62,8 +70,11 @@ func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_G
 		err = ctx.Err()
 	}
 	s.service.Done(server.GRPCCluster, err, s.service.Begin()) // How long it took says nothing.
-	if err != nil {
-		return status.FromContextError(err).Err()
+	switch {
+	case err == nil:
+		return nil
+	case context.Cause(ctx) == errUnread:
+		return errUnread
 	}
-	return nil
+	return status.FromContextError(err).Err()
 }

@@ -13,6 +13,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
 )
 
@@ -81,4 +82,37 @@ func TestGetDebugOneAtATime(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestGetDebugUnread: a caller that does not read what it is sent keeps others out for 5 s, whatever its profile takes.
+func TestGetDebugUnread(t *testing.T) {
+	t.Parallel()
+	sent := make(chan error, 1)
+	env := servertest.New(t, func(c *servertest.Config) {
+		c.Debug = func(_ context.Context, profile time.Duration, send func(string, []byte) error) error {
+			if profile == 0 {
+				return nil
+			}
+			err := send("large", make([]byte, 4<<20))
+			sent <- err
+			return err
+		}
+	})
+	stream, err := pb.NewAdminServiceClient(env.Dial()).GetDebug(t.Context(), &pb.GetDebugRequest{ProfileMs: 10_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if <-sent == nil {
+		t.Fatal("4 MiB were sent to a caller that reads nothing")
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("it was told: %v", err)
+	}
+	wait.Until(t, "another caller is served", func() bool {
+		_, err := ask(t.Context(), env, 0)
+		return err == nil
+	})
 }
