@@ -1,10 +1,12 @@
 package main
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 )
@@ -22,7 +24,7 @@ func TestErrorsNameTheirCause(t *testing.T) {
 		"an HTTP port":            {"get --timeout 20s --addr " + addr, cli.ExitUnavailable, "allocator: An HTTP/1.1 server answers there. Give the gRPC port of the node", "TLS"},
 		"a flag mistyped":         {"get --ass int", cli.ExitUsage, "unknown flag: --ass: did you mean --as?", "\x00"},
 		"a setting mistyped":      {"serve --etcd.endpoint x", cli.ExitUsage, "did you mean --etcd.endpoints?", "\x00"},
-		"no such flag":            {"events --since 1h", cli.ExitUsage, "unknown flag: --since", "did you mean"},
+		"no such flag":            {"events --quantity 1h", cli.ExitUsage, "unknown flag: --quantity", "did you mean"},
 		"a form mistyped":         {"get --as flak", cli.ExitUsage, "did you mean flake?", "\x00"},
 		"a layout mistyped":       {"dev --layout twiter", cli.ExitUsage, "did you mean twitter?", "\x00"},
 		"an integer and a comma":  {"parse 95552449887521538,", cli.ExitInvalid, "bad_length: it has \",\" around the ID: leave that out", "name the kind"},
@@ -60,6 +62,25 @@ func TestErrorsNameTheirCause(t *testing.T) {
 				t.Errorf("exit code %d: %s", code, stderr)
 			}
 		})
+	}
+}
+
+// TestDeadEtcdIsNotWaitedFor: where no member of etcd has a leader, its status says so when each has had its time to
+// answer, and not when --timeout has passed.
+func TestDeadEtcdIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	began := time.Now()
+	code, out, stderr := allocator("etcd", "status", "--timeout", "2m", "--etcd.endpoints", "http://127.0.0.1:1,http://"+silent.Addr().String())
+	if code != cli.ExitUnavailable || !strings.Contains(out, "0 of 2 voting members answer") || !strings.Contains(stderr, "none of them has a leader") {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("it took %v", took)
 	}
 }
 

@@ -143,12 +143,18 @@ func (g *Group) Move(ctx context.Context, id uint64, peer string) error {
 	return nil
 }
 
-// Status asks each member of a list for its status, and etcd for the alarms, which only a majority knows.
+// Status asks each member of a list for its status, and etcd at the same time for the alarms, which only a majority
+// knows.
 func (g *Group) Status(ctx context.Context, list []member.Member) []member.Status {
+	alarms := make(chan *clientv3.AlarmResponse, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		defer cancel()
+		r, _ := g.client.AlarmList(ctx)
+		alarms <- r
+	}()
 	out := statuses(list, func(m member.Member) member.Status { return g.status(ctx, m) })
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	if r, err := g.client.AlarmList(ctx); err == nil {
+	if r := <-alarms; r != nil {
 		for _, a := range r.Alarms {
 			for i := range out {
 				if out[i].ID == a.MemberID {

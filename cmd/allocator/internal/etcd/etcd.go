@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,16 +134,42 @@ type seen struct {
 	problem error // A majority does not answer.
 }
 
-// look asks the members. Without a quorum those in the settings are asked each by itself.
+// errLeaderless is why no list of members is waited for.
+var errLeaderless = errors.New("none of them has a leader")
+
+// leaderTimeout is how long members may have no leader, as while they elect one, before none is expected.
+const leaderTimeout = 2 * time.Second
+
+// look asks the members for their list, and those in the settings each by itself. If none of these gets a leader, no
+// majority answers, however long it is waited for: they are returned then, with the problem.
 func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group) seen {
-	cluster, list, err := g.List(ctx)
-	if err != nil {
-		for _, url := range s.Etcd.Addresses() {
-			list = append(list, member.Member{Name: member.HostOf(url), Clients: []string{url}})
-		}
-		ctx = context.WithoutCancel(ctx) // each answer has a limit of its own
+	var known []member.Member
+	for _, url := range s.Etcd.Addresses() {
+		known = append(known, member.Member{Name: member.HostOf(url), Clients: []string{url}})
 	}
-	out := seen{cluster: cluster, problem: err, list: g.Status(ctx, list)}
+	listing, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	asked := make(chan []member.Status, 1)
+	go func() {
+		var list []member.Status
+		for end := time.Now().Add(leaderTimeout); ; time.Sleep(100 * time.Millisecond) {
+			list = g.Status(context.WithoutCancel(ctx), known) // Each answer has a limit of its own.
+			if slices.ContainsFunc(list, func(m member.Status) bool { return m.Leader }) || listing.Err() != nil {
+				break
+			} else if time.Now().After(end) {
+				stop(errLeaderless)
+				break
+			}
+		}
+		asked <- list
+	}()
+	out := seen{}
+	var list []member.Member
+	if out.cluster, list, out.problem = g.List(listing); out.problem == nil {
+		out.list = g.Status(ctx, list)
+	} else if out.list = <-asked; context.Cause(listing) == errLeaderless {
+		out.problem = errLeaderless
+	}
 	for _, m := range out.list {
 		if out.cluster == 0 {
 			out.cluster = m.Cluster

@@ -129,7 +129,8 @@ func (c *call) showStatus(s config.Config, in seen, syncs map[string]time.Durati
 func verdict(s config.Config, in seen, q member.Quorum, well bool) error {
 	switch {
 	case in.problem != nil:
-		return unavailable(s, in.problem)
+		return cli.Exit(cli.ExitUnavailable, fmt.Errorf("no majority of %s answers: %w: start the others, or restore "+
+			"a snapshot", strings.Join(s.Etcd.Addresses(), ", "), in.problem))
 	case !well || !q.Holds():
 		return cli.ErrInvalid
 	}
