@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,18 @@ func TestWatchStates(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSkewSays: a node whose clock is right again does not say by how much it is wrong, and one whose clock is not does.
+func TestSkewSays(t *testing.T) {
+	for offset, want := range map[clock.Millis]string{
+		0:     "the clock is right again; the node issues when a majority has agreed with it for some seconds",
+		-1500: "this node's was -1.5s, at most 250ms is allowed",
+	} {
+		if got := disagreement(clock.Verdict{State: clock.Skewed, Offset: offset, Limit: 250}); !strings.Contains(got, want) {
+			t.Errorf("%v: %s", offset, got)
+		}
+	}
 }
 
 // orNil returns a refusal as an error that is nil if there is none.

@@ -169,7 +169,24 @@ func TestTimelineKeeps(t *testing.T) {
 	if said := eval[[]string](p, bars); !slices.Contains(said, "node-0: etcd is away") {
 		t.Errorf("without etcd the timeline says %q", said)
 	}
-	at := eval[struct{ X, Y float64 }](p, `((r) => ({ X: r.x + r.width * 0.95, Y: r.y + 22 }))(document.querySelector("#timeline").getBoundingClientRect())`)
-	p.call("Input.dispatchTouchEvent", map[string]any{"type": "touchStart", "touchPoints": []any{map[string]any{"x": at.X, "y": at.Y}}}, nil)
-	p.until(`document.querySelector("#moment").textContent.startsWith("node-0: ")`)
+	for _, part := range []float64{0.25, 0.95} { // It begins with the first sample.
+		at := eval[struct{ X, Y float64 }](p, fmt.Sprintf(`((r) => ({ X: r.x + r.width * %v, Y: r.y + 22 }))(document.querySelector("#timeline").getBoundingClientRect())`, part))
+		p.call("Input.dispatchTouchEvent", map[string]any{"type": "touchStart", "touchPoints": []any{map[string]any{"x": at.X, "y": at.Y}}}, nil)
+		p.until(`document.querySelector("#moment").textContent.startsWith("node-0: ")`)
+		p.call("Input.dispatchTouchEvent", map[string]any{"type": "touchEnd", "touchPoints": []any{}}, nil)
+		eval[bool](p, `(document.querySelector("#moment").textContent = "", true)`)
+	}
+	// Of two runs of refusals, one is as wide as its reason.
+	if said := eval[[]string](p, `(() => {
+		const canvas = document.createElement("canvas"), said = [];
+		canvas.style.cssText = "width: 800px; height: 120px";
+		document.body.append(canvas);
+		const timeline = new Timeline(canvas, () => {}, () => {}), run = (from, to, why) => { const list = []; for (let t = from; t <= to; t += 5e3) list.push({ t, why }); return list; };
+		timeline.words = (_, text) => said.push(text);
+		timeline.draw({ from: 0, to: 120e3, now: 120e3, away: [], rows: [{ name: "n", windows: [], issues: [], marks: [], gaps: [],
+			refusals: [...run(0, 10e3, "WINDOW_EXHAUSTED"), ...run(40e3, 100e3, "CLOCK_SKEW")] }] });
+		return said;
+	})()`); !slices.Equal(said, []string{"CLOCK_SKEW"}) {
+		t.Errorf("the reasons %q are written beside one that lasts 10 s and one of a minute", said)
+	}
 }

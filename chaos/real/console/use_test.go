@@ -72,6 +72,9 @@ func TestPhone(t *testing.T) {
 			case look.name == "plain" || name == "docs/reference/glossary.md":
 			case name == "clocks":
 				p.until("document.querySelector('.u-legend') && document.querySelectorAll('#clocks tr[data-key]').length === 3")
+				if legend := eval[string](p, `document.querySelector(".u-legend").textContent`); !regexp.MustCompile(`\d\d:\d\d:\d\d.*\d`).MatchString(legend) {
+					t.Errorf("%s: no pointer is there, and the legend says %q", look.name, legend)
+				}
 			case name == "ids":
 				p.run(sendKeys("#ids", "02MVRE9MT10N2\n95552449898644130\nnonsense"), click(".inspect button"))
 				p.until(`document.readyState === "complete" && document.body.innerText.includes("that come twice")`)
