@@ -26,8 +26,8 @@ type access struct {
 	unknown bool // it answers no unauthenticated client at all, as it should
 }
 
-// probeAll calls the nodes that answered and that listen beyond this machine,
-// without a token and without a certificate.
+// probeAll calls the nodes that answered and that listen beyond this machine, without a token and a certificate. They
+// count these calls as UNAUTHENTICATED, as all such calls: an exception for doctor would be one for anybody.
 func probeAll(ctx context.Context, d remote.Dialer, nodes []deployment.NodeReport) map[string]access {
 	out := map[string]access{}
 	var mu sync.Mutex // guards out
