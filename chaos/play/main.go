@@ -86,8 +86,7 @@ func copyFiles(dir string, site bool) (size int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	files = append(files, "internal/server/console/static/timeline.js",
-		filepath.Join(strings.TrimSpace(root), "lib", "wasm", "wasm_exec.js"))
+	files = append(files, filepath.Join(strings.TrimSpace(root), "lib", "wasm", "wasm_exec.js"))
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {

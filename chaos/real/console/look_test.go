@@ -55,7 +55,7 @@ func TestAccessible(t *testing.T) {
 				p.until("!document.querySelector('#past').hidden && document.querySelector('#sparks polyline')")
 				p.run(click("#sidgrid summary"))
 			case "timeline":
-				p.until("!document.querySelector('#time').hidden")
+				p.until("document.querySelector('#timeline .lane')")
 			case "pool", "events", "operate", "break":
 				p.until("probe.snapshots > 1")
 			}

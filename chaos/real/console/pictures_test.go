@@ -48,7 +48,7 @@ func TestPictures(t *testing.T) {
 	p.until(`[...document.querySelectorAll(".card[data-node]")].every((c) => c.dataset.answer === "OK")`)
 	p.run(chromedp.Sleep(20 * time.Second))
 	p = open(t, c.console, "timeline?by=sid&span=180&at="+time.Now().UTC().Add(-50*time.Second).Format("2006-01-02T15:04:05.000Z"))
-	p.until(`!document.querySelector("#time").hidden && document.querySelectorAll("#stretches tr[data-key]").length > 3`)
+	p.until(`document.querySelector("#timeline .lane") && document.querySelectorAll("#stretches tr[data-key]").length > 3`)
 	p.picture("console-timeline", 620)
 	play := openPlay(t, "")
 	play.faster("30")

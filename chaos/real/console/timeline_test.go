@@ -3,7 +3,9 @@ package console
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,26 +23,34 @@ const bars = `(() => {
   const c = document.querySelector("#timeline"), r = c.getBoundingClientRect(), out = new Set();
   for (let y = 22; y < r.height - 18; y += 44) {
     for (let x = 0; x < r.width; x++) {
-      c.dispatchEvent(new PointerEvent("pointermove", { clientX: r.x + x, clientY: r.y + y }));
+      c.dispatchEvent(new PointerEvent("pointermove", { clientX: r.x + x, clientY: r.y + y, bubbles: true }));
       out.add(document.querySelector("#moment").textContent);
     }
   }
   return [...out];
 })()`
 
+// stretchRow is a row of the table of stretches.
+var stretchRow = regexp.MustCompile(`<tr data-key="(\S+) (\d+)" data-state="\w*"><th scope="row">(.*?)</th><td><span class="tag">(.*?)</span></td><td class="n">(.*?)</td><td class="n">(.*?)</td><td>.*?</td><td>(.*?)</td>`)
+
 // stretchesOfNode2 returns those that a page knows, the oldest first, and the latest sample.
 func stretchesOfNode2(t *testing.T, console string) (out []trend.Stretch, latest int64) {
 	t.Helper()
-	all := getJSON[struct {
-		Latest    int64           `json:"latest_unix_ms"`
-		Stretches []trend.Stretch `json:"stretches"`
-	}](t, console+"stretches")
-	for _, s := range all.Stretches {
-		if s.Node == "node-2" && s.SID >= 0 {
+	for _, row := range stretchRow.FindAllStringSubmatch(string(get(t, console+"stretches")), -1) {
+		until, err := time.Parse("2006-01-02 15:04:05.000", row[7])
+		if err != nil {
+			t.Fatal(err)
+		}
+		latest = max(latest, until.UnixMilli())
+		s := trend.Stretch{Node: row[3], Instance: row[1], What: row[4], Until: until.UnixMilli()}
+		s.From, _ = strconv.ParseInt(row[2], 10, 64)
+		s.Term, _ = strconv.ParseInt(row[6], 10, 64)
+		if s.SID, err = strconv.Atoi(row[5]); err == nil && s.Node == "node-2" {
 			out = append(out, s)
 		}
 	}
-	return out, all.Latest
+	slices.Reverse(out)
+	return out, latest
 }
 
 // TestTimeline: the bar of a node that is killed ends, and that of its next tenure begins after
@@ -94,7 +104,7 @@ func TestTimeline(t *testing.T) {
 	p := open(t, own, "timeline?span=240&at="+at)
 	shows := func() []string {
 		t.Helper()
-		p.until(`!document.querySelector("#time").hidden && document.querySelectorAll("#stretches tr[data-key]").length > 3`)
+		p.until(`document.querySelector("#timeline .lane") && document.querySelectorAll("#stretches tr[data-key]").length > 3`)
 		bars := slices.DeleteFunc(eval[[]string](p, bars), func(said string) bool { return !strings.HasPrefix(said, "node-2: ") })
 		has := func(words ...string) bool {
 			return slices.ContainsFunc(bars, func(said string) bool {
@@ -108,10 +118,12 @@ func TestTimeline(t *testing.T) {
 	}
 	shows()
 	p.run(click(`[data-zoom="0.5"]`))
+	p.until(`location.search.includes("span=120")`)
 	search := eval[string](p, "location.search")
 	if q, err := url.ParseQuery(search[1:]); err != nil || q.Get("at") != at || q.Get("span") != "120" {
 		t.Errorf("after a zoom the address has %s, want %s and 120 s", search, at)
 	}
+	p.until(`(({ from, to }) => to - from === 120e3)(document.querySelector("#timeline").dataset)`)
 	before := shows()
 	p.run(chromedp.Reload())
 	if after := shows(); !slices.Equal(before, after) || eval[string](p, "location.search") != search {
@@ -128,7 +140,7 @@ func TestTimeline(t *testing.T) {
 	p.run(click("#by"))
 	p.until(`location.search.endsWith("&by=sid")`)
 	p.run(chromedp.Reload())
-	p.until(`!document.querySelector("#time").hidden && document.querySelector("#by").ariaPressed === "true"`)
+	p.until(`document.querySelector("#timeline .lane") && document.querySelector("#by").ariaCurrent === "true"`)
 	of := eval[[]string](p, bars)
 	for _, s := range []trend.Stretch{killed, next} {
 		if want := fmt.Sprintf("sid %d: node-2, sid %[1]d, term %d: window from", s.SID, s.Term); !slices.ContainsFunc(of, func(said string) bool { return strings.HasPrefix(said, want) }) {
@@ -137,8 +149,9 @@ func TestTimeline(t *testing.T) {
 	}
 	p.shot("timeline-sids-phone")
 	p.run(click("#by"), click("#latest"), click(`[data-zoom="0.5"]`)) // It still follows.
-	p.until(`location.search === "" && document.querySelector("#latest").hidden`)
+	p.until(`location.search === "?span=60" && document.querySelector("#latest").hidden`)
 	p.run(click(`[data-move="-0.5"]`))
+	p.until(`location.search.startsWith("?at=")`)
 	if span := eval[string](p, `new URLSearchParams(location.search).get("span")`); span != "60" {
 		t.Errorf("after another zoom %s s are shown", span)
 	}
@@ -153,7 +166,7 @@ func TestTimelineKeeps(t *testing.T) {
 	s := serve(t, cluster)
 	s.feed.Observe(1, feed.State{EtcdFails: true, Node: node.Stats{Name: "node-0", Instance: "i-0", Now: clock.Millis(time.Now().Add(-2 * time.Minute).UnixMilli())}})
 	p := open(t, s.URL, "timeline?span=240&at="+time.Now().Add(-2*time.Hour).UTC().Format("2006-01-02T15:04:05.000Z"))
-	p.until(`!document.querySelector("#time").hidden && document.querySelectorAll("#stretches tr[data-key]").length === 0`)
+	p.until(`document.querySelector("#timeline .lane") && document.querySelectorAll("#stretches tr[data-key]").length === 0`)
 	if said := eval[string](p, `((e) => e.checkVisibility() ? e.textContent : "")(document.querySelector("#kept"))`); !strings.Contains(said, "this node keeps the time from "+time.Now().UTC().Format("2006-")) {
 		t.Errorf("two hours ago it says %q", said)
 	}
@@ -176,17 +189,14 @@ func TestTimelineKeeps(t *testing.T) {
 		p.call("Input.dispatchTouchEvent", map[string]any{"type": "touchEnd", "touchPoints": []any{}}, nil)
 		eval[bool](p, `(document.querySelector("#moment").textContent = "", true)`)
 	}
-	// Of two runs of refusals, one is as wide as its reason.
-	if said := eval[[]string](p, `(() => {
-		const canvas = document.createElement("canvas"), said = [];
-		canvas.style.cssText = "width: 800px; height: 120px";
-		document.body.append(canvas);
-		const timeline = new Timeline(canvas, () => {}, () => {}), run = (from, to, why) => { const list = []; for (let t = from; t <= to; t += 5e3) list.push({ t, why }); return list; };
-		timeline.words = (_, text) => said.push(text);
-		timeline.draw({ from: 0, to: 120e3, now: 120e3, away: [], rows: [{ name: "n", windows: [], issues: [], marks: [], gaps: [],
-			refusals: [...run(0, 10e3, "WINDOW_EXHAUSTED"), ...run(40e3, 100e3, "CLOCK_SKEW")] }] });
-		return said;
-	})()`); !slices.Equal(said, []string{"CLOCK_SKEW"}) {
-		t.Errorf("the reasons %q are written beside one that lasts 10 s and one of a minute", said)
+	// A reason is written where the bar of the refusals is as wide.
+	if shown := eval[[]bool](p, `(() => {
+		const f = document.querySelector("#timeline .refused foreignObject");
+		return [30, 200].map((width) => {
+			f.setAttribute("width", width);
+			return f.querySelector(".label span").getBoundingClientRect().top < f.getBoundingClientRect().bottom;
+		});
+	})()`); !slices.Equal(shown, []bool{false, true}) {
+		t.Errorf("the reason is written in a bar of 30 px: %v, and of 200 px", shown)
 	}
 }

@@ -148,7 +148,7 @@ func TestPagesAskNobodyElse(t *testing.T) {
 			t.Errorf("%s: HTTP %d", p, w.Code)
 		}
 	}
-	for _, name := range []string{"console.js", "charts.js", "stretches.js", "console.css"} {
+	for _, name := range []string{"console.js", "charts.js", "timeline.js", "console.css"} {
 		content, _ := fs.ReadFile(files, "static/"+name)
 		if m := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|@import|url\(|eval\(`).FindString(string(content)); m != "" {
 			t.Errorf("%s has %s", name, m)

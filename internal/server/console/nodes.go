@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -168,95 +167,6 @@ func (c *Console) eventsSince(at int64, kinds []feed.Kind) []feed.Event {
 		}
 	}
 	return out
-}
-
-// timelineView is what the timeline shows.
-type timelineView struct {
-	First     int64           `json:"first_unix_ms"`  // From then on it is known what nodes did.
-	Latest    int64           `json:"latest_unix_ms"` // the time of the latest sample; 0: there is none
-	Stretches []trend.Stretch `json:"stretches"`
-	Away      []away          `json:"etcd_away"`
-	Events    []feed.Event    `json:"events"` // They are about clocks.
-	Kept      string          `json:"kept"`   // what the page says of a time outside of it
-	Table     string          `json:"table"`  // the HTML of the table
-}
-
-// away is a time in which etcd did not answer this node, in Unix ms.
-type away struct {
-	From  int64 `json:"from_unix_ms"`
-	Until int64 `json:"until_unix_ms"` // 0: it lasts
-}
-
-// timeline returns what is known of the last hour.
-func (c *Console) timeline() (v timelineView) {
-	c.past.mu.Lock()
-	v.Stretches, v.Latest = c.past.history.Stretches()
-	c.past.mu.Unlock()
-	v.First = v.Latest - time.Hour.Milliseconds()
-	if len(v.Stretches) > 0 { // in the order in which they began
-		v.First = max(v.First, v.Stretches[0].From)
-	}
-	v.Away = c.etcdAway(v.First)
-	v.Events = c.eventsSince(v.First, []feed.Kind{feed.ClockStep, feed.ClockSuspend, feed.ClockStall})
-	return v
-}
-
-// etcdAway returns when etcd did not answer this node from a time on. What ends with the first event began before that
-// time, as far as is known: the event that began it is older, or was dropped.
-func (c *Console) etcdAway(from int64) []away {
-	out := []away{}
-	for i, e := range c.eventsSince(from, []feed.Kind{feed.EtcdFailing, feed.EtcdAnswers, feed.Started}) {
-		lasts := len(out) > 0 && out[len(out)-1].Until == 0
-		switch begins := e.Kind == feed.EtcdFailing; {
-		case begins && !lasts:
-			out = append(out, away{From: e.At})
-		case !begins && lasts: // A process that ended has not seen it answer.
-			out[len(out)-1].Until = e.At
-		case e.Kind == feed.EtcdAnswers && i == 0:
-			out = append(out, away{from, e.At})
-		}
-	}
-	if c.cfg.Feed == nil {
-		return out
-	}
-	if since := c.cfg.Feed.EtcdFails(); since != 0 && (len(out) == 0 || out[len(out)-1].Until != 0) {
-		out = append(out, away{From: since})
-	}
-	return out
-}
-
-func (c *Console) showTimeline(w http.ResponseWriter, r *http.Request) {
-	if c.cfg.Snapshot == nil {
-		c.show(w, r, http.StatusOK, "timeline", nil)
-		return
-	}
-	c.show(w, r, http.StatusOK, "timeline", latestOf(c.timeline().Stretches, 0, math.MaxInt64))
-}
-
-// latestOf returns the stretches of a time that a page lists, the latest first.
-func latestOf(list []trend.Stretch, from, to int64) (out []trend.Stretch) {
-	for _, s := range slices.Backward(list) {
-		if s.From <= to && s.Until >= from && len(out) < shownStretches {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-// shownStretches is how many of the latest stretches a page lists.
-const shownStretches = 128
-
-func (c *Console) serveStretches(w http.ResponseWriter, r *http.Request) {
-	httpserver.Pay(r, quota.CostScrape)
-	v, query, to := c.timeline(), r.URL.Query(), int64(math.MaxInt64)
-	from, _ := strconv.ParseInt(query.Get("from"), 10, 64) // without one, all
-	if at, err := strconv.ParseInt(query.Get("to"), 10, 64); err == nil {
-		to = at
-	}
-	v.Kept = fmt.Sprintf("Outside of what is kept: this node keeps the time from %s to %s (UTC).",
-		utc(v.First), utc(v.Latest))
-	v.Table = string(c.execute("timeline", "stretches", latestOf(v.Stretches, from, to)))
-	sendJSON(w, http.StatusOK, v)
 }
 
 // latency writes µs with two digits; 0 is none.

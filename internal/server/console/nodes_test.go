@@ -57,11 +57,7 @@ func TestPast(t *testing.T) {
 			t.Errorf("a page of %s that is opened has %+v", page, lines)
 		}
 	}
-	var drawn timelineView
-	if err := json.Unmarshal(do(c, "GET", Path+"stretches", "").Body.Bytes(), &drawn); err != nil {
-		t.Fatal(err)
-	}
-	if drawn.First != start || len(drawn.Events) != 0 || len(drawn.Away) != more/2 || drawn.Away[0] != (away{start + 7000, start + 7000}) {
+	if drawn := c.timeline(); drawn.First != start || len(drawn.Events) != 0 || len(drawn.Away) != more/2 || drawn.Away[0] != (away{start + 7000, start + 7000}) {
 		t.Errorf("the timeline begins at %d with %d events, and etcd is away %d times", drawn.First-start, len(drawn.Events), len(drawn.Away))
 	}
 	if w := do(c, "GET", Path+"charts?span=2h", "", "Accept", "application/json"); w.Code != http.StatusBadRequest {
