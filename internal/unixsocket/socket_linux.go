@@ -63,10 +63,39 @@ func peerOf(c *net.UnixConn) (p Peer) {
 	if err != nil {
 		return Peer{}
 	}
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil {
-			p = Peer{UID: int(cred.Uid), PID: int(cred.Pid), Known: true}
-		}
-	}) // An error leaves the peer unknown.
+	_ = raw.Control(func(fd uintptr) { p = PeerOf(int(fd)) }) // An error leaves the peer unknown.
 	return p
+}
+
+// PeerOf asks the kernel who connected a socket.
+func PeerOf(fd int) Peer {
+	cred, err := syscall.GetsockoptUcred(fd, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	if err != nil {
+		return Peer{}
+	}
+	return Peer{UID: int(cred.Uid), PID: int(cred.Pid), Known: true}
+}
+
+// Take returns the socket, which the caller is to accept from and to close. Accept does neither any more.
+// Close removes the file, as always. Take is called once, before Accept.
+func (l *Listener) Take() (fd int, err error) {
+	if fd, err = Duplicate(l); err != nil {
+		return 0, err
+	}
+	l.taken = true
+	return fd, l.UnixListener.Close()
+}
+
+// Duplicate returns another file descriptor of a socket.
+func Duplicate(c syscall.Conn) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if controlErr := raw.Control(func(of uintptr) {
+		fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0)
+	}); controlErr != nil {
+		return 0, controlErr
+	}
+	return fd, err
 }

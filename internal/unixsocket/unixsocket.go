@@ -81,6 +81,7 @@ type Listener struct {
 	made os.FileInfo // the socket as it was made
 	lock *os.File
 
+	taken  bool      // see Take
 	once   sync.Once // the first Close
 	closed error     // what it returned
 }
@@ -234,6 +235,9 @@ func (l *Listener) Close() error {
 
 func (l *Listener) close() error {
 	err := l.UnixListener.Close()
+	if l.taken {
+		err = nil
+	}
 	if now, statErr := os.Lstat(l.path); statErr == nil && l.made != nil && os.SameFile(now, l.made) && err == nil {
 		err = os.Remove(l.path)
 	}

@@ -309,19 +309,6 @@ func (c *Conn) PayNow(paused time.Duration) (pause time.Duration) {
 	return pause - rand.N(pause/2)
 }
 
-// Replace puts nc in the place of the connection that c was made of, which the caller then
-// closes, for an owner that reads and writes the socket by itself. It reports false, and
-// does nothing, if c is closed. It is called before anything is read.
-func (c *Conn) Replace(nc net.Conn) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.Conn = nc
-	return true
-}
-
 // SetDeadline ends a wait too.
 func (c *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))

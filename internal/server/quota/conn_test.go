@@ -306,7 +306,7 @@ func TestUnprovenReads(t *testing.T) {
 
 // TestMostOfAConnection: calls may hold exactly as much as a connection may.
 func TestMostOfAConnection(t *testing.T) {
-	c := newRig(Config{}).Listen(nil, ListenerConfig{Prompt: true}).admit(&socket{from: "10.0.0.1"})
+	c := newRig(Config{}).Listen(nil, ListenerConfig{Prompt: true}).Admit(&socket{from: "10.0.0.1"})
 	c.tokens.Store(1 << 40)
 	c.Valid()
 	f := c.Frames(c).(*framed)

@@ -87,7 +87,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c := l.admit(nc); c != nil {
+		if c := l.Admit(nc); c != nil {
 			return c, nil
 		}
 		if len(l.cfg.Refusal) > 0 {
@@ -116,8 +116,12 @@ func (l *Listener) crowded() (places, memory bool) {
 		l.quota.cfg.Memory > 0 && int64(l.quota.many+1)*most > l.quota.cfg.Memory/4*3
 }
 
-// admit returns the connection, or nil if there is no place for it.
-func (l *Listener) admit(nc net.Conn) *Conn {
+// Refusal returns what a connection is sent that has no place.
+func (l *Listener) Refusal() []byte { return l.cfg.Refusal }
+
+// Admit returns a connection that its caller accepted by itself, or nil if there is no place for it; it is the
+// caller's to close then.
+func (l *Listener) Admit(nc net.Conn) *Conn {
 	q, now := l.quota, l.quota.cfg.Now()
 	q.mu.Lock()
 	s := q.sourceOf(nc.RemoteAddr())

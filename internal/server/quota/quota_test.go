@@ -67,7 +67,7 @@ func newRig(cfg Config) *rig {
 
 // dial returns a connection to l, or nil if it was refused.
 func dial(l *Listener, from string, sent ...byte) *Conn {
-	return l.admit(&socket{from: from, sent: bytes.NewReader(sent)})
+	return l.Admit(&socket{from: from, sent: bytes.NewReader(sent)})
 }
 
 func isClosed(c *Conn) bool { return c.Conn.(*socket).closed.Load() }
@@ -123,7 +123,7 @@ func TestUsersAreSources(t *testing.T) {
 	for from, want := range map[string]int{"uid:1000": 2, "uid:1001": 2, "127.0.0.1": 2} {
 		got := 0
 		for range 5 {
-			if l.admit(&socket{from: from}) != nil {
+			if l.Admit(&socket{from: from}) != nil {
 				got++
 			}
 		}
@@ -595,7 +595,7 @@ func TestFrames(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		r := newRig(Config{})
-		c := r.Listen(nil, ListenerConfig{Prompt: true}).admit(&socket{from: "10.0.0.1"})
+		c := r.Listen(nil, ListenerConfig{Prompt: true}).Admit(&socket{from: "10.0.0.1"})
 		c.tokens.Store(1000)
 		s := c.Conn.(*socket)
 		f := c.Frames(c).(*framed)
@@ -649,7 +649,7 @@ func FuzzFrames(f *testing.F) {
 			parts = append(parts, stretch{i%2 == 1, (*of)[:n]})
 			*of = (*of)[n:]
 		}
-		c := newRig(Config{}).Listen(nil, ListenerConfig{}).admit(&socket{from: "10.0.0.1"})
+		c := newRig(Config{}).Listen(nil, ListenerConfig{}).Admit(&socket{from: "10.0.0.1"})
 		framed := c.Frames(c).(*framed)
 		framed.in.skip = 0
 		var r reader
@@ -698,7 +698,7 @@ func framesOf(b []byte) (list []frame) {
 // TestTooMuchOnOneConnection: a connection holds no more than a connection may.
 func TestTooMuchOnOneConnection(t *testing.T) {
 	r := newRig(Config{})
-	c := r.Listen(nil, ListenerConfig{Prompt: true}).admit(&socket{from: "10.0.0.1"})
+	c := r.Listen(nil, ListenerConfig{Prompt: true}).Admit(&socket{from: "10.0.0.1"})
 	c.tokens.Store(1 << 30)
 	sent := make([]byte, preface)
 	for stream := range uint32(100) {
@@ -730,7 +730,7 @@ func BenchmarkFrames(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			r := newRig(Config{})
-			c := r.Listen(nil, ListenerConfig{Prompt: true}).admit(&socket{from: "10.0.0.1"})
+			c := r.Listen(nil, ListenerConfig{Prompt: true}).Admit(&socket{from: "10.0.0.1"})
 			f := c.Frames(c).(*framed)
 			f.in.skip = 0
 			f.received(frame{kind: typeHeaders, stream: 1})
@@ -786,24 +786,5 @@ func TestPayNow(t *testing.T) {
 	}
 	if pause := (*Conn)(nil).PayNow(0); pause != 0 {
 		t.Errorf("without a quota: %v", pause)
-	}
-}
-
-// TestReplace: what takes the place of a connection is closed instead of it, and a connection that
-// was closed takes none.
-func TestReplace(t *testing.T) {
-	r := newRig(Config{})
-	l := r.Listen(nil, ListenerConfig{})
-	c, taken := dial(l, "10.0.0.1"), &socket{from: "10.0.0.1"}
-	first := c.Conn.(*socket)
-	if !c.Replace(taken) {
-		t.Error("an open connection was not replaced")
-	}
-	c.end(Memory)
-	if first.closed.Load() || !taken.closed.Load() || l.Stats().Open != 0 {
-		t.Errorf("the first is closed: %v, the second: %v; %+v", first.closed.Load(), taken.closed.Load(), l.Stats())
-	}
-	if late := (&socket{from: "10.0.0.1"}); c.Replace(late) || c.Conn == net.Conn(late) {
-		t.Error("a closed connection was replaced")
 	}
 }

@@ -1,5 +1,7 @@
 package respserver
 
+import "testing"
+
 // Armed returns what epoll reports of each connection that a loop serves, by the name that its client gave.
 func (s *Server) Armed() map[string]uint32 {
 	s.mu.Lock()
@@ -19,4 +21,10 @@ func (s *Server) Armed() map[string]uint32 {
 		<-done
 	}
 	return armed
+}
+
+// OnAccept has f called with each connection that a loop accepts, until the test ends.
+func OnAccept(t testing.TB, f func(fd int)) {
+	accepted = f
+	t.Cleanup(func() { accepted = func(int) {} })
 }

@@ -23,8 +23,10 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/internal/status"
+	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
 // start is where clocks of tests stand: 2026-02-01T00:00:00Z.
@@ -142,7 +144,13 @@ func (x *fixture) serve(l net.Listener) *fixture {
 	if l == nil {
 		l = listen(x.t)
 	}
-	x.addr = l.Addr().String()
+	x.addr = strings.TrimPrefix(l.Addr().String(), unixsocket.Prefix)
+	switch l.(type) {
+	case *net.TCPListener, *unixsocket.Listener: // Loops accept connections that have a quota.
+		began := time.Now()
+		l = quota.New(quota.Config{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }}).
+			Listen(l, quota.ListenerConfig{})
+	}
 	go func() { x.ended <- x.listener.Serve(l) }()
 	x.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Most)

@@ -31,6 +31,9 @@ type loop struct {
 	done   chan struct{}
 	ending bool
 
+	listening *listening    // nil: it accepts no connections
+	pause     time.Duration // after accept failed
+
 	socks []*sock // by file descriptor
 	ready []*sock // They have more to answer, in their next turn.
 	turns []*sock // where ready was before
@@ -43,10 +46,8 @@ type loop struct {
 	closed bool     // The thread has ended.
 }
 
-// loopFor returns the loop that serves a connection; nil: there is none.
-func (s *Server) loopFor(id int64) *loop {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// startLoops starts the loops. mu is held.
+func (s *Server) startLoops() {
 	// A loop can keep a processor busy. The other half is for the rest of the node.
 	for !s.closing && len(s.loops) < max(runtime.GOMAXPROCS(0)/2, 1) {
 		l := &loop{
@@ -62,10 +63,6 @@ func (s *Server) loopFor(id int64) *loop {
 		s.loops = append(s.loops, l)
 		go l.run()
 	}
-	if len(s.loops) == 0 {
-		return nil
-	}
-	return s.loops[int(id)%len(s.loops)]
 }
 
 // stopLoops ends the loops, whose connections have ended, and waits for them.
@@ -123,10 +120,14 @@ func (l *loop) run() {
 		if err != nil && err != unix.EINTR {
 			panic(fmt.Sprintf("respserver: epoll of descriptor %d: %v", l.epoll, err))
 		}
-		posted := false
+		posted, accept := false, false
 		for _, e := range events[:max(n, 0)] {
 			if int(e.Fd) == l.wakeup {
 				posted = true
+				continue
+			}
+			if l.listening != nil && int(e.Fd) == l.listening.fd {
+				accept = true
 				continue
 			}
 			// An event of this call may be of a descriptor that another one has closed.
@@ -141,6 +142,9 @@ func (l *loop) run() {
 			}
 		}
 		clear(l.turns)
+		if accept {
+			l.accept()
+		}
 		if posted { // last, since it may reuse descriptors that were closed above
 			l.runPosted()
 		}

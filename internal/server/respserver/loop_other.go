@@ -4,9 +4,14 @@ package respserver
 
 import "net"
 
-// loop is of Linux alone.
-type loop struct{}
+// loop and listening are of Linux alone.
+type (
+	loop      struct{}
+	listening struct{ done chan struct{} }
+)
+
+func (s *Server) listen(net.Listener) *listening { return nil }
+
+func (s *Server) unlisten() {}
 
 func (s *Server) stopLoops() {}
-
-func (s *Server) adopt(net.Conn, int64) bool { return false }

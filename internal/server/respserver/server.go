@@ -68,9 +68,11 @@ type Server struct {
 	mu       sync.Mutex // guards all below; never held across I/O that can block
 	listener net.Listener
 	conns    map[*conn]struct{}
-	loops    []*loop // They are started for the first connection that a loop can serve.
-	closing  bool    // no further connection is served
-	all      sync.WaitGroup
+	loops    []*loop // They are started by listen.
+	// listening is what the loops accept from; nil: Serve accepts.
+	listening *listening
+	closing   bool // no further connection is served
+	all       sync.WaitGroup
 }
 
 // ErrClosed is what Serve returns after Shutdown.
@@ -129,6 +131,10 @@ func (s *Server) Serve(l net.Listener) error {
 	ended := make(chan struct{})
 	go func() { s.sweep(ended); close(swept) }()
 	defer func() { close(ended); <-swept }()
+	if a := s.listen(l); a != nil {
+		<-a.done
+		return ErrClosed
+	}
 	for pause := time.Duration(0); ; {
 		nc, err := l.Accept()
 		switch {
@@ -153,13 +159,9 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// start serves a connection: by a loop, or else by a goroutine of its own.
+// start serves a connection by a goroutine of its own.
 func (s *Server) start(nc net.Conn) {
-	id := s.accepted.Add(1)
-	if s.adopt(nc, id) {
-		return
-	}
-	r := s.newRoutine(nc, id)
+	r := s.newRoutine(nc, s.accepted.Add(1))
 	if !s.add(r.conn) {
 		_ = nc.Close()
 		return
@@ -248,6 +250,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if l != nil {
 		_ = l.Close()
 	}
+	s.unlisten()
 	finished := make(chan struct{})
 	go func() { s.all.Wait(); s.stopLoops(); close(finished) }()
 	select {

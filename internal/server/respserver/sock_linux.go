@@ -10,68 +10,13 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/flakelease/allocator/internal/server/quota"
 )
-
-// adopt gives a connection to a loop. It returns false for those that need a goroutine, since
-// their bytes are not those of a socket: with TLS, or in memory.
-func (s *Server) adopt(nc net.Conn, id int64) bool {
-	q, bounded := nc.(*quota.Conn)
-	raw := nc
-	if bounded {
-		raw = q.Conn
-	}
-	socket, ok := raw.(syscall.Conn)
-	if !ok {
-		return false
-	}
-	l := s.loopFor(id)
-	if l == nil {
-		return false
-	}
-	fd, err := duplicate(socket)
-	if err != nil { // no more are left, or the connection was closed to make room
-		return false
-	}
-	k := &sock{fd: fd, loop: l, nc: nc}
-	k.conn = s.newConn(id, raw.LocalAddr(), raw.RemoteAddr(), quota.Of(nc), &l.kit)
-	k.shell = k
-	if !bounded {
-		k.nc = k
-	}
-	if bounded && !q.Replace(k) || !s.add(k.conn) {
-		k.release()
-		_ = raw.Close()
-		_ = nc.Close()
-		return true
-	}
-	// The runtime waits for all sockets that package net has. Each byte would wake its
-	// thread, too.
-	_ = raw.Close()
-	l.post(func() { l.add(k) })
-	return true
-}
-
-// duplicate returns another file descriptor of a socket.
-func duplicate(c syscall.Conn) (fd int, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	if controlErr := raw.Control(func(of uintptr) {
-		fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0)
-	}); controlErr != nil {
-		return 0, controlErr
-	}
-	return fd, err
-}
 
 // sock is a connection of a loop, whose thread owns all but the fields of mu.
 type sock struct {
 	*conn
 	loop *loop
-	nc   net.Conn // what is closed with it: the quota's connection, or the sock itself
+	nc   net.Conn // what is closed with it: the quota's connection
 
 	served   bool               // add was called
 	armed    uint32             // events that epoll reports, besides the end
