@@ -1,7 +1,6 @@
 package respserver
 
 import (
-	"errors"
 	"net"
 	"sync/atomic"
 	"time"
@@ -41,6 +40,11 @@ func (s *Server) listen(l net.Listener) *listening {
 	if !ok {
 		return nil
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.startLoops(); s.closing || len(s.loops) == 0 {
+		return nil
+	}
 	a := &listening{quota: q, done: make(chan struct{})}
 	var err error
 	switch base := q.Listener.(type) {
@@ -55,13 +59,6 @@ func (s *Server) listen(l net.Listener) *listening {
 	if err != nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.startLoops()
-	if s.closing || len(s.loops) == 0 {
-		_ = unix.Close(a.fd)
-		return nil
-	}
 	a.loops.Store(int32(len(s.loops)))
 	for _, loop := range s.loops {
 		loop.post(func() {
@@ -73,25 +70,23 @@ func (s *Server) listen(l net.Listener) *listening {
 	return a
 }
 
-// takeTCP returns the socket of l, which is closed for package net. Accepted connections inherit its options.
+// takeTCP returns the socket of l, which is closed for package net.
 func takeTCP(l *net.TCPListener) (fd int, err error) {
-	if fd, err = unixsocket.Duplicate(l); err != nil {
-		return 0, err
+	if fd, err = unixsocket.Duplicate(l); err == nil {
+		err = l.Close()
 	}
+	return fd, err
+}
+
+// setTCP gives a connection the options that package net sets. An error leaves it without, as there.
+func setTCP(fd int) {
 	for _, o := range []struct{ level, name, value int }{
 		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAlive}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAlive},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveProbes},
 	} {
-		err = errors.Join(err, unix.SetsockoptInt(fd, o.level, o.name, o.value))
+		_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
 	}
-	if err == nil {
-		err = l.Close()
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-	}
-	return fd, err
 }
 
 // unlisten ends what listen began.
@@ -136,8 +131,8 @@ func (l *loop) accept() {
 		switch err {
 		case nil:
 			l.pause = 0
-			accepted(fd)
 			l.take(fd, from)
+			accepted(fd)
 		case unix.EAGAIN:
 			return
 		case unix.EINTR, unix.ECONNABORTED:
@@ -151,7 +146,7 @@ func (l *loop) accept() {
 	}
 }
 
-// accepted is called with each connection. Tests change it.
+// accepted is called with each connection, served or not. Tests change it.
 var accepted = func(fd int) {}
 
 // take begins to serve a connection, if it has a place.
@@ -161,6 +156,7 @@ func (l *loop) take(fd int, from unix.Sockaddr) {
 	if local != nil {
 		remote = unixsocket.PeerOf(fd)
 	} else {
+		setTCP(fd)
 		own, _ := unix.Getsockname(fd) // It fails for no connection.
 		local, remote = tcpAddr(own), tcpAddr(from)
 	}
