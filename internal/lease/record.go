@@ -35,13 +35,6 @@ type Space struct {
 	Part SIDRange `json:"sids,omitzero"`
 }
 
-// ID returns the first eight bytes of Pool, by which clients tell spaces apart; 0: it is no UUID.
-func (s Space) ID() uint64 {
-	head, _, _ := strings.Cut(strings.Replace(strings.Replace(s.Pool, "-", "", 1), "-", "", 1), "-")
-	id, _ := strconv.ParseUint(head, 16, 64) // 0 after an error
-	return id
-}
-
 // UnitStart returns the start of the unit of time that t lies in, in the layout's units.
 func (s Space) UnitStart(t clock.Millis) clock.Millis {
 	unit := clock.Millis(s.Layout.Unit())

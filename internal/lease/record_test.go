@@ -30,14 +30,6 @@ func seal(body string) string {
 }
 
 // The stored form is a format: these lines are in etcds out there.
-func TestSpaceID(t *testing.T) {
-	for pool, want := range map[string]uint64{aSpace.Pool: 0x0c9e0b8e63a54f3b, "": 0, "pool-1": 0} {
-		if got := (Space{Pool: pool}).ID(); got != want {
-			t.Errorf("%q: %x, want %x", pool, got, want)
-		}
-	}
-}
-
 func TestRecordForms(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{Encode(aSpace), seal(`{"layout":"fleet","epoch":1704067200000,"pool":"0c9e0b8e-63a5-4f3b-8d2c-5a4c1b2f7e10"}`)},

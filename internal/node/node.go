@@ -78,9 +78,6 @@ func (n *Node) About() About {
 	}
 }
 
-// Space returns the ID of the space, which tells it from others; 0: it is not known yet.
-func (n *Node) Space() uint64 { return n.state.Load().space }
-
 // Check returns the refusal of a request that has a wrong count or after, whoever is to answer it,
 // or nil. It is not counted.
 func (a About) Check(count int, after flake.ID) *Refusal {

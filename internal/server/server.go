@@ -43,8 +43,6 @@ type Issuer interface {
 	// Watch returns what Ready does, and a channel that is closed when that changes.
 	Watch() (*node.Refusal, <-chan struct{})
 	About() node.About
-	// Space returns the ID of the space that the IDs issued so far are of; 0: it is not known.
-	Space() uint64
 	Clock() clock.Source
 	Stats() node.Stats
 }

@@ -54,7 +54,6 @@ class Nodes {
   #now // the monotonic clock, in milliseconds
   #token
   #transport
-  #space // of the first answer
   #first = 0 // the node to ask first: the last one that served
 
   constructor (options) {
@@ -138,17 +137,7 @@ class Nodes {
     const headers = { ...request.headers, ...(token && { authorization: `Bearer ${token}` }) }
     const answer = await this.#transport.send(node, { ...request, headers, timeoutMs: this.#timeoutMs + waitMs, signal })
     if (answer.status >= 300) throw refusalOf(node, answer)
-    this.#check(node, answer.space)
-    const value = take(jsonOf(node, answer))
-    this.#space ??= answer.space
-    return value
-  }
-
-  /** Refuses an answer of another space than the first one's: its IDs may be those of the first. */
-  #check (node, space) {
-    if (space !== undefined && this.#space !== undefined && space !== this.#space) {
-      throw protocol(node, `it is of space ${space}, and others are of ${this.#space}`)
-    }
+    return take(jsonOf(node, answer))
   }
 
   /** Returns the nodes to ask, in order: those that failed lately last, and without those that refuse. */
