@@ -116,9 +116,6 @@ func (d *testCluster) node(name string, change ...func(*config.Config)) *member 
 	return m
 }
 
-// granted returns the highest ceiling that was ever confirmed to m.
-func (m *member) granted() clock.Millis { return m.Node().Stats().Reserved }
-
 // issue asks for blocks until ctx ends, and records every one.
 func (m *member) issue(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -137,13 +134,6 @@ func (m *member) issue(ctx context.Context) {
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-}
-
-// blocks returns how many were issued.
-func (d *testCluster) blocks() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.issued)
 }
 
 func (m *member) reason() node.Reason {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -220,14 +219,6 @@ func (f *securedNode) closes(t *testing.T, sent []byte) {
 	}
 	all.Wait()
 }
-
-func frame(kind, flags byte, stream uint32, payload []byte) []byte {
-	b := []byte{byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload)), kind, flags}
-	b = binary.BigEndian.AppendUint32(b, stream)
-	return append(b, payload...)
-}
-
-const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // TestHostileClients: each gets what it deserves, and well-behaved clients are served all the while, on
 // connections old and new. chaos/real/abuse has those that send as much as they can.

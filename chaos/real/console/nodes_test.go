@@ -12,46 +12,6 @@ import (
 	"github.com/flakelease/allocator/internal/status"
 )
 
-// pastOf is what a node answers of its last minutes.
-type pastOf struct {
-	Times  []float64 `json:"times"`
-	Charts map[string]struct {
-		Labels []string     `json:"labels"`
-		Lists  [][]*float64 `json:"lists"`
-	} `json:"charts"`
-	Marks []struct {
-		Text string `json:"text"`
-	} `json:"marks"`
-}
-
-// last returns the latest value of a line; 0: there is none.
-func (p pastOf) last(chart, label string) float64 {
-	c := p.Charts[chart]
-	for i, l := range c.Labels {
-		if n := len(c.Lists[i]); l == label && n > 1 && c.Lists[i][n-1] != nil {
-			return *c.Lists[i][n-1]
-		}
-	}
-	return 0
-}
-
-// pointAtEvent moves the pointer over the first chart until the page says what happened there.
-// The page may have moved the chart meanwhile, so it is looked for again.
-func (p *page) pointAtEvent() {
-	p.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		p.run(chromedp.ScrollIntoView(chromedp.CSS("[data-chart=rate]")))
-		area := eval[struct{ X, Y, Width float64 }](p, `((r) => ({ X: r.x, Y: r.y + r.height / 2, Width: r.width }))(document.querySelector("[data-chart=rate] .u-over").getBoundingClientRect())`)
-		for x := area.X; x < area.X+area.Width; x += 5 {
-			p.call("Input.dispatchMouseEvent", map[string]any{"type": "mouseMoved", "x": x, "y": area.Y}, nil)
-			if said := eval[string](p, `document.querySelector("#moment").textContent`); strings.Contains(said, " node-") && strings.Count(said, ": ") >= 2 {
-				return
-			}
-		}
-	}
-	p.t.Errorf("no event is on the time axis: the page says %q", eval[string](p, `document.querySelector("#moment").textContent`))
-}
-
 // TestMembersOfEtcd: a page that was opened before anybody had asked etcd's members shows them once they have answered.
 func TestMembersOfEtcd(t *testing.T) {
 	t.Parallel()

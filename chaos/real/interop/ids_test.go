@@ -3,9 +3,7 @@ package interop
 import (
 	"bytes"
 	"errors"
-	"math/big"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -70,24 +68,4 @@ func TestULIDOffline(t *testing.T) {
 			t.Fatalf("google/uuid: %v has version %v, variant %v, time %d s %d ns", u, u.Version(), u.Variant(), sec, nsec)
 		}
 	}
-}
-
-// fields returns what a command prints, split at white space.
-func fields(t *testing.T, args ...string) []string {
-	t.Helper()
-	return strings.Fields(allocator(t, args...))
-}
-
-// crockford reads Base32 as the definition has it: a number in base 32.
-func crockford(t *testing.T, s string) *big.Int {
-	t.Helper()
-	v := new(big.Int)
-	for _, c := range s {
-		d := strings.IndexRune("0123456789ABCDEFGHJKMNPQRSTVWXYZ", c)
-		if d < 0 {
-			t.Fatalf("%q: %q is not in the alphabet", s, c)
-		}
-		v.Add(v.Lsh(v, 5), big.NewInt(int64(d)))
-	}
-	return v
 }

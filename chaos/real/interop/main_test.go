@@ -4,13 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/build"
-	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // programs is the directory that programs are built into.
@@ -44,17 +41,3 @@ var buildAllocator = sync.OnceValues(func() (string, error) {
 var buildDev = sync.OnceValues(func() (string, error) {
 	return build.Allocator(context.Background(), programs)
 })
-
-// allocator runs a command of the allocator and returns its standard output.
-func allocator(t *testing.T, args ...string) string {
-	t.Helper()
-	path, err := buildAllocator()
-	fatal.If(t, err)
-	cmd := exec.CommandContext(t.Context(), path, args...)
-	var out, errs strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil || errs.Len() > 0 {
-		t.Fatalf("allocator %q: %v, stderr %q", args, err, &errs)
-	}
-	return out.String()
-}

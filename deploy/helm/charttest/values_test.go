@@ -194,7 +194,7 @@ func TestConfigIsPassedOn(t *testing.T) {
 	}
 	walk("  ", readSchema(t).Properties["config"])
 	for name, v := range map[string]string{"policy": "refuse", "serve": "never", "window": "2m", "ttl": "21s", "max-lead": "100ms", "max-skew": "200ms",
-		"interval": "4s"} {
+		"interval": "4s", "file": "/events/events.jsonl"} {
 		text = regexp.MustCompile(`(?m)^( +`+name+`:) *$`).ReplaceAllString(text, "$1 "+v)
 	}
 	r := mustRender(t, with(t, "config:\n"+text), install)
