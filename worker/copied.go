@@ -27,12 +27,13 @@ func aheadSince(begun time.Time) func() time.Duration {
 // look compares the clocks. The worker is lost if the wall clock was set forward: a machine that was saved and
 // copied goes on with old clocks, and the other copies hold the worker too.
 func (w *Worker) look() bool {
+	sound := time.Now().Add(lookAhead).UnixMilli() // Read first: the machine may be saved and copied in between.
 	ahead := w.ahead()
 	if by := ahead - time.Duration(w.seen.Swap(int64(ahead))); by >= leap {
 		w.lose(fmt.Errorf("the wall clock was set forward by %v: this machine may be a copy of one that was saved, or "+
 			"was suspended", by.Round(time.Millisecond)))
 		return false
 	}
-	w.sound.Store(time.Now().Add(lookAhead).UnixMilli())
+	w.sound.Store(sound)
 	return true
 }

@@ -42,8 +42,9 @@
 //
 // A worker is lost when nodes no longer know it: an operator has quarantined its number, etcd
 // was restored, or it was unreachable for so long that the number is somebody else's. It is
-// lost too when the wall clock was set forward by a second or more: the machine was suspended,
-// or is a copy of one that was saved, and the other copy has the number as well. Then
+// lost too when the wall clock was set forward by a second or more, even if that corrects an
+// earlier step back: the machine may be a copy of one that was saved, and the other copy has
+// the number as well. So let the clock be synchronized before the program starts. Then
 // nothing more is permitted, Worker.Lost is closed, and the program opens another worker,
 // which may have another number. Until then a worker that cannot be extended is only
 // expired: Permit refuses, and permits again when nodes can be reached.

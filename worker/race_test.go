@@ -11,6 +11,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -57,6 +58,19 @@ func TestCopiedMemory(t *testing.T) {
 			cancel()
 		}
 	}
+}
+
+// TestCopiedWhileLooking: the machine is saved and resumed an hour later between two clock reads of Permit. IDs of the
+// time after that are permitted only once the clocks were compared again.
+func TestCopiedWhileLooking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &Worker{ahead: func() time.Duration { time.Sleep(time.Hour); return 0 }}
+		begun := time.Now()
+		w.look()
+		if sound := time.UnixMilli(w.sound.Load()); sound.Sub(begun) > lookAhead {
+			t.Errorf("IDs are permitted without a clock read for %v", sound.Sub(begun))
+		}
+	})
 }
 
 // counting says of each worker that it is unknown.

@@ -29,7 +29,7 @@ var mayRead = map[string]string{
 	"ulid/offline.go":                  "the same",
 	"internal/node/node.go":            "a context's deadline is a time.Time, so the time left until it can only be asked of package time",
 	"client":                           "deadlines of calls, and the age of what was fetched ahead: an SDK issues nothing",
-	"worker":                           "when to extend, and what a worker says its clock shows: it makes no ID",
+	"worker":                           "when to extend, what a worker says its clock shows, and whether it was set forward: it makes no ID",
 	"internal/inside":                  "when a member of etcd ended, was asked or wrote its last snapshot: it issues nothing",
 	"internal/certs":                   "whether a certificate is valid now, as package tls decides it",
 	"internal/certs/reload":            "how long files were unusable",
