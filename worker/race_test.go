@@ -27,7 +27,7 @@ func TestCopiedMemory(t *testing.T) {
 		by   time.Duration
 		lost bool
 	}{{0, false}, {-time.Hour, false}, {500 * time.Millisecond, false}, {time.Second, true}, {time.Hour, true}} {
-		for _, by := range []string{"permit", "extension"} {
+		for _, by := range []string{"permit", "interval", "extension"} {
 			var ahead time.Duration
 			w := &Worker{unit: 1, ahead: func() time.Duration { return ahead }, lost: make(chan struct{}),
 				demand: make(chan struct{}, 1), ended: make(chan struct{})}
@@ -47,6 +47,11 @@ func TestCopiedMemory(t *testing.T) {
 					t.Errorf("set by %v: %d calls to extend", tc.by, service.asked)
 				}
 				continue
+			}
+			if by == "interval" {
+				if _, end := w.Interval(); (end == 0) != tc.lost {
+					t.Errorf("set by %v: the interval ends at %d", tc.by, end)
+				}
 			}
 			err := w.Permit(now + 59_000)
 			if !errors.Is(err, ErrLost) == tc.lost || !tc.lost && err != nil || ctx.Err() == nil == tc.lost {

@@ -336,8 +336,11 @@ func (w *Worker) ID() string { return w.id }
 func (w *Worker) Name() string { return w.name }
 
 // Interval returns the milliseconds [notBefore, notAfter) in which the worker may make
-// IDs, as they are now. notAfter is 0 after Close and after a loss.
-func (w *Worker) Interval() (notBefore, notAfter int64) { return w.notBefore, w.notAfter.Load() }
+// IDs, as they are now. notAfter is 0 after Close and after a loss. It reads clocks, as Permit does.
+func (w *Worker) Interval() (notBefore, notAfter int64) {
+	w.look()
+	return w.notBefore, w.notAfter.Load()
+}
 
 // Lost returns a channel that is closed when the worker is lost: see ErrLost. Err says
 // why.
