@@ -94,6 +94,7 @@ func nothingListens(t *stage) {
 	defer t.vacate()()
 	if t.open() {
 		t.fails(call{}, "unavailable|timeout")
+		t.fails(call{TimeoutMs: 300}, "timeout")
 		t.close()
 	}
 	t.nodes = nil // stopped
@@ -312,10 +313,9 @@ func vectors(t *stage) {
 		}
 	}
 	for _, b := range v.Bad {
-		if a := t.ask(call{Op: "parse", Text: b.Input}); a.Error == nil || a.Error.Kind != "invalid" {
-			t.failf("parse of %q: %s, and not invalid", b.Input, a)
-		}
+		t.expect(call{}, t.ask(call{Op: "parse", Text: b.Input}), "invalid")
 	}
+	t.expect(call{}, t.ask(call{Op: "timeOf", Text: "b2f6a5a0-5b1e-4c3d-9f00-0123456789ab"}), "invalid") // a UUIDv4
 }
 
 // readVectors finds the file from the root of the repository and from this directory.

@@ -40,11 +40,13 @@ class Vectors(unittest.TestCase):
                 self.assertEqual(ids.to_ulid(v["uuid"]), v["ulid"])
                 self.assertEqual(ids.unix_ms_of(v["ulid"]), v["unix_ms"])
                 if v["time"]:
-                    self.assertEqual(text(ids.time_of(uuid.UUID(v["uuid"]))), v["time"])
+                    self.assertEqual(text(ids.time_of(v["ulid"])), v["time"])
                 else:
                     self.assertRaises(InvalidArgument, ids.time_of, v["ulid"])
         for v in VECTORS["uuid_v7"]:
             self.assertEqual(ids.to_ulid(v["uuid"]), v["ulid"])
+            self.assertEqual(ids.unix_ms_of(uuid.UUID(v["uuid"])), v["unix_ms"])
+        self.assertRaisesRegex(InvalidArgument, "no UUIDv7", ids.time_of, uuid.uuid4())
 
     def test_invalid(self):
         for section in ("flake_invalid_strings", "ulid_invalid_strings"):

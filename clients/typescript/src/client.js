@@ -154,6 +154,7 @@ class Allocator {
     const { signal } = options
     if (signal !== undefined && typeof signal?.addEventListener !== 'function') throw invalid(`signal is ${show(signal)}: give an AbortSignal`)
     call.deadline = performance.now() + timeoutMs
+    call.own = options.timeoutMs !== undefined
     const promise = new Promise((resolve, reject) => {
       const end = settle => value => {
         if (call.ended) return
@@ -169,9 +170,7 @@ class Allocator {
       if (this.#closed) return call.reject(closed())
       if (signal?.aborted) return aborted()
       signal?.addEventListener('abort', aborted)
-      call.timer = setTimeout(() => call.reject(call.failure
-        ? gaveUp(call.failure, timeoutMs)
-        : new AllocatorError('timeout', `no answer within ${timeoutMs} ms`)), timeoutMs)
+      call.timer = setTimeout(() => call.reject(gaveUp(call, timeoutMs)), timeoutMs)
       if (call.background) call.timer.unref()
     })
     this.#calls.add(promise)

@@ -124,7 +124,7 @@ class Nodes {
       if (far && retry === Infinity) throw far
       wait = Math.max(1, Math.min(wait, retry))
       for (const call of flight.calls) {
-        if (call.deadline <= performance.now() + wait) call.reject(gaveUp(call.failure))
+        if (call.deadline <= performance.now() + wait) call.reject(gaveUp(call))
       }
       await sleep(wait, signal)
       if (signal.aborted) throw canceled()
@@ -161,8 +161,11 @@ class Nodes {
 
 const canceled = () => new AllocatorError('canceled', 'the caller left')
 
-function gaveUp (e, withinMs) {
-  return new AllocatorError(e.kind, withinMs === undefined ? e.message : `${e.message} (given up after ${withinMs} ms)`, e)
+/** Returns the error of a call whose time is over. own says that its caller has set that time. */
+function gaveUp ({ failure, own }, withinMs) {
+  const kind = failure && failure.kind !== 'unavailable' ? failure.kind : own ? 'timeout' : 'unavailable'
+  const within = withinMs === undefined ? '' : failure ? ` (given up after ${withinMs} ms)` : ` within ${withinMs} ms`
+  return new AllocatorError(kind, (failure?.message ?? 'no answer') + within, failure)
 }
 
 function jsonOf (node, { text }) {

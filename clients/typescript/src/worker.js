@@ -6,7 +6,7 @@ const { randomBytes } = require('node:crypto')
 const { hostname } = require('node:os')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { AllocatorError, invalid, show } = require('./errors.js')
-const { Nodes, CLOCK, OPTIONS, checkKeys, milliseconds, protocol } = require('./nodes.js')
+const { Nodes, CLOCK, OPTIONS, checkKeys, milliseconds, protocol, gaveUp } = require('./nodes.js')
 
 const RETRY_MS = [100, 2000] // doubled from the first to the last
 const LEAST_EVERY_MS = 100
@@ -198,7 +198,7 @@ class Worker {
     return new Promise((resolve, reject) => {
       const timeoutMs = Math.max(1, deadline - performance.now())
       const call = { deadline, reject: e => { reject(e); abort.abort() } }
-      const timer = setTimeout(() => call.reject(call.failure ?? new AllocatorError('timeout', `no answer within ${Math.round(timeoutMs)} ms`)), timeoutMs)
+      const timer = setTimeout(() => call.reject(gaveUp(call, Math.round(timeoutMs))), timeoutMs)
       if (!alive) timer.unref()
       this.#nodes.ask({ calls: [call], abort }, () => ({
         method,

@@ -132,13 +132,17 @@ def _wide(id: str | uuid.UUID) -> int:
     return parse(id)
 
 
+def _check_version(number: int, id: AnyID) -> None:
+    if number >> 76 & 15 != 7 or number >> 62 & 3 != 2:
+        raise InvalidArgument(f"{id} is no UUIDv7, so that it has no time and was not made from an ID")
+
+
 def to_int(id: AnyID, layout: Layout = SCALABLE) -> int:
     """Returns the 63 bits of an ID in any form. Of a wide ID of another origin they were never issued."""
     number = parse(id)
     if not is_wide(id):
         return number
-    if number >> 76 & 15 != 7 or number >> 62 & 3 != 2:
-        raise InvalidArgument(f"{id} is no UUIDv7, so that it was not made from an ID")
+    _check_version(number, id)
     units, rest = divmod((number >> 80) - layout.epoch, layout.unit)
     field = max(layout.low_bits, 12)  # 12 bits beside the version, the rest below the variant
     low = (number >> 64 & 0xFFF) << field - 12 | (number & (1 << 62) - 1) >> 74 - field
@@ -150,6 +154,8 @@ def to_int(id: AnyID, layout: Layout = SCALABLE) -> int:
 def unix_ms_of(id: AnyID, layout: Layout = SCALABLE) -> int:
     """Returns the time of an ID in Unix milliseconds, at the start of its unit."""
     number = parse(id)
+    if isinstance(id, uuid.UUID) or isinstance(id, str) and len(id) == 36:
+        _check_version(number, id)
     return number >> 80 if is_wide(id) else layout.epoch + (number >> layout.low_bits) * layout.unit
 
 
