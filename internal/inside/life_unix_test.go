@@ -296,7 +296,7 @@ func TestLifeOfARestore(t *testing.T) {
 }
 
 // The latest hourly snapshot is copied once it was found whole, and again only where that failed. A failure is said
-// with what the program printed.
+// with what the program printed, which may have a secret, and is no event, in the log alone.
 func TestCopies(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -306,8 +306,9 @@ func TestCopies(t *testing.T) {
 		runs    int // of the command, in three calls
 	}{
 		{"well", "true", `cp "$2" "$1/copy"`, "", 1},
+		{"leaves a process with its output", "true", `sleep 5 & cp "$2" "$1/copy"`, "", 1}, // as ssh with ControlPersist
 		{"damaged", "false", "", "false: exit status 1", 0},
-		{"no room", "true", "echo no room >&2; exit 3", "sh: exit status 3: no room", 2},
+		{"no room", "true", "echo no room >&2; exit 3", "sh: exit status 3", 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			log, dir := &output.Text{}, t.TempDir()
@@ -326,7 +327,8 @@ func TestCopies(t *testing.T) {
 				}
 			}
 			if h := i.Health(); (h.SnapshotFails == "") != (tc.fails == "") || !strings.Contains(h.SnapshotFails, tc.fails) ||
-				!strings.Contains(log.String(), tc.fails) {
+				!strings.Contains(log.String(), tc.fails) || strings.Contains(tc.script, "no room") != strings.Contains(log.String(), "no room") ||
+				strings.Contains(h.SnapshotFails, "no room") {
 				t.Errorf("it fails with %q, want %q: %s", h.SnapshotFails, tc.fails, log)
 			}
 			if runs, _ := os.ReadFile(filepath.Join(dir, "runs")); len(runs) != tc.runs {
@@ -349,7 +351,7 @@ func TestCopies(t *testing.T) {
 
 // What a program started ends with it, when the node stops or the program's time is over.
 func TestExecuteEnds(t *testing.T) {
-	if err := execute(t.Context(), time.Millisecond, "sleep", "3600"); err == nil || !strings.Contains(err.Error(), "took longer than 1ms") {
+	if _, err := execute(t.Context(), time.Millisecond, "sleep", "3600"); err == nil || !strings.Contains(err.Error(), "took longer than 1ms") {
 		t.Errorf("too long: %v", err)
 	}
 	pipe := filepath.Join(t.TempDir(), "pipe")
@@ -359,7 +361,10 @@ func TestExecuteEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- execute(ctx, time.Hour, "sh", "-c", "sleep 3600 > "+pipe+" & wait") }()
+	go func() {
+		_, err := execute(ctx, time.Hour, "sh", "-c", "sleep 3600 > "+pipe+" & wait")
+		ended <- err
+	}()
 	f, err := os.Open(pipe) // once sleep has it open
 	if err != nil {
 		t.Fatal(err)

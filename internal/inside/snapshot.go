@@ -85,8 +85,9 @@ func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status)
 	if err != nil || meet.Due(list, now, in.SnapshotEvery) {
 		err = i.snapshot(ctx, own, s.Size)
 	}
+	printed := ""
 	if err == nil && in.SnapshotCommand != "" {
-		err = i.copyLatest(ctx, strings.Fields(in.SnapshotCommand))
+		printed, err = i.copyLatest(ctx, strings.Fields(in.SnapshotCommand))
 	}
 	why := ""
 	if ctx.Err() != nil {
@@ -94,7 +95,7 @@ func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status)
 	} else if err != nil {
 		why = err.Error()
 		i.snapshotAfter = time.Now().Add(snapshotPause)
-		i.say(slog.LevelError, "snapshot of etcd inside failed", why)
+		i.say(slog.LevelError, "snapshot of etcd inside failed", strings.TrimSpace(why+" "+printed))
 	} else if !i.snapshotAfter.IsZero() {
 		i.snapshotAfter = time.Time{}
 		i.cfg.Log.Info("snapshot of etcd inside succeeds again")
@@ -113,31 +114,33 @@ func (d Dir) Copied() (s meet.Snapshot) {
 	return s
 }
 
-// copyLatest has a command copy the latest snapshot elsewhere, unless it did.
-func (i *Inside) copyLatest(ctx context.Context, command []string) error {
+// copyLatest has a command copy the latest snapshot elsewhere, unless it did. printed is the end of what the program
+// printed that failed. It may have a secret, so the log alone gets it, and no event.
+func (i *Inside) copyLatest(ctx context.Context, command []string) (printed string, err error) {
 	list, err := i.dir.Snapshots().List(time.Now())
 	list = slices.DeleteFunc(list, func(s meet.Snapshot) bool {
 		return !strings.HasPrefix(filepath.Base(s.Path), hourly)
 	})
 	if err != nil || len(list) == 0 || list[0].Path == i.dir.Copied().Path {
-		return err
+		return "", err
 	}
 	path := list[0].Path
 	if i.verified != path { // The check is a process of its own: damage could end it.
-		if err := execute(ctx, copyWithin, i.cfg.Program, "etcd", "verify", "--restore=false", path); err != nil {
-			return err
+		printed, err = execute(ctx, copyWithin, i.cfg.Program, "etcd", "verify", "--restore=false", path)
+		if err != nil {
+			return printed, fmt.Errorf("verify %s: %w", path, err)
 		}
 		i.verified = path
 	}
-	if err := execute(ctx, copyWithin, command[0], append(command[1:], path)...); err != nil {
-		return fmt.Errorf("etcd.snapshot-command: %w", err)
+	if printed, err = execute(ctx, copyWithin, command[0], append(command[1:], path)...); err != nil {
+		return printed, fmt.Errorf("etcd.snapshot-command: %w", err)
 	}
-	return meet.WriteJSON(i.dir.copied(), list[0])
+	return "", meet.WriteJSON(i.dir.copied(), list[0])
 }
 
-// execute runs a program, which is killed with what it started when ctx or its time ends. The error has the
-// end of what it printed.
-func execute(ctx context.Context, within time.Duration, name string, args ...string) error {
+// execute runs a program, which is killed with what it started when ctx or its time ends, and returns the end of what
+// it printed. A process that it leaves with its output open, as ssh does for later connections, is no failure.
+func execute(ctx context.Context, within time.Duration, name string, args ...string) (printed string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("it took longer than %v", within))
 	defer cancel()
 	var out tail
@@ -145,10 +148,10 @@ func execute(ctx context.Context, within time.Duration, name string, args ...str
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &out, &out, apart()
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
 	cmd.WaitDelay = time.Second
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, cmp.Or(context.Cause(ctx), err), strings.TrimSpace(string(out)))
+	if err = cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return strings.TrimSpace(string(out)), fmt.Errorf("%s: %w", name, cmp.Or(context.Cause(ctx), err))
 	}
-	return nil
+	return "", nil
 }
 
 // tail is the last that was written.
