@@ -231,6 +231,7 @@ func TestValidate(t *testing.T) {
 		{"lease.window", func(c *Config) { c.Lease.Window = 999 * time.Millisecond }},
 		{"lease.window", func(c *Config) { c.Lease.Window = 25 * time.Hour }},
 		{"lease.window", func(c *Config) { c.Layout, _ = flake.ParseLayout("39/8/16,unit=1m") }},
+		{"etcd.snapshot-command", func(c *Config) { c.Etcd.Inside.SnapshotCommand = "copy" }},
 		{"lease.ttl", func(c *Config) { c.Lease.TTL = time.Second }},
 		{"lease.ttl", func(c *Config) { c.Lease.TTL = 15500 * time.Millisecond }},
 		{"issue.max-lead", func(c *Config) { c.Issue.MaxLead = -1 }},

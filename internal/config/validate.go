@@ -177,6 +177,8 @@ func (c Config) validateInside(rule func(bool, string, string, ...any)) {
 		"write: let the other nodes be clients, without etcd.inside", len(i.Join), maxMembers)
 	rule(!inside || i.Address == "" || len(i.Join) == 0 || slices.Contains(i.Join, i.Address), "etcd.address",
 		"%q is not in etcd.join (%s): write it as it stands there", i.Address, strings.Join(i.Join, ","))
+	rule(inside || i.SnapshotCommand == "", "etcd.snapshot-command",
+		"this node has no etcd inside, so it would copy nothing: set etcd.inside, or remove it")
 	if !inside {
 		return
 	}
