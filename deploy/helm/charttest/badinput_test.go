@@ -123,6 +123,8 @@ func TestBadInput(t *testing.T) {
 		{"the chart's label", "commonLabels: {app.kubernetes.io/name: x}", "the chart sets this label itself; remove it"},
 		{"one label in two places", "{commonLabels: {team: a}, podLabels: {team: b}}", "is in commonLabels and in podLabels"},
 		{"the chart's volume", "extraVolumes: [{name: tls, emptyDir: {}}]", "extraVolumes has a volume tls"},
+		{"a file of events without a volume", "{config: {events: {file: /e/f}}, extraVolumeMounts: [{name: x, mountPath: /e/fg}]}", "config.events.file is /e/f: no volume is mounted there"},
+		{"a setting of etcd inside", "config: {etcd: {snapshot-command: x}}", "additional properties 'etcd' not allowed"},
 		{"unknown value", "replicas: 3", "additional properties 'replicas' not allowed"},
 		{"unknown nested value", "etcd: {endpoint: x}", "additional properties 'endpoint' not allowed"},
 		{"unknown setting", "config: {lease: {windows: 1m}}", "additional properties 'windows' not allowed"},

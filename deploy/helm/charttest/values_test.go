@@ -197,6 +197,7 @@ func TestConfigIsPassedOn(t *testing.T) {
 		"interval": "4s", "file": "/events/events.jsonl"} {
 		text = regexp.MustCompile(`(?m)^( +`+name+`:) *$`).ReplaceAllString(text, "$1 "+v)
 	}
+	text += "extraVolumeMounts: [{name: events, mountPath: /events}]\n"
 	r := mustRender(t, with(t, "config:\n"+text), install)
 	p, _ := nodePod(t, r)
 	c, settings := settingsOf(t, r, p)

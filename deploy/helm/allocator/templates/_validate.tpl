@@ -265,6 +265,17 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- end -}}
 {{- end -}}
 
+{{- with dig "events" "file" "" (default dict $v.config) -}}
+{{- $file := . -}}
+{{- $mounted := eq $file "none" -}}
+{{- range $v.extraVolumeMounts -}}
+{{- $mounted = or $mounted (hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) $file) -}}
+{{- end -}}
+{{- if not $mounted -}}
+{{- $errors = append $errors (printf "config.events.file is %s: no volume is mounted there, and nodes cannot write elsewhere; mount one with extraVolumes and extraVolumeMounts, and one that pods share with subPathExpr: $(POD_NAME), or remove the setting" $file) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What Kubernetes refuses, or starts and then ends. */}}
 {{- $resources := list (list "resources" $v.resources "48Mi") -}}
 {{- if $v.init.enabled -}}
