@@ -17,17 +17,18 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 )
 
-// TestCopiedMemory: a machine that was saved and resumed twice goes on with old clocks, and both copies have one worker.
-// Once the wall clock of a copy is set forward, that copy loses it.
+// TestCopiedMemory: a machine that was saved and resumed twice goes on with old clocks, and both copies have one
+// worker. Once the wall clock of a copy is set forward, that copy loses it.
 func TestCopiedMemory(t *testing.T) {
 	for _, tc := range []struct {
 		by   time.Duration
 		lost bool
 	}{{0, false}, {-time.Hour, false}, {500 * time.Millisecond, false}, {time.Second, true}, {time.Hour, true}} {
-		for _, by := range []string{"permit", "interval", "extension"} {
+		for _, by := range []string{"permit", "interval", "extension", "close"} {
 			var ahead time.Duration
 			w := &Worker{unit: 1, ahead: func() time.Duration { return ahead }, lost: make(chan struct{}),
 				demand: make(chan struct{}, 1), ended: make(chan struct{})}
@@ -39,12 +40,17 @@ func TestCopiedMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			ahead = tc.by
-			if by == "extension" {
+			if by == "extension" || by == "close" {
 				service := counting{}
 				w.service = &service
-				w.run(ctx, &keep{}, time.Now())
+				if by == "extension" {
+					w.run(ctx, &keep{}, time.Now())
+				} else {
+					close(w.ended)
+					fatal.If(t, w.Close())
+				}
 				if asked := service.asked > 0; asked == tc.lost {
-					t.Errorf("set by %v: %d calls to extend", tc.by, service.asked)
+					t.Errorf("%s, set by %v: %d calls", by, tc.by, service.asked)
 				}
 				continue
 			}
@@ -85,6 +91,12 @@ type counting struct {
 }
 
 func (c *counting) ExtendWorker(context.Context, *pb.ExtendWorkerRequest, ...grpc.CallOption) (*pb.Worker, error) {
+	c.asked++
+	return nil, &client.Refusal{Reason: client.UnknownWorker}
+}
+
+func (c *counting) ReleaseWorker(context.Context, *pb.ReleaseWorkerRequest, ...grpc.CallOption) (
+	*pb.ReleaseWorkerResponse, error) {
 	c.asked++
 	return nil, &client.Refusal{Reason: client.UnknownWorker}
 }

@@ -372,6 +372,7 @@ func (w *Worker) Close() error { return w.release(0, true) }
 func (w *Worker) Release(usedUntil int64) error { return w.release(usedUntil, false) }
 
 func (w *Worker) release(usedUntil int64, asked bool) error {
+	w.look() // The other copy goes on with the number.
 	w.mu.Lock()
 	done := w.released
 	w.released = true

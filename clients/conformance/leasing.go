@@ -42,14 +42,16 @@ func leasing() (all []situation) {
 	row("a worker that was given back before", "serve, refuse UNKNOWN_WORKER", givenBack)
 	row("a pause of a minute", "serve", pauses)
 	row("the wall clock leaps under a worker", "serve", leaps)
+	row("the wall clock leaps under a worker that is not asked", "serve 100", leapsUnasked)
+	row("the wall clock leaps, and the worker is closed", "serve", leapsBeforeClose)
 	row("a forked child is no worker", "serve", forksWorker)
 	for i := range all {
-		switch all[i].name {
-		case "HISTORY_REWOUND: the worker is lost":
+		switch name := all[i].name; {
+		case name == "HISTORY_REWOUND: the worker is lost":
 			all[i].options = brief // The client asks until a call's time is over.
-		case "a pause of a minute", "the wall clock leaps under a worker":
+		case name == "a pause of a minute", strings.HasPrefix(name, "the wall clock leaps"):
 			all[i].not = map[string]string{"go": "TestCopiedMemory and TestOutage of package worker move its clocks"}
-		case "a forked child is no worker":
+		case name == "a forked child is no worker":
 			all[i].not = notForked
 		}
 	}
@@ -284,10 +286,34 @@ func leaps(t *stage) {
 	t.permit(l.begins, "")
 	t.ask(call{Op: "leap", WallMs: 2000})
 	t.permit(l.ends-1, "lost")
+	t.closeLost()
+}
+
+// closeLost closes a worker that the other copy of a machine holds too.
+func (t *stage) closeLost() {
 	asked := len(t.nodes[0].requests())
 	t.close()
 	if n := len(t.nodes[0].requests()); n != asked {
 		t.failf("%d calls after the leap: the worker is that of the other copy", n-asked)
+	}
+}
+
+// leapsUnasked: the call that extends the worker compares the clocks too.
+func leapsUnasked(t *stage) {
+	if !t.lent(call{}) {
+		return
+	}
+	t.ask(call{Op: "leap", WallMs: 2000})
+	for t.ask(call{Op: "lost"}).Value != "true" && len(t.problems) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	t.closeLost()
+}
+
+func leapsBeforeClose(t *stage) {
+	if t.lent(call{}) {
+		t.ask(call{Op: "leap", WallMs: 2000})
+		t.closeLost()
 	}
 }
 

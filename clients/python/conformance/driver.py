@@ -151,6 +151,8 @@ async def carry(op: dict) -> dict:
         case "concurrent":
             drawn = await asyncio.gather(*(call(client.next, form, **limits(op)) for _ in range(op["count"])))
             return {"ids": list(map(str, drawn))}
+        case "lost":
+            return {"value": str(client.lost).lower()}
         case "permit":
             client.permit(op["at"])
             return {}

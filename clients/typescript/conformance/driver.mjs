@@ -24,6 +24,7 @@ const ops = {
     clients.set(client, { ids, clock })
     return { value: ids.number }
   },
+  lost: (call, worker) => ({ value: worker.lost.aborted }),
   permit: ({ at }, worker) => worker.permit(at),
   next: async (call, ids, options) => ({ ids: [await ids.next(options)] }),
   nextMany: async (call, ids, options) => ({ ids: await ids.nextMany(call.count, options) }),

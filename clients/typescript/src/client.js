@@ -254,20 +254,20 @@ class Allocator {
     }, { own: queue.after !== undefined })
   }
 
-  /** Returns the two clocks, and the process: where they do not go on together, this memory is a copy. */
+  /** Returns the two clocks: where they do not go on together, this memory is a copy. */
   #instant () {
     const { now, wall } = this.#o.clock
     const at = now()
-    return { at, ahead: wall() - at, pid: process.pid }
+    return { at, ahead: wall() - at }
   }
 
   /** Says whether an ID is held that may be given, and drops those that may not. */
   #fresh (queue) {
     for (let block; (block = queue.held[0]) !== undefined; queue.held.shift()) {
-      const { at, ahead, pid } = this.#instant()
+      const { at, ahead } = this.#instant()
       const isLeap = ahead => Math.abs(ahead - block.sent.ahead) > LEAP_MS
       // Read twice before it counts: the process may have been paused between the two clocks.
-      if (at - block.sent.at >= this.#o.maxAgeMs || pid !== block.sent.pid || (isLeap(ahead) && isLeap(this.#instant().ahead))) continue
+      if (at - block.sent.at >= this.#o.maxAgeMs || (isLeap(ahead) && isLeap(this.#instant().ahead))) continue
       while (block.at < block.ids.length && block.ids[block.at] <= queue.given) block.at++
       if (block.at < block.ids.length) return true
     }

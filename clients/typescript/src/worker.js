@@ -37,7 +37,6 @@ class Worker {
   #fails = 0
   #clock
   #ahead // by how much the wall clock is ahead of the monotonic one
-  #pid = process.pid
 
   /** Resolves to a worker once its interval has begun. */
   static async open (options = {}) {
@@ -64,7 +63,7 @@ class Worker {
     this.#nodes = nodes
     this.#unit = unit
     this.#clock = clock
-    this.#ahead = -clock.now() + clock.wall()
+    this.#ahead = this.#readAhead()
   }
 
   /** The worker number, a sid of the space. */
@@ -93,13 +92,18 @@ class Worker {
     this.#used = Math.max(this.#used, ms + this.#unit)
   }
 
-  /** Loses the worker where this memory may be a copy: of another process, or of a machine that was saved. */
+  /** Loses the worker where this memory may be that of a machine that was saved and copied. */
   #look () {
-    if (this.#pid !== process.pid) this.#lose('the process is a copy of the one that opened the worker')
-    // A pause between two reads makes a leap smaller here, and does so where #ahead is set.
-    const by = this.#clock.wall() - this.#clock.now() - this.#ahead
+    const ahead = this.#readAhead()
+    const by = ahead - this.#ahead
     if (by >= LEAP_MS) this.#lose(`the wall clock was set forward by ${Math.round(by)} ms: this machine may be a copy of one that was saved, or was suspended`)
-    this.#ahead = -this.#clock.now() + this.#clock.wall()
+    this.#ahead = ahead
+  }
+
+  /** Returns by how much the wall clock is ahead of the monotonic one. A pause between the two shows too little. */
+  #readAhead () {
+    const read = () => this.#clock.wall() - this.#clock.now()
+    return Math.max(read(), read())
   }
 
   /** Ends the interval and gives the number back. The next worker with it begins after the last time that permit allowed. */
@@ -225,7 +229,8 @@ class Worker {
   }
 
   async #release (usedUntil) {
-    const held = this.#state === 'held' && this.#pid === process.pid
+    this.#look() // The other copy goes on with the number.
+    const held = this.#state === 'held'
     if (this.#state === 'closed') return
     this.#state = held ? 'closed' : this.#state
     this.#ends = 0

@@ -101,7 +101,8 @@ class Worker:
         if isinstance(unit, bool) or not isinstance(unit, int) or not 1 <= unit <= 60_000:
             raise InvalidArgument(f"unit is {unit!r:.40}: give whole milliseconds up to a minute")
         self._ids, self.name, self._unit, self._tells = ids, name, unit, watermark
-        self._clock, self._seen = ids._clock, ids._clock.sent()
+        self._clock = ids._clock
+        self._seen = self._ahead()
         self._lock = threading.Lock()  # guards what permit reads
         self._wake = threading.Event()
         self._end, self.cause = "", ""  # LOST or CLOSED, and why
@@ -191,12 +192,16 @@ class Worker:
 
         The other copy has the number too. A wall clock that is set forward is all that shows it.
         """
-        now, was = self._clock.now(), self._seen
-        leap = now.wall - was.wall - (now.mono - was.mono)
-        self._seen = self._clock.sent()
+        ahead = self._ahead()
+        leap, self._seen = ahead - self._seen, ahead
         if leap >= LEAP:
             self._lose(f"the wall clock was set forward by {leap:.1f} s, as after a suspend or in a copied machine")
         return leap < LEAP
+
+    def _ahead(self) -> float:
+        """Returns by how much the wall clock is ahead. A pause between two reads shows too little: it reads twice."""
+        a, b = self._clock.now(), self._clock.now()
+        return max(a.wall - a.mono, b.wall - b.mono)
 
     def _raise_floor(self, floor: int) -> int:
         with self._lock:
@@ -244,6 +249,7 @@ class Worker:
         """Gives the number back: no ID of this worker is used that permit did not allow."""
         if os.getpid() != self._pid:
             return
+        self._look()  # The other copy goes on with the number.
         with self._lock:
             done, self._closing = self._closing, True
             was, self._not_after = self._end, 0
