@@ -19,7 +19,7 @@ export class AllocatorError extends Error {
    * - invalid: an argument or an option is wrong; found before any request
    * - refused: a node answered that it issued nothing; reason says why
    * - unavailable: no node answered within the client's timeoutMs
-   * - timeout: nor within the timeoutMs of the call
+   * - timeout: no node answered within the timeoutMs of the call
    * - canceled: its AbortSignal was aborted; cause is the signal's reason
    * - protocol: an answer is none that a node gives; its IDs are not used
    * - empty: nextNow has no ID to give

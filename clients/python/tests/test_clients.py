@@ -15,7 +15,7 @@ import time
 import unittest
 from types import SimpleNamespace
 
-from support import SOURCE, Case, FakeClock, Node, problem
+from support import SOURCE, Case, Node, problem
 from flakelease_allocator import (Allocator, AsyncAllocator, CallTimeout, Closed, Empty, InvalidArgument,
                                   ProtocolError, Refused, Unavailable)
 
@@ -397,18 +397,6 @@ class Copies(Case):
         program.send_signal(signal.SIGCONT)
         program.stdin.write("again\n")
         self.assertEqual(program.stdout.readline(), "empty\n")
-
-    @both
-    def test_resumed_copy(self, b):
-        # A snapshot is resumed later: its wall clock is set forward.
-        node, clock = Node(self), FakeClock()
-        client = b.open([node.url], prefetch=64, prefetch_max_age=60.0, _clock=clock)
-        b.call(client.next)
-        self.assertIsInstance(b.call(client.next_now), int)
-        clock.go(wall=3600)
-        with self.assertRaises(Empty):
-            b.call(client.next_now)
-        b.call(client.close)
 
     @both
     def test_nothing_before_the_first_call(self, b):
