@@ -37,6 +37,9 @@ func (e *eventFile) load(bytesOf int64) (events []feed.Event) {
 			e.log.Warn("events of earlier processes were not read", "file", path, "error", err)
 		}
 		for line := range bytes.Lines(data) {
+			if len(line) == 1 {
+				continue // See append: while another process writes, the last byte may not be that of a whole line.
+			}
 			var one feed.Event
 			if json.Unmarshal(line, &one) != nil || one.ID == "" || one.Kind == "" ||
 				one.SID < -1 || one.SID > math.MaxInt16 {

@@ -44,6 +44,11 @@ func TestEventFile(t *testing.T) {
 			fatal.If(t, os.WriteFile(e.path, append(tailOf(t, e), "\x00\n{}\nnull\n{\"id\":\"boot-9\",\"ki"...), 0o600))
 			written(e, 2, 2)
 		}, "[1 2 3]", []string{"lines=4"}},
+		"an empty line": {func(t *testing.T, e *eventFile) {
+			written(e, 1, 1)
+			fatal.If(t, os.WriteFile(e.path, append(tailOf(t, e), '\n'), 0o600))
+			written(e, 2, 1)
+		}, "[1 2]", nil},
 		"a line that is too long, and a sid that is none": {func(t *testing.T, e *eventFile) {
 			for path, line := range map[string]string{
 				e.path + ".1": `{"id":"boot-9","kind":"` + strings.Repeat("x", feed.MaxBytes) + `"}`,

@@ -21,8 +21,8 @@ type Debug func(ctx context.Context, profile time.Duration, send func(name strin
 const (
 	maxProfile = 10 * time.Second
 	// debugTime is how long a call may take besides its profile: a caller that reads slowly keeps others out. One
-	// that does not read at all does so for slowAfter.
-	debugTime = 10 * time.Second
+	// that does not read at all does so for slowAfter. A node that is overloaded needs time too.
+	debugTime = 30 * time.Second
 	// debugPart is how many bytes of a file are in a message.
 	debugPart = 32 << 10
 )
@@ -39,7 +39,8 @@ func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_G
 		return status.Errorf(codes.InvalidArgument, "profile_ms is %d: it must be 0 to %d", req.GetProfileMs(),
 			maxProfile.Milliseconds())
 	case !s.debugging.TryLock():
-		return status.Error(codes.ResourceExhausted, "another caller is sent these files now: call again in 10 s")
+		return status.Error(codes.ResourceExhausted,
+			"another caller is sent these files now: call again in 30 s")
 	}
 	if s.service.Guard().May(s.caller(stream.Context()), access.Admin) != nil {
 		profile = 0
