@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	maxName = 128 // bytes of X-Request-Id and of traceparent
+	maxName = 128 // bytes of X-Request-Id, of traceparent and of a path
 	// Callers that are refused must not fill the log: lines at once, and how long one more takes.
 	refusedLines = 30
 	refusedEvery = 5 * time.Second
@@ -45,6 +45,7 @@ func hex(s string, n int) bool { return len(s) == n && strings.Trim(s, "01234567
 // LogRefused logs that a request was refused, if it has a name. Call is a method or a path, source an address.
 func (s *Service) LogRefused(reason node.Reason, message, call, source string, header func(name string) []string) {
 	if named := Named(header); s.log != nil && len(named) > 0 && s.refused.Allow() {
+		call = call[:min(len(call), maxName)]
 		s.log.With(named...).Info("request refused", "call", call, "source", source, "reason", reason,
 			"message", message)
 	}

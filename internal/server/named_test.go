@@ -60,7 +60,7 @@ func TestNamed(t *testing.T) {
 }
 
 // TestRefusedIsLogged: a refused request that names itself is in the log, over every listener with headers, with and
-// without a guard; no other request is, and not all of many.
+// without a guard, in a short line; no other request is, and not all of many.
 func TestRefusedIsLogged(t *testing.T) {
 	for _, guard := range []*access.Guard{nil, access.New(access.Config{})} {
 		var log bytes.Buffer
@@ -114,6 +114,13 @@ func TestRefusedIsLogged(t *testing.T) {
 			if ask(); strings.Count(log.String(), line+call) != 1 || strings.Count(log.String(), "\n") != 1 {
 				t.Errorf("no single line %s%s:\n%s", line, call, &log)
 			}
+		}
+		log.Reset()
+		long := httptest.NewRequest("GET", "/v1/ids/%0A"+strings.Repeat("p", 3000)+"?kind="+strings.Repeat("k", 3000), nil)
+		long.Header.Set("X-Request-Id", "r-1")
+		env.HTTP.ServeHTTP(httptest.NewRecorder(), long)
+		if strings.Count(log.String(), "\n") != 1 || log.Len() > 500 {
+			t.Errorf("no single short line:\n%.1000s", &log)
 		}
 		log.Reset()
 		for range 100 {
