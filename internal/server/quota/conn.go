@@ -334,7 +334,7 @@ func (c *Conn) endWait() {
 // Close closes the connection and makes room for another.
 func (c *Conn) Close() error {
 	c.mu.Lock()
-	first, held, nc := !c.closed, c.held.Load(), c.Conn
+	first, held := !c.closed, c.held.Load()
 	c.closed = true
 	c.mu.Unlock()
 	if first {
@@ -345,7 +345,7 @@ func (c *Conn) Close() error {
 		q.leave(c)
 		q.mu.Unlock()
 	}
-	return nc.Close()
+	return c.Conn.Close()
 }
 
 // makeRoom ends the connection, since another one needs its place. A client whose protocol
@@ -369,10 +369,7 @@ func (c *Conn) end(cause Cause) {
 	if cause == Memory || cause == Stalled {
 		c.source.allow(-costShed)
 	}
-	c.mu.Lock()
-	tcp, ok := c.Conn.(interface{ SetLinger(seconds int) error })
-	c.mu.Unlock()
-	if ok {
+	if tcp, ok := c.Conn.(interface{ SetLinger(seconds int) error }); ok {
 		_ = tcp.SetLinger(0) // what it has not read is of no use, and must not stay in the kernel
 	}
 	_ = c.Close()

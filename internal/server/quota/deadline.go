@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// A deadline is that of one direction of a socket. The socket gets it only if it has a later one
-// when a call begins or during a call: one that is earlier ends the call too early, and then the
-// call goes on with the right one. Package net/http sets five deadlines for each request, nearly
-// all of which are later than the one before; a system's timer for each took a twelfth of the
-// processor time of a request.
+// deadline is the deadline of one direction of a connection. Package net/http sets five of them for each request,
+// nearly all later than the one before, and a timer for each took a twelfth of the processor time of a request. So a
+// timer is set only for a call that is under way, and only if the socket's deadline is later than the wanted one. If it
+// is earlier, the call ends too early: it is then made again, with the wanted deadline.
 type deadline struct {
 	mu    sync.Mutex
 	want  time.Time // zero: none
-	armed time.Time // the socket's, not later than want while calls is not 0; zero: none
+	armed time.Time // the socket's; zero: none. It is not later than want during a call.
 	calls int       // calls of the socket under way
 }
 

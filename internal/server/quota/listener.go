@@ -119,8 +119,8 @@ func (l *Listener) crowded() (places, memory bool) {
 // Refusal returns what a connection is sent that has no place.
 func (l *Listener) Refusal() []byte { return l.cfg.Refusal }
 
-// Admit returns a connection that its caller accepted by itself, or nil if there is no place for it; it is the
-// caller's to close then.
+// Admit counts nc, which its caller has accepted, and returns it with its bounds. It returns nil if there is no place
+// for it; the caller then closes nc.
 func (l *Listener) Admit(nc net.Conn) *Conn {
 	q, now := l.quota, l.quota.cfg.Now()
 	q.mu.Lock()
@@ -140,13 +140,13 @@ func (l *Listener) Admit(nc net.Conn) *Conn {
 	case l.cfg.PerSource > 0 && s.conns[l] >= l.cfg.PerSource:
 		victim = q.spare(l, s, s, now)
 	case fullPlaces && !l.cfg.Prompt:
-		victim = q.spareOfCrowd(l, l, s, now)
+		victim = q.spareOfCrowd(l, s, now)
 	case l.cfg.Connections > 0 && l.open >= places:
 		victim = q.spare(l, nil, s, now)
 	case q.cfg.Memory > 0 && s.held.Load()+connBytes > q.share() && !l.cfg.Prompt:
 		victim = q.spare(nil, s, s, now)
 	case fullMemory && !l.cfg.Prompt:
-		victim = q.spareOfCrowd(nil, l, s, now)
+		victim = q.spareOfCrowd(nil, s, now)
 	case q.cfg.Memory > 0 && q.held.Load()+connBytes > memory && !l.cfg.Prompt:
 		victim = q.spare(nil, nil, s, now)
 	default:
@@ -207,21 +207,27 @@ func (q *Quota) spare(l *Listener, of, forSource *source, now clock.Mono) *Conn 
 	return q.idlest(l, of, forSource, idleSweeps, streamSweeps)
 }
 
-// spareOfCrowd returns the connection that makes room for one of source s at listener at, beyond its first few, or
-// nil: of listener l, unless that is nil. If another source has more than twice as many connections at a listener as
-// s has at this one, and a call of s was valid, it is the oldest of that source without a valid call, however new, or
-// one without such a call for a second; else what spare returns of s. q.mu is held.
-func (q *Quota) spareOfCrowd(l, at *Listener, s *source, now clock.Mono) *Conn {
+// spareOfCrowd returns the connection that makes room for one of source s beyond its first few, or nil: of listener l,
+// unless that is nil. If another source has more than twice as many connections at a listener as s has at any, and a
+// call of s was valid, it is the oldest of that source without a valid call, however new, or one without such a call
+// for a second; else what spare returns of s. q.mu is held.
+func (q *Quota) spareOfCrowd(l *Listener, s *source, now clock.Mono) *Conn {
+	if !s.proven.Load() {
+		return q.spare(l, s, s, now)
+	}
 	var most *source
-	from, n := l, 2*s.conns[at]
-	for _, other := range q.sources {
-		for port, has := range other.conns {
-			if has > n && (l == nil || port == l) {
-				most, from, n = other, port, has
-			}
+	from, n := l, 0
+	for port, has := range s.conns {
+		if l == nil || port == l {
+			n = max(n, 2*has)
 		}
 	}
-	if most == nil || !s.proven.Load() {
+	for _, c := range q.conns { // and not of sources, which have no bound
+		if has := c.source.conns[c.listener]; !c.left && has > n && (l == nil || c.listener == l) {
+			most, from, n = c.source, c.listener, has
+		}
+	}
+	if most == nil {
 		return q.spare(l, s, s, now)
 	}
 	for _, c := range q.conns {

@@ -179,6 +179,7 @@ func TestCrowdMakesRoom(t *testing.T) {
 		valid  bool // Calls of the crowd were valid.
 		sweeps int  // since then
 		has    int  // connections of the caller before
+		other  int  // its connections at another listener, which take memory and no places
 		caller bool // A call of the caller was valid.
 		want   bool
 	}{
@@ -188,6 +189,7 @@ func TestCrowdMakesRoom(t *testing.T) {
 		"a connection in use":              {valid: true, has: 16, caller: true},
 		"an address with nearly half":      {has: 90, caller: true, want: true},
 		"an address with more than a half": {has: 110, caller: true},
+		"an address with more elsewhere":   {has: 16, other: 110, caller: true, want: true},
 	} {
 		for _, scarce := range []struct {
 			memory int64
@@ -200,6 +202,10 @@ func TestCrowdMakesRoom(t *testing.T) {
 				if c := dial(l, "10.9.0.1"); tc.caller {
 					c.Valid()
 				}
+			}
+			other, want := r.Listen(nil, ListenerConfig{}), tc.want && (tc.other == 0 || scarce.places > 0)
+			for range tc.other {
+				dial(other, "10.9.0.1").Valid()
 			}
 			var crowd []*Conn
 			for i := range 900 {
@@ -222,8 +228,8 @@ func TestCrowdMakesRoom(t *testing.T) {
 				}
 			}
 			for range 4 {
-				if got := dial(l, "10.9.0.1") != nil; got != tc.want {
-					t.Errorf("%s: beside %d and %d got a place: %v, want %v", name, own, len(crowd), got, tc.want)
+				if got := dial(l, "10.9.0.1") != nil; got != want {
+					t.Errorf("%s: beside %d and %d got a place: %v, want %v", name, own, len(crowd), got, want)
 				}
 			}
 			for _, c := range r.conns[:own] {

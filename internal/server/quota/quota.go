@@ -81,8 +81,8 @@ const (
 )
 
 // How often a connection without tokens asks its source: less and less often, so that
-// those that have just begun to wait come first, and a thousand of them cost little. Each time up to half
-// as much is left off: if a thousand that came together asked together, they would be served together too.
+// those that have just begun to wait come first, and a thousand of them cost little. Each pause is shorter by a random
+// part, at most half: if a thousand that came together asked together, they would be served together too.
 const (
 	firstPoll = 10 * time.Millisecond
 	lastPoll  = 320 * time.Millisecond
