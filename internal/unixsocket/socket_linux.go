@@ -75,27 +75,3 @@ func PeerOf(fd int) Peer {
 	}
 	return Peer{UID: int(cred.Uid), PID: int(cred.Pid), Known: true}
 }
-
-// Take returns the socket, which the caller is to accept from and to close. Accept does neither any more.
-// Close removes the file, as always. Take is called once, before Accept.
-func (l *Listener) Take() (fd int, err error) {
-	if fd, err = Duplicate(l); err != nil {
-		return 0, err
-	}
-	l.taken = true
-	return fd, l.UnixListener.Close()
-}
-
-// Duplicate returns another file descriptor of a socket.
-func Duplicate(c syscall.Conn) (fd int, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	if controlErr := raw.Control(func(of uintptr) {
-		fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0)
-	}); controlErr != nil {
-		return 0, controlErr
-	}
-	return fd, err
-}

@@ -81,7 +81,6 @@ type Listener struct {
 	made os.FileInfo // the socket as it was made
 	lock *os.File
 
-	taken  bool      // see Take
 	once   sync.Once // the first Close
 	closed error     // what it returned
 }
@@ -235,7 +234,7 @@ func (l *Listener) Close() error {
 
 func (l *Listener) close() error {
 	err := l.UnixListener.Close()
-	if l.taken {
+	if errors.Is(err, net.ErrClosed) { // by somebody who accepts from a duplicate of its descriptor
 		err = nil
 	}
 	if now, statErr := os.Lstat(l.path); statErr == nil && l.made != nil && os.SameFile(now, l.made) && err == nil {

@@ -209,8 +209,12 @@ func TestUnfinished(t *testing.T) {
 	left(t, path)
 	fatal.If(t, os.Chmod(path, 0))
 	again := listen(t, path, 0o600)
+	fatal.If(t, again.UnixListener.Close()) // as the one does who accepts from a duplicate
 	if err := errors.Join(again.Close(), again.Close()); err != nil {
 		t.Errorf("closed twice: %v", err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("closed, and the file is there: %v", err)
 	}
 
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

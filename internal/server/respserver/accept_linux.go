@@ -1,8 +1,12 @@
 package respserver
 
 import (
+	"errors"
+	"io"
 	"net"
+	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,8 +25,9 @@ const (
 	keepAliveProbes = 9
 )
 
-// maxAccepts is how many connections a loop accepts before it looks at the others.
-const maxAccepts = 16
+// maxAccepts is how many connections a loop accepts, or until one is refused, before it serves those that it has. In a
+// crowd of 10,000, to look for one that makes room for another takes half a millisecond.
+const maxAccepts = 4
 
 // listening is a socket whose connections the loops accept by themselves.
 type listening struct {
@@ -33,11 +38,21 @@ type listening struct {
 	done  chan struct{} // closed when no loop accepts any more
 }
 
-// listen has the loops accept the connections of l, until unlisten. It returns nil for a listener that
-// needs package net: one with TLS, without a quota, or not of a socket.
-func (s *Server) listen(l net.Listener) *listening {
+// listen has the loops accept the connections of l, until unlisten. It returns what is closed when none does any
+// more, or nil for a listener that needs package net: one with TLS, without a quota, or not of a socket.
+func (s *Server) listen(l net.Listener) <-chan struct{} {
 	q, ok := l.(*quota.Listener)
 	if !ok {
+		return nil
+	}
+	a := &listening{quota: q, done: make(chan struct{})}
+	var base socket
+	switch l := q.Listener.(type) {
+	case *net.TCPListener:
+		base = l
+	case *unixsocket.Listener: // Its own Close removes the file, later.
+		base, a.local = l.UnixListener, l.UnixListener.Addr()
+	default:
 		return nil
 	}
 	s.mu.Lock()
@@ -45,37 +60,38 @@ func (s *Server) listen(l net.Listener) *listening {
 	if s.startLoops(); s.closing || len(s.loops) == 0 {
 		return nil
 	}
-	a := &listening{quota: q, done: make(chan struct{})}
 	var err error
-	switch base := q.Listener.(type) {
-	case *net.TCPListener:
-		a.fd, err = takeTCP(base)
-	case *unixsocket.Listener:
-		a.local = base.UnixListener.Addr()
-		a.fd, err = base.Take()
-	default:
-		return nil
-	}
-	if err != nil {
+	if a.fd, err = detach(base); err != nil {
 		return nil
 	}
 	a.loops.Store(int32(len(s.loops)))
 	for _, loop := range s.loops {
 		loop.post(func() {
 			loop.listening = a
-			loop.accepts(true)
+			loop.startAccepting()
 		})
 	}
-	s.listening = a
-	return a
+	return a.done
 }
 
-// takeTCP returns the socket of l, which is closed for package net.
-func takeTCP(l *net.TCPListener) (fd int, err error) {
-	if fd, err = unixsocket.Duplicate(l); err == nil {
-		err = l.Close()
+// socket is a socket of package net.
+type socket interface {
+	syscall.Conn
+	io.Closer
+}
+
+// detach takes a socket from package net, and returns its descriptor.
+func detach(s socket) (fd int, err error) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return 0, err
 	}
-	return fd, err
+	if controlErr := raw.Control(func(of uintptr) {
+		fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0)
+	}); controlErr != nil || err != nil {
+		return 0, errors.Join(controlErr, err)
+	}
+	return fd, s.Close()
 }
 
 // setTCP gives a connection the options that package net sets. An error leaves it without, as there.
@@ -92,14 +108,14 @@ func setTCP(fd int) {
 // unlisten ends what listen began.
 func (s *Server) unlisten() {
 	s.mu.Lock()
-	loops, a := s.loops, s.listening
-	s.mu.Unlock()
-	if a == nil {
-		return
-	}
-	for _, l := range loops {
+	defer s.mu.Unlock()
+	for _, l := range s.loops {
 		l.post(func() {
-			l.accepts(false)
+			a := l.listening
+			if a == nil {
+				return
+			}
+			l.stopAccepting()
 			l.listening = nil
 			if a.loops.Add(-1) == 0 {
 				_ = unix.Close(a.fd)
@@ -109,38 +125,47 @@ func (s *Server) unlisten() {
 	}
 }
 
-// accepts has epoll report new connections, or no longer. With several loops each is reported to one of them.
-func (l *loop) accepts(yes bool) {
+// startAccepting has epoll report new connections. With several loops each is reported to one of them.
+func (l *loop) startAccepting() {
 	if l.listening == nil {
 		return
 	}
-	op, fd := unix.EPOLL_CTL_DEL, l.listening.fd
-	if yes {
-		op = unix.EPOLL_CTL_ADD
-	}
+	fd := l.listening.fd
 	event := &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE, Fd: int32(fd)}
-	if err := unix.EpollCtl(l.epoll, op, fd, event); err != nil && yes {
-		l.s.log.Error("no RESP connection is accepted, since epoll refused the listener", "error", err)
+	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, event); err != nil {
+		l.pauseAccepting(err)
 	}
 }
 
-// accept accepts connections that wait. After an error it pauses: most likely no descriptors are left.
+// stopAccepting has epoll report no new connections.
+func (l *loop) stopAccepting() {
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, l.listening.fd, nil)
+}
+
+// pauseAccepting accepts nothing for a while after an error: most likely no descriptors are left.
+func (l *loop) pauseAccepting(err error) {
+	l.pause = min(max(2*l.pause, 5*time.Millisecond), time.Second)
+	l.s.log.Warn("accept of a RESP connection failed", "error", err, "pause", l.pause)
+	l.stopAccepting()
+	time.AfterFunc(l.pause, func() { l.post(l.startAccepting) })
+}
+
+// accept accepts connections that wait.
 func (l *loop) accept() {
 	for range maxAccepts {
 		fd, from, err := unix.Accept4(l.listening.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		switch err {
 		case nil:
 			l.pause = 0
-			l.take(fd, from)
-			accepted(fd)
+			taken := l.take(fd, from)
+			if accepted(fd); !taken {
+				return
+			}
 		case unix.EAGAIN:
 			return
 		case unix.EINTR, unix.ECONNABORTED:
 		default:
-			l.pause = min(max(2*l.pause, 5*time.Millisecond), time.Second)
-			l.s.log.Warn("accept of a RESP connection failed", "error", err, "pause", l.pause)
-			l.accepts(false)
-			time.AfterFunc(l.pause, func() { l.post(func() { l.accepts(true) }) })
+			l.pauseAccepting(err)
 			return
 		}
 	}
@@ -149,18 +174,15 @@ func (l *loop) accept() {
 // accepted is called with each connection, served or not. Tests change it.
 var accepted = func(fd int) {}
 
-// take begins to serve a connection, if it has a place.
-func (l *loop) take(fd int, from unix.Sockaddr) {
-	a, k := l.listening, &sock{fd: fd, loop: l}
-	local, remote := a.local, net.Addr(nil)
-	if local != nil {
+// take begins to serve a connection, and reports whether it has a place.
+func (l *loop) take(fd int, from unix.Sockaddr) bool {
+	a, k, remote := l.listening, &sock{fd: fd, loop: l}, net.Addr(nil)
+	if a.local != nil {
 		remote = unixsocket.PeerOf(fd)
 	} else {
-		setTCP(fd)
-		own, _ := unix.Getsockname(fd) // It fails for no connection.
-		local, remote = tcpAddr(own), tcpAddr(from)
+		remote = tcpAddr(from)
 	}
-	k.conn = l.s.newConn(l.s.accepted.Add(1), local, remote, nil, &l.kit)
+	k.conn = l.s.newConn(l.s.accepted.Add(1), a.local, remote, nil, &l.kit)
 	k.shell = k
 	q := a.quota.Admit(k)
 	if q == nil {
@@ -168,18 +190,24 @@ func (l *loop) take(fd int, from unix.Sockaddr) {
 			_, _ = rawWrite(fd, refusal)
 		}
 		k.release()
-		return
+		return false
 	}
 	k.quota, k.nc = q, q
+	if a.local == nil {
+		setTCP(fd)
+		own, _ := unix.Getsockname(fd) // It fails for no connection.
+		k.local = tcpAddr(own)
+	}
 	if !l.s.add(k.conn) {
 		k.release()
 		_ = q.Close()
-		return
+		return false
 	}
 	l.add(k)
+	return true
 }
 
-// tcpAddr returns an address of the kernel as package net has it.
+// tcpAddr returns an address of the kernel. A zone is the number of its interface: the name would take a call.
 func tcpAddr(a unix.Sockaddr) net.Addr {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
@@ -187,9 +215,7 @@ func tcpAddr(a unix.Sockaddr) net.Addr {
 	case *unix.SockaddrInet6:
 		zone := ""
 		if a.ZoneId != 0 {
-			if i, err := net.InterfaceByIndex(int(a.ZoneId)); err == nil {
-				zone = i.Name
-			}
+			zone = strconv.Itoa(int(a.ZoneId))
 		}
 		return &net.TCPAddr{IP: a.Addr[:], Port: a.Port, Zone: zone}
 	}

@@ -4,13 +4,10 @@ package respserver
 
 import "net"
 
-// loop and listening are of Linux alone.
-type (
-	loop      struct{}
-	listening struct{ done chan struct{} }
-)
+// loop is of Linux alone.
+type loop struct{}
 
-func (s *Server) listen(net.Listener) *listening { return nil }
+func (s *Server) listen(net.Listener) <-chan struct{} { return nil }
 
 func (s *Server) unlisten() {}
 

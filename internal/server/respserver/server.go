@@ -69,10 +69,8 @@ type Server struct {
 	listener net.Listener
 	conns    map[*conn]struct{}
 	loops    []*loop // They are started by listen.
-	// listening is what the loops accept from; nil: Serve accepts.
-	listening *listening
-	closing   bool // no further connection is served
-	all       sync.WaitGroup
+	closing  bool    // no further connection is served
+	all      sync.WaitGroup
 }
 
 // ErrClosed is what Serve returns after Shutdown.
@@ -131,8 +129,8 @@ func (s *Server) Serve(l net.Listener) error {
 	ended := make(chan struct{})
 	go func() { s.sweep(ended); close(swept) }()
 	defer func() { close(ended); <-swept }()
-	if a := s.listen(l); a != nil {
-		<-a.done
+	if done := s.listen(l); done != nil {
+		<-done
 		return ErrClosed
 	}
 	for pause := time.Duration(0); ; {
