@@ -41,9 +41,6 @@ func (e *eventFile) load(bytesOf int64) (events []feed.Event) {
 				continue // See append: while another process writes, the last byte may not be that of a whole line.
 			}
 			var one feed.Event
-			if len(line) == 1 {
-				continue // Another process was appending when one looked for half of a line.
-			}
 			if json.Unmarshal(line, &one) != nil || one.ID == "" || one.Kind == "" ||
 				one.SID < -1 || one.SID > math.MaxInt16 {
 				bad++ // A crash or a full disk has left half of it.
