@@ -249,7 +249,8 @@ func (r *responder) reject(err error, began clock.Mono) error {
 }
 
 func (r *responder) refuse(refusal *node.Refusal) error {
-	r.s.logRefused(r.stream.Context(), statusOf(refusal))
+	ctx, name := r.stream.Context(), pb.AllocatorService_AllocateStream_FullMethodName
+	r.s.service.LogRefused(refusal.Reason, refusal.Message, name, source(ctx), header(ctx))
 	counted := int64(2 * answerBytes)
 	r.conn.More(counted)
 	return r.stream.SendMsg(&answer{message: &pb.AllocateStreamResponse{

@@ -176,11 +176,9 @@ var accepted = func(fd int) {}
 
 // take begins to serve a connection, and reports whether it has a place.
 func (l *loop) take(fd int, from unix.Sockaddr) bool {
-	a, k, remote := l.listening, &sock{fd: fd, loop: l}, net.Addr(nil)
+	a, k, remote := l.listening, &sock{fd: fd, loop: l}, tcpAddr(from)
 	if a.local != nil {
 		remote = unixsocket.PeerOf(fd)
-	} else {
-		remote = tcpAddr(from)
 	}
 	k.conn = l.s.newConn(l.s.accepted.Add(1), a.local, remote, nil, &l.kit)
 	k.shell = k
