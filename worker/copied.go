@@ -30,8 +30,8 @@ func (w *Worker) look() bool {
 	sound := time.Now().Add(lookAhead).UnixMilli() // Read first: the machine may be saved and copied in between.
 	ahead := w.ahead()
 	if by := ahead - time.Duration(w.seen.Swap(int64(ahead))); by >= leap {
-		w.lose(fmt.Errorf("the wall clock was set forward by %v: this machine may be a copy of one that was saved, or "+
-			"was suspended", by.Round(time.Millisecond)))
+		w.lose(fmt.Errorf("the wall clock was set forward by %v: it was wrong, or this machine was suspended, or is a "+
+			"copy of one that was saved", by.Round(time.Millisecond)))
 		return false
 	}
 	w.sound.Store(sound)

@@ -96,7 +96,7 @@ class Worker {
   #look () {
     const ahead = this.#readAhead()
     const by = ahead - this.#ahead
-    if (by >= LEAP_MS) this.#lose(`the wall clock was set forward by ${Math.round(by)} ms: this machine may be a copy of one that was saved, or was suspended`)
+    if (by >= LEAP_MS) this.#lose(`the wall clock was set forward by ${Math.round(by)} ms: it was wrong, or this machine was suspended, or is a copy of one that was saved`)
     this.#ahead = ahead
   }
 

@@ -195,7 +195,8 @@ class Worker:
         ahead = self._ahead()
         leap, self._seen = ahead - self._seen, ahead
         if leap >= LEAP:
-            self._lose(f"the wall clock was set forward by {leap:.1f} s, as after a suspend or in a copied machine")
+            self._lose(f"the wall clock was set forward by {leap:.1f} s: it was wrong, or this machine was suspended, "
+                       "or is a copy of one that was saved")
         return leap < LEAP
 
     def _ahead(self) -> float:
