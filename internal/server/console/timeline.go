@@ -263,7 +263,7 @@ func (v timelineView) lanes() (out []*lane) {
 			}
 		}
 	}
-	v.steps(lanes)
+	v.steps(out)
 	return out
 }
 
@@ -305,24 +305,24 @@ func (v timelineView) tenure(t *tenure) (bar, bool) {
 	return b, ok
 }
 
-// steps puts what happened to clocks into the rows that it happened in.
-func (v timelineView) steps(lanes map[string]*lane) {
+// steps puts what happened to a clock into the row of its node, or of the first sid that the node held then.
+func (v timelineView) steps(lanes []*lane) {
 	for _, e := range v.Events {
-		l := lanes[e.Node]
-		for _, one := range lanes {
-			if v.BySID && slices.ContainsFunc(one.tenures, func(t *tenure) bool {
-				return t.Node == e.Node && t.From <= e.At && cmp.Or(t.until, v.Latest) >= e.At
-			}) {
-				l = one
+		at := slices.IndexFunc(lanes, func(l *lane) bool {
+			if !v.BySID {
+				return l.Name == e.Node
 			}
-		}
+			return slices.ContainsFunc(l.tenures, func(t *tenure) bool {
+				return t.Node == e.Node && t.From <= e.At && cmp.Or(t.until, v.Latest) >= e.At
+			})
+		})
 		what := strings.ReplaceAll(string(e.Kind), "_", " ")
 		if step := e.Attributes["step"]; step != "" {
 			what = "clock " + step
 		}
-		if b, ok := v.bar(e.At, e.At, what); ok && l != nil {
+		if b, ok := v.bar(e.At, e.At, what); ok && at >= 0 {
 			b.Says = dayTime(e.At) + ": " + what
-			l.Steps = append(l.Steps, b)
+			lanes[at].Steps = append(lanes[at].Steps, b)
 		}
 	}
 }

@@ -16,7 +16,16 @@ import (
 // something; what a node refused, and when it was silent, stands beside it.
 func TestTimelineLanes(t *testing.T) {
 	stretch := func(node string, sid int, term int64, what string, from, until, ceil int64) trend.Stretch {
-		return trend.Stretch{Node: node, Instance: "i-" + node, SID: sid, Term: term, What: what, From: from, Until: until, Ceil: ceil}
+		return trend.Stretch{
+			Node:     node,
+			Instance: "i-" + node,
+			SID:      sid,
+			Term:     term,
+			What:     what,
+			From:     from,
+			Until:    until,
+			Ceil:     ceil,
+		}
 	}
 	v := timelineView{Latest: 100_000, To: 200_000, Stretches: []trend.Stretch{
 		stretch("n10", 2, 1, "serving", 0, 100_000, 130_000),
@@ -56,6 +65,16 @@ sid 2; 0.00+65.00(50.00) n10, sid 2, term 1: window from 00:00:00.0 to 00:02:10.
 sid 3`
 	if got := drawn(); got != want {
 		t.Errorf("rows of sids:\n%s\nwant\n%s", got, want)
+	}
+	// Between one sid and the next, a node's clock was set: the step stays in the row of the first.
+	v.Stretches = []trend.Stretch{
+		stretch("n9", 2, 1, "serving", 20_000, 30_000, 60_000), stretch("n9", 1, 1, "serving", 30_000, 40_000, 60_000),
+	}
+	v.Events[0].At = 30_000
+	for range 20 {
+		if l := v.lanes(); len(l[0].Steps) != 1 || len(l[1].Steps) != 0 {
+			t.Fatalf("steps of %s: %v, of %s: %v", l[0].Name, l[0].Steps, l[1].Name, l[1].Steps)
+		}
 	}
 	if got := fmt.Sprint(v.Outages()); got != "[{45.00 5.00  false etcd away etcd is away}]" {
 		t.Errorf("outages %s", got)
