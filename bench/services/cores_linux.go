@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -49,26 +48,23 @@ func Cores(ctx context.Context, allocator, self string, p Plan, out io.Writer) e
 
 // pinned runs cases against one node that has the first n processors, while the client and etcd have the others.
 func pinned(ctx context.Context, allocator, self string, n int, cases []Case, p Plan) ([]Result, error) {
-	dir, err := os.MkdirTemp("", "bench-")
+	e, err := newEnv(allocator, self)
 	if err != nil {
 		return nil, err
 	}
-	e := &Env{Peer: map[string]string{}, procs: map[string]*proc{}, dir: dir, Etcd: loopback.Address()}
 	defer e.Close()
-	node := Node{GRPC: loopback.Address(), HTTP: loopback.Address(), RESP: loopback.Address()}
-	admin := loopback.Address()
 	for _, step := range []struct {
 		from, to int // processors
 		do       func() error
 	}{
-		{0, n, func() error { return e.start(ctx, e.Etcd, self, "-serve", "etcd", "-addr", e.Etcd) }},
-		{0, n, func() error { return initialize(ctx, allocator, e.Etcd) }},
+		{0, n, func() error { return e.startEtcd(ctx) }},
 		{0, n, func() error {
-			return e.start(ctx, node.GRPC, allocator, "serve", "--etcd.endpoints", "http://"+e.Etcd,
-				"--node.name", "node", "--log.level", "warn", "--listen.grpc", node.GRPC, "--listen.http", node.HTTP,
-				"--listen.resp", node.RESP, "--listen.admin", admin, "--listen.gossip", loopback.Address())
+			node, args := e.node("127.0.0.1", 0, e.endpoint()...)
+			node.RESP = loopback.Address()
+			e.Node[0] = node
+			return e.start(ctx, node.GRPC, allocator, append(args, "--listen.resp", node.RESP)...)
 		}},
-		{n, runtime.NumCPU(), func() error { return e.ready(ctx, node.GRPC, "http://"+admin+"/readyz") }},
+		{n, runtime.NumCPU(), func() error { return e.issues(ctx, e.Node[0]) }},
 	} {
 		if err := pin(step.from, step.to); err != nil {
 			return nil, err
@@ -77,7 +73,6 @@ func pinned(ctx context.Context, allocator, self string, n int, cases []Case, p 
 			return nil, err
 		}
 	}
-	e.Node[0] = node
 	return Run(ctx, e, cases, p)
 }
 

@@ -185,17 +185,36 @@ func Failover(ctx context.Context, binary, self string, rounds int, out, notes i
 | | time without IDs | failed calls | IDs repeated | IDs lost |
 |---|--:|--:|--:|--:|
 `, rounds, failoverCallers, failoverPace)
-	ms := func(o outage) int { return int((o.gap + time.Millisecond/2).Milliseconds()) }
 	for at, f := range failovers {
-		if len(got[at]) > 0 {
-			_, _ = fmt.Fprintf(out, "| %s | %s | %s | %s | %s |\n", f.name,
-				spreadOf(got[at], ms, " ms"),
-				spreadOf(got[at], func(o outage) int { return o.failed }, ""),
-				spreadOf(got[at], func(o outage) int { return o.repeated }, ""),
-				spreadOf(got[at], func(o outage) int { return o.lost }, ""))
+		if len(got[at]) == 0 {
+			continue
 		}
+		_, _ = fmt.Fprintf(out, "| %s ", f.name)
+		for _, column := range columns {
+			var list []float64
+			for _, o := range got[at] {
+				list = append(list, column.of(o))
+			}
+			cell := "–"
+			if s := SpreadOf(list); s.Max >= 0 {
+				cell = fmt.Sprintf("%s%s, %s%s", Count(s.Median), column.unit, Count(s.Max), column.unit)
+			}
+			_, _ = fmt.Fprintf(out, "| %s ", cell)
+		}
+		_, _ = fmt.Fprintln(out, "|")
 	}
 	return nil
+}
+
+// columns are the numbers of an outage in the table of Failover; one below 0 is unknown.
+var columns = []struct {
+	of   func(outage) float64
+	unit string
+}{
+	{func(o outage) float64 { return o.gap.Seconds() * 1e3 }, " ms"},
+	{func(o outage) float64 { return float64(o.failed) }, ""},
+	{func(o outage) float64 { return float64(o.repeated) }, ""},
+	{func(o outage) float64 { return float64(o.lost) }, ""},
 }
 
 // errNotHere means that a service is not installed.
@@ -215,55 +234,34 @@ func failover(ctx context.Context, binary, self string,
 	return observe(ctx, s)
 }
 
-// spreadOf writes the median and the maximum of one number of all outages; a dash where it is unknown.
-func spreadOf(all []outage, number func(outage) int, unit string) string {
-	var list []int
-	for _, o := range all {
-		list = append(list, number(o))
-	}
-	slices.Sort(list)
-	middle, worst := list[len(list)/2], list[len(list)-1]
-	if worst < 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%s%s, %s%s", Count(float64(middle)), unit, Count(float64(worst)), unit)
-}
-
 // allocators starts three nodes on addresses of their own, each with a member of etcd inside.
 func (e *Env) allocators(ctx context.Context) (replicaSet, error) {
 	hosts := []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}
 	join := []string{"--etcd.join", strings.Join(hosts, ","), "--etcd.insecure", "--etcd.port-clients", freePair()}
-	var targets, ready []string
+	var nodes [Nodes]Node
+	var targets []string
+	inside := func(i int) string { return filepath.Join(e.dir, fmt.Sprintf("inside-%d", i)) }
 	for i, host := range hosts {
-		at := func() string {
-			_, port, _ := net.SplitHostPort(loopback.Address())
-			return net.JoinHostPort(host, port)
-		}
-		name, grpc, admin := fmt.Sprintf("node-%d", i+1), at(), at()
-		args := append([]string{
-			"serve", "--node.name", name, "--log.level", "warn", "--listen.grpc", grpc, "--listen.http", at(),
-			"--listen.admin", admin, "--listen.gossip", at(), "--etcd.inside", filepath.Join(e.dir, name),
-			"--etcd.address", host,
-		}, join...)
-		if err := e.spawn(grpc, e.binary, args...); err != nil {
+		var args []string
+		nodes[i], args = e.node(host, i, append(join, "--etcd.inside", inside(i), "--etcd.address", host)...)
+		if err := e.spawn(nodes[i].GRPC, e.binary, args...); err != nil {
 			return replicaSet{}, err
 		}
-		targets, ready = append(targets, grpc), append(ready, "http://"+admin+"/readyz")
+		targets = append(targets, nodes[i].GRPC)
 	}
 	// A member outlives its node.
 	member := func(i int) {
-		text, _ := os.ReadFile(filepath.Join(e.dir, fmt.Sprintf("node-%d", i+1), "etcd.lock"))
+		text, _ := os.ReadFile(filepath.Join(inside(i), "etcd.lock"))
 		if pid, _ := strconv.Atoi(strings.SplitN(string(text), " ", 2)[0]); pid > 1 {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
 	e.ends = append(e.ends, func() { member(0); member(1); member(2) })
-	args := append([]string{"init", "--fresh"}, join...)
-	if out, err := exec.CommandContext(ctx, e.binary, args...).CombinedOutput(); err != nil {
-		return replicaSet{}, fmt.Errorf("allocator init: %w: %s", err, out)
+	if err := e.initialize(ctx, join...); err != nil {
+		return replicaSet{}, err
 	}
-	for i := range hosts {
-		if err := e.ready(ctx, targets[i], ready[i]); err != nil {
+	for _, n := range nodes {
+		if err := e.issues(ctx, n); err != nil {
 			return replicaSet{}, err
 		}
 	}
@@ -325,18 +323,13 @@ func (e *Env) etcds(ctx context.Context) (replicaSet, error) {
 		return replicaSet{}, err
 	}
 	e.ends = append(e.ends, func() { _ = c.Close() })
-	starting, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
 	for _, at := range clients {
-		for { // Each has to follow a leader.
-			s, err := c.Status(starting, at)
-			if err == nil && s.Leader != 0 {
-				break
-			}
-			if starting.Err() != nil {
-				return replicaSet{}, fmt.Errorf("etcd at %s: %w", at, err)
-			}
-			time.Sleep(20 * time.Millisecond)
+		err := e.until(ctx, strings.TrimPrefix(at, "http://"), "no leader", func() bool {
+			s, err := c.Status(ctx, at)
+			return err == nil && s.Leader != 0
+		})
+		if err != nil {
+			return replicaSet{}, err
 		}
 	}
 	// A call takes a caller of the counter, which knows its latest value.
@@ -398,7 +391,7 @@ func (e *Env) redises(ctx context.Context) (replicaSet, error) {
 	goredis.SetLogger(silent{})
 	for _, at := range sentinels {
 		s := goredis.NewSentinelClient(&goredis.Options{Addr: at})
-		err := until(ctx, "a Sentinel knows the others and the replica", func() bool {
+		err := e.until(ctx, at, "a Sentinel lacks another one, or the replica", func() bool {
 			m, err := s.Master(ctx, "ids").Result()
 			return err == nil && m["num-other-sentinels"] == "2" && m["num-slaves"] == "1"
 		})
@@ -409,7 +402,7 @@ func (e *Env) redises(ctx context.Context) (replicaSet, error) {
 	}
 	c := goredis.NewFailoverClient(&goredis.FailoverOptions{MasterName: "ids", SentinelAddrs: sentinels})
 	e.ends = append(e.ends, func() { _ = c.Close() })
-	err = until(ctx, "the replica follows", func() bool {
+	err = e.until(ctx, addrs[1], "the replica does not follow", func() bool {
 		s, err := c.Info(ctx, "replication").Result()
 		return err == nil && strings.Contains(s, "state=online")
 	})
@@ -454,7 +447,7 @@ func (e *Env) postgreses(ctx context.Context) (replicaSet, error) {
 		return replicaSet{}, err
 	}
 	defer second.Close()
-	err = until(ctx, "the standby has the sequence", func() bool {
+	err = e.until(ctx, standby.Dir, "the standby lacks the sequence", func() bool {
 		_, err := second.ExecContext(ctx, "select last_value from ids")
 		return err == nil
 	})
@@ -472,14 +465,4 @@ func (e *Env) postgreses(ctx context.Context) (replicaSet, error) {
 			return standby.Promote()
 		},
 	}, err
-}
-
-// until waits for what holds soon.
-func until(ctx context.Context, what string, holds func() bool) error {
-	for end := time.Now().Add(startTimeout); !holds(); time.Sleep(20 * time.Millisecond) {
-		if ctx.Err() != nil || time.Now().After(end) {
-			return fmt.Errorf("not within %v: %s", startTimeout, what)
-		}
-	}
-	return nil
 }

@@ -2,6 +2,7 @@ package services
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -116,7 +117,7 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 		e.Peer[name] = addr
 	}
 	e.TCP.Epoll = e.Peer["epoll"]
-	if err := e.startNodes(ctx, binary, self); err != nil {
+	if err := e.startNodes(ctx); err != nil {
 		return e, err
 	}
 	e.startRedis(ctx)
@@ -125,15 +126,11 @@ func Start(ctx context.Context, binary, self string) (e *Env, err error) {
 	return e, nil
 }
 
-func (e *Env) startNodes(ctx context.Context, binary, self string) error {
-	e.Etcd = loopback.Address()
-	if err := e.start(ctx, e.Etcd, self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
+func (e *Env) startNodes(ctx context.Context) error {
+	if err := e.startEtcd(ctx); err != nil {
 		return err
 	}
-	if err := initialize(ctx, binary, e.Etcd); err != nil {
-		return err
-	}
-	help, err := exec.CommandContext(ctx, binary, "serve", "--help").Output()
+	help, err := exec.CommandContext(ctx, e.binary, "serve", "--help").Output()
 	if err != nil {
 		return err
 	}
@@ -146,13 +143,7 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 		e.Missing = append(e.Missing, "this, RESP, on a Unix socket: this version listens on none")
 	}
 	for i := range e.Node {
-		n := Node{GRPC: loopback.Address(), HTTP: loopback.Address()}
-		admin, gossip := loopback.Address(), loopback.Address()
-		args := []string{
-			"serve", "--etcd.endpoints", "http://" + e.Etcd, "--node.name", fmt.Sprintf("node-%d", i+1),
-			"--log.level", "warn",
-			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.admin", admin, "--listen.gossip", gossip,
-		}
+		n, args := e.node("127.0.0.1", i, e.endpoint()...)
 		if resp {
 			n.RESP = loopback.Address()
 			if i == Nodes-1 && sockets {
@@ -161,10 +152,10 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 			}
 			args = append(args, "--listen.resp", n.RESP)
 		}
-		if err := e.start(ctx, n.GRPC, binary, args...); err != nil {
+		if err := e.spawn(n.GRPC, e.binary, args...); err != nil {
 			return err
 		}
-		if err := e.ready(ctx, n.GRPC, "http://"+admin+"/readyz"); err != nil {
+		if err := e.issues(ctx, n); err != nil {
 			return err
 		}
 		e.Node[i] = n
@@ -173,33 +164,69 @@ func (e *Env) startNodes(ctx context.Context, binary, self string) error {
 	return nil
 }
 
-// initialize makes a space in etcd.
-func initialize(ctx context.Context, binary, etcd string) error {
-	out, err := exec.CommandContext(ctx, binary, "init", "--fresh", "--etcd.endpoints", "http://"+etcd).CombinedOutput()
+// startEtcd starts an etcd of one member, and makes a space in it.
+func (e *Env) startEtcd(ctx context.Context) error {
+	e.Etcd = loopback.Address()
+	if err := e.start(ctx, e.Etcd, e.self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
+		return err
+	}
+	return e.initialize(ctx, e.endpoint()...)
+}
+
+// endpoint returns the flags that name the etcd of one member.
+func (e *Env) endpoint() []string { return []string{"--etcd.endpoints", "http://" + e.Etcd} }
+
+// initialize makes a space in the etcd that flags name.
+func (e *Env) initialize(ctx context.Context, flags ...string) error {
+	out, err := exec.CommandContext(ctx, e.binary, append([]string{"init", "--fresh"}, flags...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("allocator init: %w: %s", err, out)
 	}
 	return nil
 }
 
-// ready waits until a node is ready to issue.
-func (e *Env) ready(ctx context.Context, addr, url string) error {
-	for end := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// node returns where node i listens, each time on other ports of a host, and the arguments that it starts with.
+func (e *Env) node(host string, i int, etcd ...string) (n Node, args []string) {
+	at := func() string { return strings.Replace(loopback.Address(), "127.0.0.1", host, 1) }
+	n = Node{GRPC: at(), HTTP: at()}
+	return n, append([]string{
+		"serve", "--node.name", fmt.Sprintf("node-%d", i+1), "--log.level", "warn", "--listen.grpc", n.GRPC,
+		"--listen.http", n.HTTP, "--listen.admin", at(), "--listen.gossip", at(),
+	}, etcd...)
+}
+
+// issues waits until a node answers a request for an ID with one.
+func (e *Env) issues(ctx context.Context, n Node) error {
+	return e.until(ctx, n.GRPC, "no ID", func() bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+n.HTTP+"/v1/ids", nil)
 		if err != nil {
-			return err
+			return false
 		}
+		req.Close = true
 		res, err := http.DefaultClient.Do(req)
-		if err == nil {
-			_ = res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				return nil
-			}
+		if err != nil {
+			return false
 		}
-		if ctx.Err() != nil || time.Now().After(end) {
-			return fmt.Errorf("services: node at %s is not ready:\n%s", addr, e.procs[addr].log)
+		_ = res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+}
+
+// until waits until something holds of the server at addr, or until that server has ended. what is so meanwhile.
+func (e *Env) until(ctx context.Context, addr, what string, holds func() bool) error {
+	p := cmp.Or(e.procs[addr], &proc{})
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for !holds() {
+		select {
+		case <-p.done:
+			return fmt.Errorf("services: %s at %s: it ended:\n%s", what, addr, p.log)
+		case <-ctx.Done():
+			return fmt.Errorf("services: %s at %s: %w", what, addr, ctx.Err())
+		case <-time.After(time.Millisecond):
 		}
 	}
+	return nil
 }
 
 func (e *Env) startRedis(ctx context.Context) {
@@ -253,22 +280,13 @@ func (e *Env) start(ctx context.Context, addr string, path string, args ...strin
 	if err := e.spawn(addr, path, args...); err != nil {
 		return err
 	}
-	p := e.procs[addr]
-	for end := time.Now().Add(startTimeout); ; {
-		if c, err := connect(addr); err == nil {
-			return c.Close()
+	return e.until(ctx, addr, "no connection", func() bool {
+		c, err := connect(addr)
+		if err == nil {
+			_ = c.Close()
 		}
-		select {
-		case <-p.done:
-			return fmt.Errorf("services: %s ended:\n%s", filepath.Base(path), p.log)
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("services: %s does not answer at %s", filepath.Base(path), addr)
-		}
-	}
+		return err == nil
+	})
 }
 
 // spawn runs a server.
@@ -287,6 +305,13 @@ func (e *Env) spawn(addr string, path string, args ...string) error {
 
 // kill ends the server at addr at once.
 func (e *Env) kill(addr string) { _ = e.procs[addr].cmd.Process.Kill() }
+
+// stop signals the server at addr and waits until it has ended.
+func (e *Env) stop(addr string, how syscall.Signal) {
+	p := e.procs[addr]
+	_ = p.cmd.Process.Signal(how)
+	<-p.done
+}
 
 // CPU returns the processor time that the servers at these addresses have used;
 // 0 where that is unknown.

@@ -6,11 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"os"
 	"os/exec"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -21,123 +17,86 @@ import (
 
 // Starts measures how long processes take from their start until their first ID, in some rounds, and writes a table.
 func Starts(ctx context.Context, allocator, self string, rounds int, out io.Writer) error {
-	e := &Env{procs: map[string]*proc{}}
-	defer e.Close()
-	dir, err := os.MkdirTemp("", "bench-")
+	e, err := newEnv(allocator, self)
 	if err != nil {
 		return err
 	}
-	e.dir, e.Etcd = dir, loopback.Address()
-	if err := e.start(ctx, e.Etcd, self, "-serve", "etcd", "-addr", e.Etcd); err != nil {
+	defer e.Close()
+	if err := e.startEtcd(ctx); err != nil {
 		return err
 	}
-	endpoint := "http://" + e.Etcd
-	if err := initialize(ctx, allocator, e.Etcd); err != nil {
-		return err
-	}
-	nodes := make([]*starting, Nodes)
+	var nodes [Nodes]starting
 	for i := range nodes {
-		n := &starting{grpc: loopback.Address(), http: loopback.Address()}
-		n.args = []string{allocator, "serve", "--etcd.endpoints", endpoint, "--node.name", fmt.Sprintf("node-%d", i+1),
-			"--log.level", "error", "--listen.grpc", n.grpc, "--listen.http", n.http, "--listen.admin", "127.0.0.1:0",
-			"--listen.gossip", loopback.Address()}
-		nodes[i] = n
-		defer n.stop(syscall.SIGTERM)
-		if _, err := n.first(ctx); err != nil {
+		nodes[i].Node, nodes[i].args = e.node("127.0.0.1", i, e.endpoint()...)
+		if _, err := e.first(ctx, nodes[i]); err != nil {
 			return err
 		}
 	}
-	var took [5][]time.Duration
+	kinds := []struct {
+		name string
+		once func() (time.Duration, error)
+	}{
+		{"a node that stopped and starts again", func() (time.Duration, error) {
+			return e.again(ctx, nodes[0], syscall.SIGTERM)
+		}},
+		{"a node that was killed and starts again", func() (time.Duration, error) {
+			return e.again(ctx, nodes[0], syscall.SIGKILL)
+		}},
+		{"a program with `embed`", func() (time.Duration, error) { return embedded(ctx, self, e.Etcd) }},
+		{"`allocator dev --nodes 1`, with an etcd and a new space", func() (time.Duration, error) { return e.dev(ctx) }},
+		{"longest call of the Go SDK while three nodes restart one after another", func() (time.Duration, error) {
+			return e.rolling(ctx, nodes[:])
+		}},
+	}
+	took := make([][]float64, len(kinds)) // ms
 	for range rounds {
-		for kind, f := range []func() (time.Duration, error){
-			func() (time.Duration, error) { return nodes[0].again(ctx, syscall.SIGTERM) },
-			func() (time.Duration, error) { return nodes[0].again(ctx, syscall.SIGKILL) },
-			func() (time.Duration, error) { return embedded(ctx, self, e.Etcd) },
-			func() (time.Duration, error) { return dev(ctx, allocator) },
-			func() (time.Duration, error) { return rolling(ctx, nodes) },
-		} {
-			d, err := f()
+		for at, kind := range kinds {
+			d, err := kind.once()
 			if err != nil {
-				return err
+				return fmt.Errorf("%s: %w", kind.name, err)
 			}
-			took[kind] = append(took[kind], d)
+			took[at] = append(took[at], d.Seconds()*1e3)
 		}
 	}
-	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Fprintf(out, "Time until the first ID, median and worst of %d rounds, load %.4s at the end:\n\n", rounds, load)
-	fmt.Fprint(out, "| | median, ms | worst, ms |\n|---|--:|--:|\n")
-	for kind, name := range []string{
-		"a node that stopped and starts again", "a node that was killed and starts again", "a program with `embed`",
-		"`allocator dev --nodes 1`, with an etcd and a new space",
-		"longest call of the Go SDK while three nodes restart one after another",
-	} {
-		fmt.Fprintf(out, "| %s | %.0f | %.0f |\n", name, middle(millis(took[kind])), slices.Max(millis(took[kind])))
+	fmt.Fprintf(out, "Time until the first ID, %d rounds:\n\n| | median, ms | worst, ms |\n|---|--:|--:|\n", rounds)
+	for at, kind := range kinds {
+		s := SpreadOf(took[at])
+		fmt.Fprintf(out, "| %s | %.0f | %.0f |\n", kind.name, s.Median, s.Max)
 	}
 	return nil
 }
 
-func millis(list []time.Duration) (ms []float64) {
-	for _, d := range list {
-		ms = append(ms, d.Seconds()*1e3)
-	}
-	return ms
-}
-
 // starting is a node that is started again and again.
 type starting struct {
-	args       []string
-	grpc, http string
-	cmd        *exec.Cmd // nil: it does not run
+	Node
+	args []string
 }
 
-// first starts the process and returns how long it took until it had issued an ID.
-func (n *starting) first(ctx context.Context) (time.Duration, error) {
-	n.cmd = exec.CommandContext(ctx, n.args[0], n.args[1:]...)
+// first starts a node and returns how long it took until it had issued an ID.
+func (e *Env) first(ctx context.Context, n starting) (time.Duration, error) {
 	began := time.Now()
-	if err := n.cmd.Start(); err != nil {
+	if err := e.spawn(n.GRPC, e.binary, n.args...); err != nil {
 		return 0, err
 	}
-	for time.Since(began) < startTimeout {
-		if issues(ctx, n.http) {
-			return time.Since(began), nil
-		}
-		time.Sleep(200 * time.Microsecond)
-	}
-	return 0, fmt.Errorf("services: no ID from %s within %v", n.http, startTimeout)
+	err := e.issues(ctx, n.Node)
+	return time.Since(began), err
 }
 
-// issues reports whether a node answers a request for an ID with one.
-func issues(ctx context.Context, addr string) bool {
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		return false
-	}
-	_ = c.Close()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/v1/ids", nil)
-	if err != nil {
-		return false
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
-	}
-	_ = res.Body.Close()
-	return res.StatusCode == http.StatusOK
+// again ends a node and starts it again.
+func (e *Env) again(ctx context.Context, n starting, how syscall.Signal) (time.Duration, error) {
+	e.stop(n.GRPC, how)
+	return e.first(ctx, n)
 }
 
-func (n *starting) stop(how syscall.Signal) {
-	if n.cmd != nil {
-		_ = n.cmd.Process.Signal(how)
-		_ = n.cmd.Wait()
-		n.cmd = nil
-	}
-	http.DefaultClient.CloseIdleConnections()
-}
-
-// again ends the process and starts it again.
-func (n *starting) again(ctx context.Context, how syscall.Signal) (time.Duration, error) {
-	n.stop(how)
-	return n.first(ctx)
+// dev starts a node with an etcd of its own, and ends both.
+func (e *Env) dev(ctx context.Context) (time.Duration, error) {
+	n := starting{Node: Node{GRPC: loopback.Address(), HTTP: loopback.Address()}}
+	_, grpc, _ := net.SplitHostPort(n.GRPC)
+	_, http, _ := net.SplitHostPort(n.HTTP)
+	n.args = []string{"dev", "--nodes", "1", "--grpc-port", grpc, "--http-port", http}
+	took, err := e.first(ctx, n)
+	e.stop(n.GRPC, syscall.SIGTERM)
+	return took, err
 }
 
 // embedded runs a program whose first line is an ID.
@@ -173,20 +132,11 @@ func printFirst(ctx context.Context, etcd string) error {
 	return err
 }
 
-func dev(ctx context.Context, allocator string) (time.Duration, error) {
-	addr := loopback.Address()
-	_, port, _ := strings.Cut(addr, ":")
-	n := &starting{http: addr, args: []string{allocator, "dev", "--nodes", "1", "--grpc-port", "0",
-		"--http-port", port}}
-	defer n.stop(syscall.SIGTERM)
-	return n.first(ctx)
-}
-
 // rolling returns the longest call of a caller while the nodes are restarted one after another.
-func rolling(ctx context.Context, nodes []*starting) (longest time.Duration, err error) {
+func (e *Env) rolling(ctx context.Context, nodes []starting) (longest time.Duration, err error) {
 	var targets []string
 	for _, n := range nodes {
-		targets = append(targets, n.grpc)
+		targets = append(targets, n.GRPC)
 	}
 	c, err := client.New(client.Options{Targets: targets, Mode: client.Direct})
 	if err != nil {
@@ -196,7 +146,7 @@ func rolling(ctx context.Context, nodes []*starting) (longest time.Duration, err
 	ended := make(chan error, 1)
 	go func() {
 		for _, n := range nodes {
-			if _, err := n.again(ctx, syscall.SIGTERM); err != nil {
+			if _, err := e.again(ctx, n, syscall.SIGTERM); err != nil {
 				ended <- err
 				return
 			}
