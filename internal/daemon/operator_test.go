@@ -3,14 +3,17 @@ package daemon_test
 import (
 	"errors"
 	"log/slog"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
+	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
 // TestFloorAboveWorkers: the IDs of a space that takes the place of a lost one begin above
@@ -52,5 +55,36 @@ func TestNoWayToEtcd(t *testing.T) {
 		if err == nil || errors.Is(err, daemon.ErrNoSpace) || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestRecoveryPage: the plan of a new era rests on the highest ceilings of this node and of all others, and shows why
+// they refuse. This node adds its own to what others say by gossip.
+func TestRecoveryPage(t *testing.T) {
+	c := daemontest.Settings(t, "a", shared)
+	c.Console.Operate = true
+	daemontest.Init(t, c)
+	other := c
+	other.Node.Name = "b"
+	nodes := []*running{start(t, c), start(t, other)}
+	// says reports whether the plan's row of a node, which has its address, has some words.
+	says := func(n *running, words string) bool {
+		r := httptest.NewRequest("POST", "http://127.0.0.1/console/operate", strings.NewReader("action=recover"))
+		r.RemoteAddr = "127.0.0.1:5000"
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		nodes[0].Console().ServeHTTP(w, r)
+		_, rest, _ := strings.Cut(w.Body.String(), n.Addresses().GRPC)
+		row, _, _ := strings.Cut(rest, "</tr>")
+		return strings.Contains(row, words)
+	}
+	for _, n := range nodes {
+		wait.Until(t, "it issues", func() bool { return n.Node().Ready() == nil })
+		wait.Until(t, "it says that it serves", func() bool { return says(n, "serving") })
+	}
+	for _, n := range nodes {
+		n.Node().Drain()
+		wait.Until(t, "it says why it refuses", func() bool { return says(n, "DRAINING") })
+		wait.Until(t, "it says its ceiling", func() bool { return says(n, repair.At(n.Node().Stats().Reserved)) })
 	}
 }
