@@ -43,7 +43,9 @@ func Starts(ctx context.Context, allocator, self string, rounds int, out io.Writ
 			return e.again(ctx, nodes[0], syscall.SIGKILL)
 		}},
 		{"a program with `embed`", func() (time.Duration, error) { return embedded(ctx, self, e.Etcd) }},
-		{"`allocator dev --nodes 1`, with an etcd and a new space", func() (time.Duration, error) { return e.dev(ctx) }},
+		{"`allocator dev --nodes 1`, with an etcd and a new space", func() (time.Duration, error) {
+			return e.dev(ctx)
+		}},
 		{"longest call of the Go SDK while three nodes restart one after another", func() (time.Duration, error) {
 			return e.rolling(ctx, nodes[:])
 		}},
