@@ -33,13 +33,12 @@ class Timeline {
   }
 
   // draw shows {from, to, now, rows, away}. A row is {name, windows, issues, refusals, marks, gaps}:
-  // windows are {sid, term, base, ceil, until}, until being when the holder ended, or null, and name who that is
-  // where a row does not say so;
+  // windows are {sid, term, base, ceil, until}, until being when the holder ended, or null;
   // issues are times; refusals {t, why} and marks {t, text} are moments; gaps are {from, until, text};
   // away are [from, until] of etcd. All lists ascend; null for until means: not yet.
   draw(data) {
     this.data = data;
-    const c = this.begin(), { rows, from, to, now } = data;
+    const c = this.begin(), { rows, now } = data;
     this.gutter = Math.ceil(Math.max(0, ...rows.map((r) => c.measureText(r.name).width))) + 12;
     this.rowHeight = (this.high - Timeline.axis) / Math.max(1, rows.length);
     this.scale(c);
@@ -56,8 +55,6 @@ class Timeline {
     c.fillStyle = this.colors.text;
     c.textBaseline = "middle";
     rows.forEach((row, i) => c.fillText(row.name, 4, (i + 0.5) * this.rowHeight));
-    this.from = from;
-    this.to = to;
   }
 
   // at says in words what is drawn at a point, or "".
@@ -72,7 +69,7 @@ class Timeline {
     if (within(mark)) parts.push(`${Timeline.time(mark.t)}: ${mark.text}`);
     if (within(refusal)) parts.push(`${Timeline.time(refusal.t)}: refused, ${refusal.why}`);
     const w = row.windows.findLast((v) => v.base <= t && t < v.ceil);
-    if (w) parts.push(`${w.name ? `${w.name}, ` : ""}sid ${w.sid}, term ${w.term}: window from ${Timeline.time(w.base)} to ${Timeline.time(w.ceil)}${w.until === null ? "" : ", holder gone"}`);
+    if (w) parts.push(`sid ${w.sid}, term ${w.term}: window from ${Timeline.time(w.base)} to ${Timeline.time(w.ceil)}${w.until === null ? "" : ", holder gone"}`);
     const gap = row.gaps.findLast((g) => g.from <= t && t < (g.until ?? d.now));
     if (gap) parts.push(gap.text);
     if (d.away.some(([a, b]) => a <= t && t < (b ?? d.now))) parts.push("etcd is away");
@@ -187,7 +184,7 @@ class Timeline {
     this.ticks(c, row.refusals, (r) => r.t, y + high * 0.72, y + high * 0.95);
     c.fillStyle = this.colors.text;
     for (const w of row.windows) { // above the ticks
-      const left = Math.max(this.x(w.base), this.gutter), name = w.name ?? `sid ${w.sid}`;
+      const left = Math.max(this.x(w.base), this.gutter), name = `sid ${w.sid}`;
       if (this.x(w.ceil) - left > c.measureText(name).width + 8) this.words(c, name, left + 4, top + bar / 2);
     }
     if (high >= 34) this.reasons(c, row.refusals, y + high * 0.84);
