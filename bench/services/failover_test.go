@@ -21,9 +21,10 @@ func TestOutageOf(t *testing.T) {
 		"no answer":    {want: outage{lost: -1}},
 		"a gap before": {[]answer{{1 * ms, 1}, {90 * ms, 2}, {101 * ms, 3}}, true, outage{gap: ms}},
 		"a gap":        {[]answer{{150 * ms, 4}, {99 * ms, 1}, {101 * ms, 2}, {103 * ms, 3}}, true, outage{gap: 47 * ms}},
-		"repeated":     {[]answer{{1 * ms, 1}, {2 * ms, 2}, {101 * ms, 2}, {102 * ms, 1}}, true, outage{gap: ms, repeated: 2}},
-		"lost":         {[]answer{{1 * ms, 5}, {101 * ms, 38}, {102 * ms, 40}}, true, outage{gap: ms, lost: 33}},
-		"apart":        {[]answer{{1 * ms, 5}, {101 * ms, 380}}, false, outage{gap: ms, lost: -1}},
+		"repeated": {[]answer{{1 * ms, 1}, {2 * ms, 2}, {101 * ms, 2}, {102 * ms, 1}}, true,
+			outage{gap: ms, repeated: 2}},
+		"lost":  {[]answer{{1 * ms, 5}, {101 * ms, 38}, {102 * ms, 40}}, true, outage{gap: ms, lost: 33}},
+		"apart": {[]answer{{1 * ms, 5}, {101 * ms, 380}}, false, outage{gap: ms, lost: -1}},
 	} {
 		if got := outageOf(tc.answers, 100*ms, 0, tc.dense); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)

@@ -51,8 +51,8 @@ type nightLine struct {
 	text string
 }
 
-// night notes for 40 s which sentences last for two seconds on top of what node-1 says of the cluster, and what a log says
-// of the fault. Links are those of the sentences.
+// night notes for 40 s which sentences last for two seconds on top of what node-1 says of the cluster, and what a log
+// says of the fault. Links are those of the sentences.
 func night(t *testing.T, fault func(*env), log int) (seen string, links []string) {
 	run(t, func(e *env) {
 		e.startAll(3)
