@@ -57,7 +57,7 @@ func (e *eventFile) load(bytesOf int64) (events []feed.Event) {
 
 // tail returns the last bytes of a file, from the beginning of a line on.
 func tail(path string, most int64) ([]byte, error) {
-	f, size, err := regular(path, os.O_RDONLY)
+	f, size, err := openFile(path, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -70,29 +70,25 @@ func tail(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// regular opens a file, and no link, pipe or device.
-func regular(path string, flags int) (*os.File, int64, error) {
-	was, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, os.ErrNotExist) && flags&os.O_CREATE != 0:
-		flags |= os.O_EXCL // A link that was made since is not followed.
-	case err != nil:
-		return nil, 0, err
-	case !was.Mode().IsRegular():
-		return nil, 0, fmt.Errorf("%s is no regular file", path)
-	}
-	f, err := os.OpenFile(path, flags, 0o600)
+// openFile opens a regular file, and follows no link out of its directory.
+func openFile(path string, flags int) (*os.File, int64, error) {
+	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return nil, 0, err
 	}
-	is, err := f.Stat()
-	if err == nil && was != nil && !os.SameFile(was, is) {
-		err = fmt.Errorf("%s was replaced while it was opened", path)
+	defer dir.Close()
+	f, err := dir.OpenFile(filepath.Base(path), flags, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", path)
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, f.Close())
 	}
-	return f, is.Size(), nil
+	return f, info.Size(), nil
 }
 
 // run appends what s has until ctx ends, and then what is left.
@@ -139,11 +135,11 @@ func (e *eventFile) append(lines []byte) error {
 	if err := os.MkdirAll(filepath.Dir(e.path), 0o700); err != nil {
 		return err
 	}
-	f, size, err := regular(e.path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
+	f, size, err := openFile(e.path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
 	if err == nil && size > 0 && size+int64(len(lines)) > e.max {
 		err = errors.Join(f.Close(), os.Rename(e.path, e.path+".1"))
 		if err == nil {
-			f, size, err = regular(e.path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
+			f, size, err = openFile(e.path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
 		}
 	}
 	if err != nil {

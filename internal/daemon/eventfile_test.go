@@ -90,7 +90,7 @@ func TestEventFile(t *testing.T) {
 			_ = os.Remove(e.path)
 			_ = os.Rename(e.path+".was", e.path)
 			written(e, 4, 1)
-		}, "[1 4]", []string{"no regular file", "in the file again"}},
+		}, "[1 4]", []string{"is a directory", "in the file again"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
