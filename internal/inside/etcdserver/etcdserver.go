@@ -92,8 +92,11 @@ func guard(sockets, address string) (io.Closer, error) {
 }
 
 // Restore makes the data of a member from a snapshot, as member.Data says, in dir. checked says that the
-// snapshot has etcd's checksum.
+// snapshot has etcd's checksum. It reads all of the snapshot first.
 func Restore(file string, checked bool, d member.Data, dir string) error {
+	if _, _, _, err := Open(file); err != nil {
+		return err
+	}
 	return snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath:        file,
 		Name:                d.Host,

@@ -1,11 +1,14 @@
 package etcdserver
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -31,8 +34,9 @@ func Open(file string) (size, revision int64, keys int, err error) {
 	return s.TotalSize, s.Revision, s.TotalKey, err
 }
 
-// complete says that a file has all pages of its database: to read one behind its end would end the process.
-func complete(file string) error {
+// complete reads all records of a database first, since damage that etcd's own check comes upon may end the process:
+// a page behind the end of the file, or one that is not where another says.
+func complete(file string) (err error) {
 	info, err := os.Stat(file)
 	if err != nil {
 		return err
@@ -42,11 +46,22 @@ func complete(file string) error {
 		return err
 	}
 	defer db.Close()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if found := recover(); found != nil {
+			err = fmt.Errorf("%v", found)
+		}
+	}()
 	return db.View(func(tx *bbolt.Tx) error {
 		if tx.Size() > info.Size() {
 			return fmt.Errorf("it ends after %d of %d bytes", info.Size(), tx.Size())
 		}
-		return nil
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(key, value []byte) error {
+				_, err := io.Discard.Write(bytes.Join([][]byte{key, value}, nil))
+				return err
+			})
+		})
 	})
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
@@ -93,6 +95,10 @@ func TestVerify(t *testing.T) {
 	whole := summed(db)
 	changed := bytes.Clone(whole)
 	changed[len(db)/2]++
+	damaged := bytes.Clone(db)
+	for page := 2 * 4096; page < len(db); page += 4096 {
+		damaged[page+3]++ // Each page says that it is another one.
+	}
 	const fits, restored = "its checksum is right", `a member starts from it, and has space "ids": era 1, records of 0 sids`
 	for _, tc := range []struct {
 		name string
@@ -110,6 +116,7 @@ func TestVerify(t *testing.T) {
 		{"truncated", whole[:len(whole)-100], "", cli.ExitInvalid, []string{"is no snapshot of etcd, or is truncated"}},
 		{"truncated before a checksum", whole[:len(db)-4096+32], "", cli.ExitInvalid, []string{"the checksum in"}},
 		{"truncated at a page", db[:len(db)-4096], "", cli.ExitInvalid, []string{"or is damaged: it ends after"}},
+		{"damaged", damaged, "", cli.ExitInvalid, []string{"or is damaged: assertion failed"}},
 		{"changed", changed, "", cli.ExitInvalid, []string{"the checksum in"}},
 		{"zeros", summed(make([]byte, 8192)), "", cli.ExitInvalid, []string{"is no database of etcd"}},
 		{"a short file", []byte("{}"), "", cli.ExitInvalid, []string{"is no snapshot of etcd"}},
@@ -121,6 +128,12 @@ func TestVerify(t *testing.T) {
 			if tc.file != nil {
 				if err := os.WriteFile(file, tc.file, 0o600); err != nil {
 					t.Fatal(err)
+				}
+			}
+			if strings.HasPrefix(tc.says[0], "or is damaged") { // A restore of it ends with the same, and not with a panic.
+				err := etcdserver.Restore(file, false, member.Data{}, temporary)
+				if err == nil || !strings.Contains(err.Error(), tc.says[0]) {
+					t.Errorf("it is restored: %v", err)
 				}
 			}
 			var out bytes.Buffer
