@@ -44,7 +44,6 @@ type Inside struct {
 	alone   bool // It was logged of this start that there is one member.
 	// snapshotAfter is when a snapshot, or its copy, may be tried again after one that failed.
 	snapshotAfter time.Time
-	verified      string // The snapshot at this path was read and found whole.
 
 	mu     sync.Mutex // guards what follows
 	health Health

@@ -125,12 +125,10 @@ func (i *Inside) copyLatest(ctx context.Context, command []string) (printed stri
 		return "", err
 	}
 	path := list[0].Path
-	if i.verified != path { // The check is a process of its own: damage could end it.
-		printed, err = execute(ctx, copyWithin, i.cfg.Program, "etcd", "verify", "--restore=false", path)
-		if err != nil {
-			return printed, fmt.Errorf("verify %s: %w", path, err)
-		}
-		i.verified = path
+	// The check is a process of its own: damage could end it.
+	printed, err = execute(ctx, copyWithin, i.cfg.Program, "etcd", "verify", "--restore=false", path)
+	if err != nil {
+		return printed, fmt.Errorf("verify %s: %w", path, err)
 	}
 	if printed, err = execute(ctx, copyWithin, command[0], append(command[1:], path)...); err != nil {
 		return printed, fmt.Errorf("etcd.snapshot-command: %w", err)

@@ -150,14 +150,14 @@ func (w *eventWatch) watch(ctx context.Context, at int) error {
 			err = w.printMissed(m.GetMissed())
 		case m.GetEvent() != nil:
 			w.from = &pb.WatchEventsRequest{After: m.GetEvent().GetId()}
-			if oldest := m.GetEvent().GetAtUnixMs(); oldest < w.first {
-				w.seen = true
-				continue
-			} else if w.first > 0 && !w.seen {
+			happened := m.GetEvent().GetAtUnixMs()
+			if !w.seen && w.first > 0 && happened >= w.first {
 				fmt.Fprintf(w.err, "allocator: the node at %s has none before %s; its events.file may have\n",
-					w.nodes.Addrs[at], time.UnixMilli(oldest).UTC().Format(time.RFC3339))
+					w.nodes.Addrs[at], time.UnixMilli(happened).UTC().Format(time.RFC3339))
 			}
-			w.seen = true
+			if w.seen = true; happened < w.first {
+				continue
+			}
 			err = w.printEvent(m.GetEvent())
 		case !w.follow:
 			return errAll

@@ -76,19 +76,14 @@ func (r *findings) nodes(f facts) {
 // agreement compares what has to be the same of the nodes that answer: settings, and, within what an upgrade
 // allows, versions.
 func (r *findings) agreement(f facts) {
-	lowest, highest := "", ""
+	var versions []string
 	settings := map[string]map[string][]string{} // by key and value, the nodes
 	for _, n := range f.nodes {
 		if n.Err != nil {
 			continue
 		}
 		if v := n.Cluster.Self.Version; release.MatchString(v) {
-			lowest, highest = cmp.Or(lowest, v), cmp.Or(highest, v)
-			if minor(v) < minor(lowest) {
-				lowest = v
-			} else if minor(v) > minor(highest) {
-				highest = v
-			}
+			versions = append(versions, v)
 		}
 		values := map[string]string{
 			"worker.sid-range": cmp.Or(n.Cluster.WorkerSIDs, "none"),
@@ -107,11 +102,12 @@ func (r *findings) agreement(f facts) {
 			settings[key][value] = append(settings[key][value], n.Label())
 		}
 	}
-	if minor(highest)-minor(lowest) > 1 {
+	slices.SortStableFunc(versions, func(a, b string) int { return minor(a) - minor(b) })
+	if n := len(versions) - 1; n >= 0 && minor(versions[n])-minor(versions[0]) > 1 {
 		r.Add("versions", report.Fail, "Upgrade the older ones: nodes of neighboring minor versions alone run beside "+
-			"each other, see docs/how-to/upgrade.md", "there are nodes of %s and of %s", lowest, highest)
-	} else if highest != "" {
-		r.Add("versions", report.OK, "", "nodes are of %s to %s", lowest, highest)
+			"each other, see docs/how-to/upgrade.md", "there are nodes of %s and of %s", versions[0], versions[n])
+	} else if n >= 0 {
+		r.Add("versions", report.OK, "", "nodes are of %s to %s", versions[0], versions[n])
 	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		if len(settings[key]) < 2 {
