@@ -228,13 +228,10 @@ type Events struct {
 	File string // "": beside the data of etcd inside, if there is any
 }
 
-// NoEvents is the value of events.file for no file.
-const NoEvents = "none"
-
 // EventsFile returns the file of the node's events; "": there is none.
 func (c Config) EventsFile() string {
 	switch file := c.Events.File; {
-	case file == NoEvents, file == "" && c.Etcd.Inside.Dir == "":
+	case file == "none", file == "" && c.Etcd.Inside.Dir == "":
 		return ""
 	case file == "":
 		return filepath.Join(c.Etcd.Inside.Dir, "events.jsonl")

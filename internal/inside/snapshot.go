@@ -85,11 +85,10 @@ func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status)
 	if err != nil || meet.Due(list, now, in.SnapshotEvery) {
 		err = i.snapshot(ctx, own, s.Size)
 	}
-	printed := ""
+	why, printed := "", ""
 	if err == nil && in.SnapshotCommand != "" {
 		printed, err = i.copyLatest(ctx, strings.Fields(in.SnapshotCommand))
 	}
-	why := ""
 	if ctx.Err() != nil {
 		return // The node or its member ends.
 	} else if err != nil {
@@ -126,8 +125,7 @@ func (i *Inside) copyLatest(ctx context.Context, command []string) (printed stri
 	}
 	path := list[0].Path
 	// The check is a process of its own: damage could end it.
-	printed, err = execute(ctx, copyWithin, i.cfg.Program, "etcd", "verify", "--restore=false", path)
-	if err != nil {
+	if printed, err = execute(ctx, copyWithin, i.cfg.Program, "etcd", "verify", "--restore=false", path); err != nil {
 		return printed, fmt.Errorf("verify %s: %w", path, err)
 	}
 	if printed, err = execute(ctx, copyWithin, command[0], append(command[1:], path)...); err != nil {

@@ -1,7 +1,6 @@
 package etcdserver
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -58,7 +57,7 @@ func complete(file string) (err error) {
 		}
 		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
 			return b.ForEach(func(key, value []byte) error {
-				_, err := io.Discard.Write(bytes.Join([][]byte{key, value}, nil))
+				_, err := fmt.Fprintf(io.Discard, "%s%s", key, value)
 				return err
 			})
 		})
