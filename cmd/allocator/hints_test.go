@@ -84,6 +84,16 @@ func TestDeadEtcdIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// A command that changes the members waits for an election until --timeout.
+func TestChangesWaitForALeader(t *testing.T) {
+	t.Parallel()
+	code, _, stderr := allocator("etcd", "remove", "127.0.0.1", "--timeout", "10s",
+		"--etcd.endpoints", "http://127.0.0.1:1")
+	if code != cli.ExitUnavailable || strings.Contains(stderr, "leader") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
 // A mistyped command is answered with those it may have meant.
 func TestDidYouMean(t *testing.T) {
 	for args, want := range map[string]string{

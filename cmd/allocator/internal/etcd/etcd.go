@@ -137,12 +137,13 @@ type seen struct {
 // errLeaderless is why no list of members is waited for.
 var errLeaderless = errors.New("none of them has a leader")
 
-// leaderTimeout is how long members may have no leader, as while they elect one, before none is expected.
-const leaderTimeout = 2 * time.Second
+// leaderTimeout is how long status waits for a leader: an election on a busy machine takes seconds. A command that
+// changes something waits until --timeout, since what it does is right only if no majority can answer.
+const leaderTimeout = 5 * time.Second
 
-// look asks the members for their list, and those in the settings each by itself. If none of these gets a leader, no
-// majority answers, however long it is waited for: they are returned then, with the problem.
-func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group) seen {
+// look asks the members for their list, and those in the settings each by itself. If none of these gets a leader within
+// a time, which may be 0 forever, the list is not waited for: they are returned then, with the problem.
+func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group, leaderless time.Duration) seen {
 	var known []member.Member
 	for _, url := range s.Etcd.Addresses() {
 		known = append(known, member.Member{Name: member.HostOf(url), Clients: []string{url}})
@@ -152,11 +153,11 @@ func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group) se
 	asked := make(chan []member.Status, 1)
 	go func() {
 		var list []member.Status
-		for end := time.Now().Add(leaderTimeout); ; time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(leaderless); ; time.Sleep(100 * time.Millisecond) {
 			list = g.Status(context.WithoutCancel(ctx), known) // Each answer has a limit of its own.
 			if slices.ContainsFunc(list, func(m member.Status) bool { return m.Leader }) || listing.Err() != nil {
 				break
-			} else if time.Now().After(end) {
+			} else if leaderless > 0 && time.Now().After(end) {
 				stop(errLeaderless)
 				break
 			}
@@ -187,7 +188,7 @@ func (c *call) ask(s config.Config) seen {
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
 	defer cancel()
-	return c.look(ctx, s, g)
+	return c.look(ctx, s, g, 0)
 }
 
 // unavailable is the error of a cluster without a quorum.

@@ -31,7 +31,7 @@ snapshots of this machine.`,
 	}
 	c := newCall(a, cmd, false)
 	cmd.RunE = c.with(func(ctx context.Context, s config.Config, g *etcdstore.Group, _ []string) error {
-		return c.showStatus(s, c.look(ctx, s, g), inside.SyncTimes(ctx, s.Etcd))
+		return c.showStatus(s, c.look(ctx, s, g, leaderTimeout), inside.SyncTimes(ctx, s.Etcd))
 	})
 	return cmd
 }
@@ -275,7 +275,7 @@ func replaceCommand(a *cli.App) *cobra.Command {
 // the host of the old one.
 func (c *call) change(ctx context.Context, s config.Config, g *etcdstore.Group, which string, replace bool,
 	with string) (err error) {
-	in := c.look(ctx, s, g)
+	in := c.look(ctx, s, g, 0)
 	if in.problem != nil {
 		return unavailable(s, in.problem)
 	}
@@ -295,7 +295,7 @@ func (c *call) change(ctx context.Context, s config.Config, g *etcdstore.Group, 
 	// The person may have taken a while.
 	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
 	defer cancel()
-	if in = c.look(ctx, s, g); in.problem != nil {
+	if in = c.look(ctx, s, g, 0); in.problem != nil {
 		return unavailable(s, in.problem)
 	}
 	if _, _, err := planChange(in, s.Etcd, fmt.Sprintf("%x", gone.ID), with); err != nil {
