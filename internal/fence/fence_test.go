@@ -1176,6 +1176,7 @@ func TestSynchronousStandby(t *testing.T) {
 	wait.Until(t, "the standby is synchronous", func() bool {
 		return look.read(`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`)[0] == 1
 	})
+	look.exec(`CHECKPOINT`) // Commits wait from when the checkpointer has read its settings, which it does first.
 	fatal.If(t, syscall.Kill(int(receiver), syscall.SIGSTOP))
 	resume := func() { _ = syscall.Kill(int(receiver), syscall.SIGCONT) }
 	t.Cleanup(resume)
