@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/flakelease/allocator/internal/dev/loopback"
@@ -92,22 +93,26 @@ func TestReplies(t *testing.T) {
 
 // TestLoad: what is counted lies within the slice, and refusals apart.
 func TestLoad(t *testing.T) {
-	n := 0
-	c := Caller{Do: func() (int, error) {
-		time.Sleep(time.Millisecond)
-		if n++; n%2 == 0 {
-			return 0, ErrRefused
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		c := Caller{Do: func() (int, error) {
+			time.Sleep(time.Millisecond)
+			if n++; n%2 == 0 {
+				return 0, ErrRefused
+			}
+			return 10, nil
+		}}
+		used := func() time.Duration { return 0 }
+		s, err := measure(t.Context(), []Caller{c}, 1, 1, 20*time.Millisecond, 200*time.Millisecond, used)
+		if err != nil || s.IDs < 4990 || s.IDs > 5010 || s.Refused < 0.49 || s.Refused > 0.51 || s.P50 < 990*time.Microsecond {
+			t.Errorf("%+v, %v", s, err)
 		}
-		return 10, nil
-	}}
-	s, err := measure(t.Context(), []Caller{c}, 1, 1, 20*time.Millisecond, 200*time.Millisecond, func() time.Duration { return 0 })
-	if err != nil || s.IDs > 10_000 || s.IDs < 1 || s.Refused < 0.3 || s.Refused > 0.7 || s.P50 < 900*time.Microsecond {
-		t.Errorf("%+v, %v", s, err)
-	}
-	broken := Caller{Do: func() (int, error) { return 0, io.ErrUnexpectedEOF }}
-	if _, err := measure(t.Context(), []Caller{broken}, 1, 1, time.Millisecond, time.Millisecond, func() time.Duration { return 0 }); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Error(err)
-	}
+		broken := Caller{Do: func() (int, error) { return 0, io.ErrUnexpectedEOF }}
+		_, err = measure(t.Context(), []Caller{broken}, 1, 1, time.Millisecond, time.Millisecond, used)
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Error(err)
+		}
+	})
 }
 
 // TestGoals: each goal names cases that there are, and is judged by its rounds.

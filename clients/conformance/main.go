@@ -100,7 +100,9 @@ func check(ctx context.Context, d *driver, language string, only *regexp.Regexp,
 			continue
 		}
 		if why := s.not[language]; why != "" {
+			mu.Lock()
 			fmt.Fprintf(out, "skip  %s: not for %s: %s\n", s.name, language, why)
+			mu.Unlock()
 			continue
 		}
 		all.Go(func() {
