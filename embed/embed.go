@@ -75,10 +75,7 @@ func Open(ctx context.Context, cfg Config) (_ *Allocator, err error) {
 	if err != nil {
 		return nil, err
 	}
-	log := cfg.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	opening, cancel := context.WithTimeout(ctx, cfg.timeout())
 	defer cancel()
 	if err := leaveReserve(opening, c, cfg.Reserve, log); err != nil {
@@ -178,9 +175,13 @@ func leaveReserve(ctx context.Context, c config.Config, reserve int, log *slog.L
 			if reserve >= within.Len() {
 				return noneToTake(reserve, within)
 			}
+			before := full
 			full = &PoolError{SIDs: within.String(), Size: within.Len(), Reserve: reserve}
 			if full.fill(v, within); full.free() > reserve {
 				return nil
+			}
+			if before == nil {
+				log.Info("no sid is free but the reserve: waiting", "sids", within.String(), "reserve", reserve)
 			}
 		case ctx.Err() == nil:
 			full = nil

@@ -166,29 +166,44 @@ func open(t *testing.T, cfg embed.Config) *embed.Allocator {
 	return a
 }
 
-// givenUp returns the error of Open when its context ends after the node has logged what it waits for.
-func givenUp(t *testing.T, cfg embed.Config, waitsFor string) error {
+// waiting opens an allocator, and returns when its node has logged what it waits for. ended returns what Open did.
+func waiting(t *testing.T, cfg embed.Config, waitsFor string) (giveUp func(), ended func() (*embed.Allocator, error)) {
 	t.Helper()
 	var log output.Text
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var a *embed.Allocator
+	var err error
+	done := make(chan struct{})
 	go func() {
-		a, err := embed.Open(ctx, cfg)
-		if err == nil {
+		defer close(done)
+		a, err = embed.Open(ctx, cfg)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if <-done; a != nil {
 			_ = a.Close()
 		}
-		ended <- err
-	}()
+	})
 	wait.Until(t, "the program waits: "+waitsFor, func() bool { return strings.Contains(log.String(), waitsFor) })
-	cancel()
-	return <-ended
+	return cancel, func() (*embed.Allocator, error) { <-done; return a, err }
 }
+
+// givenUp returns the error of Open when its context ends after the node has logged what it waits for.
+func givenUp(t *testing.T, cfg embed.Config, waitsFor string) error {
+	t.Helper()
+	giveUp, ended := waiting(t, cfg, waitsFor)
+	giveUp()
+	_, err := ended()
+	return err
+}
+
+const standby = "standby: all sids are held" // what a node logs that finds no sid
 
 // noSID returns the error of Open of a program that finds no sid.
 func noSID(t *testing.T, cfg embed.Config) *embed.PoolError {
 	t.Helper()
-	err := givenUp(t, cfg, "standby: all sids are held")
+	err := givenUp(t, cfg, standby)
 	var pool *embed.PoolError
 	if !errors.As(err, &pool) || !errors.Is(err, &client.Refusal{Reason: client.NoSID}) || !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
@@ -399,16 +414,23 @@ func TestPoolTaken(t *testing.T) {
 	}
 }
 
-// Two allocators of one program, without names: the second does not take the
-// first's sid over as that of a predecessor.
+// Two allocators of one program, without names: the second does not take the first's sid over as that of a predecessor.
+// It waits, and has the sid as soon as the first gives it back.
 func TestTwoInAProgram(t *testing.T) {
 	c := newSpace(t)
 	cfg := program(c, "")
 	cfg.SIDs = "31"
 	one := open(t, cfg)
-	noSID(t, cfg)
-	if id, err := one.Next(t.Context()); err != nil || one.Status().Term != 1 {
-		t.Errorf("the first: %v, %v, %+v", id, err, one.Status())
+	_, opened := waiting(t, cfg, standby)
+	last, err := one.Next(t.Context())
+	if err != nil || one.Status().Term != 1 {
+		t.Errorf("the first: %v, %v, %+v", last, err, one.Status())
+	}
+	fatal.If(t, one.Close())
+	two, err := opened()
+	fatal.If(t, err)
+	if id, err := two.Next(t.Context()); err != nil || id <= last {
+		t.Errorf("%v after %v: %v", id, last, err)
 	}
 }
 
@@ -436,49 +458,20 @@ func TestRangeChanges(t *testing.T) {
 	}
 }
 
-// Who waits for a sid has it as soon as another gives its own back.
-func TestOpenWaits(t *testing.T) {
-	c := newSpace(t)
-	cfg := program(c, "one")
-	cfg.SIDs = "31"
-	one := open(t, cfg)
-	cfg.Name = "two"
-	type opened struct {
-		a   *embed.Allocator
-		err error
-	}
-	got := make(chan opened, 1)
-	go func() {
-		a, err := embed.Open(context.WithoutCancel(t.Context()), cfg)
-		got <- opened{a, err}
-	}()
-	wait.Until(t, "the second has registered", func() bool { return len(look(t, c).Nodes) == 2 })
-	if err := one.Close(); err != nil {
-		t.Error(err)
-	}
-	o := <-got
-	if o.err != nil {
-		t.Fatal(o.err)
-	}
-	if err := o.a.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // The reserve is left, to whoever has none.
 func TestReserve(t *testing.T) {
 	c := newSpace(t)
 	cfg := program(c, "one")
 	cfg.SIDs, cfg.Reserve = "29-31", 2
 	open(t, cfg)
-	cfg.Name, cfg.OpenTimeout = "two", 3*time.Second
-	_, err := embed.Open(t.Context(), cfg)
+	cfg.Name = "two"
+	err := givenUp(t, cfg, "no sid is free but the reserve: waiting")
 	var pool *embed.PoolError
 	if !errors.As(err, &pool) || !strings.Contains(err.Error(), "2 of the sids 29-31 have to stay free (Reserve), and 2 are free: held: 29 by one") ||
-		!errors.Is(err, context.DeadlineExceeded) {
+		!errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	cfg.Reserve, cfg.OpenTimeout = 1, wait.Most
+	cfg.Reserve = 1
 	open(t, cfg)
 }
 

@@ -45,7 +45,6 @@ func TestErrorsNameTheirCause(t *testing.T) {
 		"no nodes":                {"dev --nodes 0", cli.ExitUsage, "--nodes is 0: it has to be at least 1, and at most 90", "\x00"},
 		"more than is printed":    {"get 1000000000000", cli.ExitUsage, "give --yes to get them all", "\x00"},
 		"nobody there":            {"get --addr 127.0.0.1:1", cli.ExitUnavailable, "allocator: no node answers at 127.0.0.1:1: is one running?", "transport"},
-		"an HTTP port, measured":  {"bench --for 200ms --callers 1 --addr " + addr, cli.ExitUnavailable, "allocator: An HTTP/1.1 server answers there", "no node answers"},
 		"a port that is none":     {"get --addr 127.0.0.1:99999", cli.ExitUsage, "there is no port \"99999\"", "no node answers"},
 		"an epoch to come":        {"init --epoch 2200-01-01T00:00:00Z --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "the epoch 2200-01-01T00:00:00Z is in the future", "does not answer"},
 		"a layout that has ended": {"init --layout baidu --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "set a later epoch for a new space", "does not answer"},

@@ -3,7 +3,9 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/load"
 )
 
 // benchAgainst runs the command against a handler, by HTTP.
@@ -123,16 +126,49 @@ func TestBenchInterrupted(t *testing.T) {
 
 // TestBenchRefused: refusals are counted by reason, and are no latencies.
 func TestBenchRefused(t *testing.T) {
-	code, out, stderr := benchAgainst(t, func(w http.ResponseWriter, _ *http.Request) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var asked atomic.Int64
+	_, out, stderr := benchUntil(ctx, func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) == 50 {
+			cancel()
+		}
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprint(w, `{"reason":"NO_SID","detail":"none"}`)
-	}, "--for", "1s", "--callers", "3")
-	v := viewOf(t, out)
-	if code != cli.ExitInvalid || v.Refused["NO_SID"] == 0 || v.Requests != 0 || len(v.LatencyNs) != 0 || !strings.Contains(stderr, "all requests were refused") {
-		t.Errorf("exit code %d, %s%s", code, out, stderr)
+	}, "--for", "10m", "--callers", "3")
+	if v := viewOf(t, out); v.Refused["NO_SID"] < 40 || v.Requests != 0 || v.Failed != 0 || len(v.LatencyNs) != 0 {
+		t.Errorf("%s%s", out, stderr)
 	}
-	code, out, stderr = benchAgainst(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }, "--for", "1s", "--callers", "3")
-	if v := viewOf(t, out); code != cli.ExitUnavailable || v.Failed == 0 || v.IDs != 0 {
-		t.Errorf("exit code %d, %s%s", code, out, stderr)
+}
+
+// TestVerdict: what a bench ends with, whatever it measured.
+func TestVerdict(t *testing.T) {
+	refused := load.Result{Refused: map[string]int64{"NO_SID": 3}, Refusal: errors.New("NO_SID: none")}
+	for name, tc := range map[string]struct {
+		result result
+		code   int
+		says   string
+	}{
+		"answers":                   {result{Result: &load.Result{Requests: 1, Failed: 5, Failure: io.EOF}}, cli.ExitOK, ""},
+		"refusals alone":            {result{Result: &refused}, cli.ExitInvalid, "all requests were refused: NO_SID: none"},
+		"refusals, and interrupted": {result{Result: &refused, interrupted: true}, cli.ExitInterrupted, ""},
+		"failures alone":            {result{Result: &load.Result{Failed: 1, Failure: io.EOF}}, cli.ExitUnavailable, "no node answers: EOF"},
+		"another protocol": {
+			result{Result: &load.Result{Failed: 1, Failure: errors.New("it looked like an HTTP/1.1 header")}},
+			cli.ExitUnavailable, "An HTTP/1.1 server answers there",
+		},
+		"nothing": {result{Result: &load.Result{}}, cli.ExitUnavailable, "no answer came within 0s"},
+		"an ID twice": {
+			result{Result: &load.Result{Requests: 9, Check: &load.Checks{Duplicates: 1}}, interrupted: true},
+			cli.ExitInvalid, "the IDs are not sound: 1 duplicates",
+		},
+	} {
+		err, code := tc.result.verdict(), cli.ExitOK
+		if exit, ok := errors.AsType[*cli.ExitError](err); ok {
+			code = exit.Code
+		}
+		if code != tc.code || !strings.Contains(fmt.Sprint(err), tc.says) {
+			t.Errorf("%s: exit code %d, %v; want %d, %q", name, code, err, tc.code, tc.says)
+		}
 	}
 }
