@@ -105,7 +105,7 @@ func failCall(t *testing.T, k int, f etcdsim.Fault) *callLog {
 }
 
 // TestEveryEtcdCallFails: whichever call to etcd fails, in whichever way, no ID
-// is issued twice, nothing is left behind, and nodes go on issuing. Package keeper has
+// is issued twice, nothing is left behind, and nodes go on issuing. Package protocol has
 // the same test on a scripted store; here it is with etcd's own client and its
 // retries, gRPC and whole nodes.
 //

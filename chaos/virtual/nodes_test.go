@@ -12,6 +12,7 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -116,6 +117,25 @@ func TestHandover(t *testing.T) {
 			last = next
 		}
 		last.untilReady(5 * time.Second)
+	})
+}
+
+// TestDrainDelay: while load balancers look away, readiness is off and requests are served.
+func TestDrainDelay(t *testing.T) {
+	run(t, func(e *env) {
+		m := e.start(options{set: func(c *config.Config) { c.Drain.Delay = 10 * time.Second }})
+		m.untilReady(5 * time.Second)
+		from := e.now()
+		m.end()
+		time.Sleep(9 * time.Second)
+		m.served(span{from, e.now()}, 2*time.Millisecond)
+		if r := m.d.Node().Ready(); r == nil || r.Reason != node.Draining {
+			t.Errorf("while load balancers look away: readiness is %v, want DRAINING", r)
+		}
+		time.Sleep(2 * time.Second)
+		if out := m.reasons(span{from + 11*time.Second, e.now()}); out[""] > 0 {
+			t.Errorf("after the delay: %v", out)
+		}
 	})
 }
 

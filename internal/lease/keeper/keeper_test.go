@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -165,38 +163,6 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// TestStoreAway: an outage shorter than what is left of the window is invisible;
-// a longer one ends in WINDOW_EXHAUSTED and is over when the store is back.
-func TestStoreAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mem := initialized(t)
-		store := storetest.NewFaulty(mem, nil)
-		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
-		err := b.run(func() {
-			pass(mem, 7*time.Second)
-			store.SetScript(storetest.Every(storetest.NotApplied))
-			for range 200 { // 20 s
-				pass(mem, 100*time.Millisecond)
-				if got := b.reason(); got != 0 {
-					t.Fatalf("refused with %s during an outage of 20 s", got)
-				}
-			}
-			pass(mem, 15*time.Second)
-			if got := b.reason(); got != node.WindowExhausted {
-				t.Errorf("after 35 s: got %q, want WINDOW_EXHAUSTED", got)
-			}
-			store.SetScript(nil)
-			pass(mem, 2*time.Second)
-			if got := b.reason(); got != 0 {
-				t.Errorf("2 s after the store came back: %s", got)
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
 // hanging is a store that never answers until its caller gives up.
 type hanging struct {
 	keeper.Store
@@ -300,109 +266,5 @@ func TestGivesUpSealed(t *testing.T) {
 		if got := b.reason(); got != node.NoSID {
 			t.Errorf("after the end: got %q, want NO_SID", got)
 		}
-	})
-}
-
-func TestFormatMismatchEndsRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mem := storetest.NewMemory(1)
-		if _, _, err := mem.Init(context.Background(), lease.Space{Layout: flake.Fleet, Pool: "p"}, 0); err != nil {
-			t.Fatal(err)
-		}
-		b := newBench("n1", mem, bubbleClock{time.Now()}, 30*time.Second)
-		err := b.run(func() { time.Sleep(time.Second) })
-		var format *lease.FormatError
-		if !errors.As(err, &format) {
-			t.Errorf("got %v, want a FormatError", err)
-		}
-	})
-}
-
-// TestStandby: with every sid taken, one more node stands by and takes over within
-// a second when one is given back.
-func TestStandby(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mem := initialized(t)
-		src := bubbleClock{time.Now()}
-		var all sync.WaitGroup
-		stops := make([]context.CancelFunc, 32)
-		benches := make([]*bench, 33)
-		for i := range benches {
-			benches[i] = newBench(fmt.Sprintf("n%d", i), mem, src, 30*time.Second)
-		}
-		for i := range stops {
-			var ctx context.Context
-			ctx, stops[i] = context.WithCancel(context.Background())
-			all.Go(func() { _ = benches[i].keeper.Run(ctx) })
-		}
-		pass(mem, 3*time.Second)
-		ctx, stop := context.WithCancel(context.Background())
-		all.Go(func() { _ = benches[32].keeper.Run(ctx) })
-		pass(mem, 3*time.Second)
-		sids := map[flake.SID]bool{}
-		for _, b := range benches[:32] {
-			st := b.keeper.Status()
-			if !st.Held || sids[st.Grant.SID] {
-				t.Errorf("%s: %+v", b.name, st)
-			}
-			sids[st.Grant.SID] = true
-		}
-		if got := benches[32].keeper.Status().Phase; got != lease.Standby {
-			t.Errorf("the 33rd is %v, want standby", got)
-		}
-		if got := benches[32].reason(); got != node.NoSID {
-			t.Errorf("the 33rd refuses with %q, want NO_SID", got)
-		}
-		stops[5]()
-		pass(mem, time.Second)
-		if got := benches[32].reason(); got != 0 {
-			t.Errorf("a second after a sid was given back: %s, %+v", got, benches[32].keeper.Status())
-		}
-		for _, s := range stops {
-			s()
-		}
-		stop()
-		all.Wait()
-	})
-}
-
-// recorder is a node whose issues and confirmed windows are kept.
-type recorder struct {
-	*node.Node
-	name  string
-	start time.Time
-	mu    *sync.Mutex // guards hist and sid
-	hist  *history.History
-	sid   flake.SID
-	base  clock.Millis
-}
-
-func (r *recorder) now() clock.Mono { return clock.Mono(time.Since(r.start)) }
-
-func (r *recorder) Begin(g lease.Grant) {
-	r.mu.Lock()
-	r.sid, r.base = g.SID, g.Base
-	r.hist.Grants = append(r.hist.Grants, history.Grant{Process: r.name, SID: g.SID, Base: g.Base, Ceil: g.Ceil, At: r.now()})
-	r.mu.Unlock()
-	r.Node.Begin(g)
-}
-
-func (r *recorder) Raise(ceil clock.Millis) {
-	r.mu.Lock()
-	r.hist.Grants = append(r.hist.Grants, history.Grant{Process: r.name, SID: r.sid, Base: r.base, Ceil: ceil, At: r.now()})
-	r.mu.Unlock()
-	r.Node.Raise(ceil)
-}
-
-func (r *recorder) issue(n int) {
-	begin := r.now()
-	b, err := r.Next(context.Background(), n, 0)
-	if err != nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hist.Issues = append(r.hist.Issues, history.Issue{
-		Process: r.name, First: b.First, Count: b.Count, Stride: b.Stride, Begin: begin, End: r.now(),
 	})
 }
