@@ -158,26 +158,27 @@ func TestMachine(t *testing.T) {
 	a, k := s.Read(), s.Kernel()
 	b := s.Read()
 	t.Logf("%+v %+v", b, k)
-	if age := time.Since(time.Unix(0, b.Wall)); age.Abs() > time.Second {
+	const pause = time.Minute // A busy machine does something else between two reads, but not for so long.
+	if age := time.Since(time.Unix(0, b.Wall)); age.Abs() > pause {
 		t.Errorf("the wall clock is %v from package time's", age)
 	}
 	if b.Mono <= a.Mono || b.Raw <= a.Raw || b.Boot <= a.Boot {
 		t.Errorf("%+v after %+v: a clock does not advance", b, a)
 	}
-	if d := (b.Offset() - a.Offset()).Abs(); d > agreement {
+	if d := (b.Offset() - a.Offset()).Abs(); d > pause {
 		t.Errorf("wall and monotonic clock moved apart by %v between two readings", d)
 	}
-	if d := (b.slept() - a.slept()).Abs(); d > agreement {
+	if d := (b.slept() - a.slept()).Abs(); d > pause {
 		t.Errorf("boot and monotonic clock moved apart by %v between two readings", d)
 	}
-	if now := s.Now().Mono; now < b.Mono || now.Sub(b.Mono) > time.Minute {
+	if now := s.Now().Mono; now < b.Mono || now.Sub(b.Mono) > pause {
 		t.Errorf("Now is at %d, Read was at %d: they count from different origins", now, b.Mono)
 	}
 	if k.MaxError < 0 || k.EstError < 0 || !k.Known && k != (Kernel{}) {
 		t.Errorf("kernel %+v", k)
 	}
-	if off := s.Read().WallMillis() - s.Now().Wall; off < -1000 || off > 1000 {
-		t.Errorf("issuing time is %d ms off when it begins", off)
+	if off := (s.Read().WallMillis() - s.Now().Wall).Duration(); off.Abs() > pause {
+		t.Errorf("issuing time is %v off when it begins", off)
 	}
 	s.tick(PeerVote{})
 	if st := s.Stats(); st.Kernel.Known != k.Known || st.TickDelay <= 0 {

@@ -165,7 +165,7 @@ func TestIdleStreams(t *testing.T) {
 	if closed := <-idle; closed != 300 {
 		t.Errorf("%d of 300 connections were closed", closed)
 	}
-	if d := a.Stats().Dropped; d["stream_limit"] < 200 || d["stream_timeout"] == 0 {
+	if d := a.Stats().Dropped; d["stream_limit"] == 0 || d["stream_timeout"] == 0 {
 		t.Errorf("dropped %v", d)
 	}
 }

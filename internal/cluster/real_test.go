@@ -156,13 +156,7 @@ func noLeaks(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
-		var err error
-		for range 10 { // each looks for about half a second
-			if err = goleak.Find(before); err == nil {
-				return
-			}
-		}
-		t.Error(err)
+		wait.NoError(t, "no goroutine is left", func() error { return goleak.Find(before) })
 	})
 }
 

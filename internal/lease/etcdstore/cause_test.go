@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -62,15 +64,21 @@ func TestDeadlineNamesItsCause(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			if _, err := s.Load(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("Load: %v, want %q", err, c.want)
+			names := func(err error) error { // Until an attempt to connect has ended there is no cause.
+				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
+					return fmt.Errorf("%v, want %q", err, c.want)
+				}
+				return nil
 			}
-			m := s.Members(t.Context(), clock.NewSystem(clock.SystemConfig{}))
-			if len(m) != 1 || m[0].Err == nil || !strings.Contains(m[0].Err.Error(), c.want) {
-				t.Errorf("Members: %+v, want %q", m, c.want)
-			}
+			wait.NoError(t, "Load names its cause", func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				_, err := s.Load(ctx)
+				return names(err)
+			})
+			wait.NoError(t, "Members names its cause", func() error {
+				return names(s.Members(t.Context(), clock.NewSystem(clock.SystemConfig{}))[0].Err)
+			})
 		})
 	}
 }
