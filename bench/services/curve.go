@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/flakelease/allocator/internal/load"
+	"github.com/flakelease/allocator/chaos/load"
 )
 
 // Rates are the requests a second at which latency is measured.

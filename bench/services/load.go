@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/load"
 	"github.com/flakelease/allocator/client"
-	"github.com/flakelease/allocator/internal/load"
 )
 
 // An Op is one request, or several sent together, and all answers to it. It

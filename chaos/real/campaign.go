@@ -19,11 +19,11 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/load"
 	"github.com/flakelease/allocator/chaos/real/nemesis"
 	"github.com/flakelease/allocator/chaos/real/record"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/load"
 )
 
 // runner is one run, from building the programs to the verdict.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/admin"
 	"github.com/flakelease/allocator/cmd/allocator/internal/agent"
-	"github.com/flakelease/allocator/cmd/allocator/internal/bench"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cluster"
 	"github.com/flakelease/allocator/cmd/allocator/internal/debug"
@@ -74,7 +73,6 @@ func groups(a *cli.App) []group {
 		{"IDs from a cluster", []*cobra.Command{
 			dev.Command(a), agent.Command(a), cluster.GetCommand(a), cluster.StatusCommand(a),
 			cluster.WatermarkCommand(a), cluster.EventsCommand(a), worker.Command(a), fence.Command(a), sql.Command(a),
-			bench.Command(a),
 		}},
 		{"For operators", []*cobra.Command{
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a),

@@ -110,7 +110,6 @@ func TestTokenInClear(t *testing.T) {
 		"get --addr ADDR", "status --addr ADDR", "events --addr ADDR", "watermark --addr ADDR",
 		"parse --addr ADDR 0000000000001", "admin drain --addr ADDR", "admin undrain --addr ADDR", "admin recover --addr ADDR",
 		"doctor --addr ADDR", "doctor --draw 1 --addr ADDR",
-		"bench --addr ADDR", "bench --via stream --addr ADDR", "bench --via http --addr ADDR", "bench --via resp --addr ADDR", "bench --via sdk --addr ADDR",
 		"worker run --wait 1ms --addr ADDR -- true", "agent --listen.resp unix:/nowhere/sock --addr ADDR",
 	} {
 		for _, addr := range []string{"10.0.0.1:9000", "ids.example.com:9000", "127.0.0.1:1,10.0.0.1:9000"} {

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/flakelease/allocator/chaos/load"
 	"github.com/flakelease/allocator/client"
-	"github.com/flakelease/allocator/internal/load"
 )
 
 // callers are honest: they have a token, and send requests at a fixed rate, whether

@@ -18,8 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/load"
 	"github.com/flakelease/allocator/client"
-	"github.com/flakelease/allocator/internal/load"
 )
 
 // summary is what chaos/kube reads.

@@ -7,11 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/load"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/record"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/load"
 )
 
 // takeoverFaults show why a lease alone is not enough: a holder is paused, another

@@ -1,4 +1,4 @@
-// Package record runs clients of internal/load and writes each of their requests,
+// Package record runs clients of chaos/load and writes each of their requests,
 // and its outcome, to a history.
 //
 // A client is pinned to one node, or fails over to the next when it is refused. A
@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/load"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/load"
 )
 
 // Node is a node that clients send requests to.
@@ -36,7 +36,7 @@ type Node struct {
 	MayAnswer func() func() string
 }
 
-// Kinds of clients besides those of internal/load.
+// Kinds of clients besides those of chaos/load.
 const (
 	Prefetch = "prefetch" // the Go SDK with prefetching, one ID a call
 	Embedded = "embedded" // HTTP to a program that embeds an allocator
@@ -47,7 +47,7 @@ const maxAge = 200 * time.Millisecond
 
 // Client says how one client behaves.
 type Client struct {
-	Via     string // a kind of internal/load (grpc, stream, http, resp, sdk), Prefetch or Embedded
+	Via     string // a kind of chaos/load (grpc, stream, http, resp, sdk), Prefetch or Embedded
 	Counts  []int  // IDs to request, in turn
 	Nodes   []*Node
 	Session string        // not empty: each request names the last ID of the one before

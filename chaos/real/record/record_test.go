@@ -18,9 +18,9 @@ import (
 	allocatorv1 "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/load"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/load"
 )
 
 // record runs a client until its requests, counted at the first node, are so many,

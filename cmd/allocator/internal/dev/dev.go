@@ -23,9 +23,9 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/dev/duplicates"
 	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/load"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/text"
 )
@@ -58,7 +58,7 @@ const (
 
 // Command returns "allocator dev".
 func Command(a *cli.App) *cobra.Command {
-	d := dev{App: a, restarted: make(chan struct{}, 1), wanted: make(chan struct{})}
+	d := dev{App: a, restarted: make(chan struct{}, 1), wanted: make(chan struct{}), given: duplicates.NewChecker()}
 	d.etcdState.Store("running")
 	cmd := &cobra.Command{
 		Use:   "dev",
@@ -141,9 +141,9 @@ type dev struct {
 
 	breaking  sync.Mutex // held while etcd is stopped or started
 	etcdState atomic.Value
-	restarted chan struct{} // etcd was
-	wanted    chan struct{} // closed by the first request of the console
-	checking  atomic.Pointer[load.Run]
+	restarted chan struct{}       // etcd was
+	wanted    chan struct{}       // closed by the first request of the console
+	given     *duplicates.Checker // IDs that the nodes gave the client of the console
 }
 
 func (d *dev) run(ctx context.Context) error {

@@ -9,12 +9,16 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
 
+	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/load"
+	"github.com/flakelease/allocator/internal/dev/duplicates"
 	"github.com/flakelease/allocator/internal/server/console"
 )
 
@@ -164,11 +168,8 @@ func (m *member) faults() string {
 
 // Broken returns the state of the cluster for the console.
 func (d *dev) Broken() console.Broken {
-	out := console.Broken{Etcd: d.etcdState.Load().(string)}
-	if r := d.checking.Load(); r != nil {
-		result := r.Result()
-		out.IDs, out.Duplicates = result.Drawn, result.Check.Duplicates
-	}
+	given := d.given.Checks()
+	out := console.Broken{Etcd: d.etcdState.Load().(string), IDs: given.Checked, Duplicates: given.Duplicates}
 	for _, m := range d.members {
 		m.mu.Lock()
 		n := console.BrokenNode{
@@ -192,6 +193,12 @@ const (
 	askTimeout = time.Second
 )
 
+// askConnect has the client notice soon that a node was started again.
+var askConnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: askPause, MaxDelay: askPause},
+	MinConnectTimeout: askTimeout,
+}
+
 // check asks all nodes for IDs until ctx ends, and compares them. It begins when the
 // console is used: until then nobody wants to know.
 func (d *dev) check(ctx context.Context) error {
@@ -200,83 +207,76 @@ func (d *dev) check(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	plan := load.Plan{Check: true, Timeout: askTimeout}
-	for _, m := range d.members {
-		c := &nodeClient{m: m, config: load.Config{Stride: d.space.Layout.Stride()}}
-		defer c.Close()
-		plan.Workers = append(plan.Workers,
-			load.Worker{
-				Targets: []load.Target{{Name: m.name, Client: c}},
-				Counts:  []int{min(askCount, d.config(0).Gen().MaxBlock())},
-				Pause:   askPause,
-				Backoff: askPause,
-			})
-	}
-	r := load.New(plan)
-	d.checking.Store(r)
 	var all sync.WaitGroup
-	all.Go(func() { r.Run(ctx) })
-	all.Go(func() {
-		for tick := time.NewTicker(time.Second); ; {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				tick.Stop()
-				return
-			}
-			for _, m := range d.members {
-				m.mu.Lock()
-				m.rate, m.counted = m.ids-m.counted, m.ids
-				m.mu.Unlock()
-			}
+	defer all.Wait()
+	all.Go(func() { d.given.Run(ctx) })
+	count := min(askCount, d.config(0).Gen().MaxBlock())
+	for _, m := range d.members {
+		all.Go(func() { m.ask(ctx, count, d.given) })
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
 		}
-	})
-	all.Wait()
-	return nil
+		for _, m := range d.members {
+			m.mu.Lock()
+			m.rate, m.counted = m.ids-m.counted, m.ids
+			m.mu.Unlock()
+		}
+	}
 }
 
-// nodeClient asks a node, wherever it listens.
-type nodeClient struct {
-	m      *member
-	config load.Config
-	http   load.Client // nil: the node has not listened yet
-}
-
-// Allocate asks, and keeps what came of it.
-func (c *nodeClient) Allocate(ctx context.Context, r load.Request) (b client.Block, err error) {
-	m := c.m
+// ask asks the node for count IDs again and again until ctx ends.
+func (m *member) ask(ctx context.Context, count int, given *duplicates.Checker) {
 	m.mu.Lock()
-	addr := m.addrs.HTTP
+	listening := m.daemon.Listening()
 	m.mu.Unlock()
-	err = errors.New("it has not listened yet")
-	if c.http == nil && addr != "" {
-		c.http, err = c.config.Open(load.HTTP, addr)
+	select {
+	case <-listening:
+	case <-ctx.Done():
+		return
 	}
-	if c.http != nil {
-		b, err = c.http.Allocate(ctx, r)
+	m.mu.Lock()
+	addr := m.daemon.Addresses().GRPC // A node that is started again has the same.
+	m.mu.Unlock()
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(askConnect))
+	if err != nil {
+		panic(err) // nothing connects yet, and the options are right
 	}
+	defer func() { _ = conn.Close() }()
+	for {
+		within, cancel := context.WithTimeout(ctx, askTimeout)
+		r, err := pb.NewAllocatorServiceClient(conn).Allocate(within, &pb.AllocateRequest{Count: int32(count)})
+		cancel()
+		if err == nil {
+			given.Add(client.Block{First: flake.ID(r.GetFirst()), Count: int(r.GetCount()), Stride: r.GetStride()}, 0)
+		}
+		m.answered(r, err)
+		select {
+		case <-time.After(askPause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// answered keeps what came of a request.
+func (m *member) answered(r *pb.AllocateResponse, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	outcome, reason := load.OutcomeOf(err)
-	switch m.message = ""; outcome {
-	case load.OK:
+	m.message = ""
+	if err == nil {
 		m.answer = "OK"
-		m.ids += int64(b.Count)
-	case load.Refused:
-		m.answer = reason
+		m.ids += int64(r.GetCount())
+	} else if refusal := client.RefusalOf(err, m.name); refusal != nil {
+		m.answer, m.message = string(refusal.Reason), refusal.Message
 		m.refused++
-		if refusal, ok := errors.AsType[*client.Refusal](err); ok {
-			m.message = refusal.Message
-		}
-	default:
+	} else {
 		m.answer = "no answer"
-	}
-	return b, err
-}
-
-// Close ends its connection.
-func (c *nodeClient) Close() {
-	if c.http != nil {
-		c.http.Close()
 	}
 }

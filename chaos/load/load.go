@@ -1,11 +1,11 @@
 // Package load sends allocation requests to nodes, measures them and checks the
 // IDs that come back.
 //
-// It serves `allocator bench`, the benchmarks and the chaos harness. A Client is
-// one way to ask: by gRPC, by a gRPC stream, by HTTP, by the Redis protocol, by
-// the Go SDK, or by any function. A Worker is one caller: it sends one request at
-// a time to its targets. A Run is the workers together, in a closed loop or at a
-// fixed rate, with a histogram of latencies and a Checker of the IDs.
+// It serves the benchmarks and the chaos harness. A Client is one way to ask: by gRPC, by a
+// gRPC stream, by HTTP, by the Redis protocol, by the Go SDK, or by any function. A Worker
+// is one caller: it sends one request at a time to its targets. A Run is the workers
+// together, in a closed loop or at a fixed rate, with a histogram of latencies and a check
+// of the IDs.
 //
 // Outcomes are distinguished by error: a *client.Refusal means that nothing was
 // issued, ErrContract that an answer is not what the API promises, and after any

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/dev/duplicates"
 )
 
 // failurePause is how long a worker waits after a request that failed, other than
@@ -66,7 +67,7 @@ type Run struct {
 	end        time.Time // no request begins at or after it; zero: there is no end
 	due        chan time.Time
 	shards     []*shard
-	checker    *Checker
+	checker    *duplicates.Checker
 	notStarted int64 // pace's, until it has ended
 }
 
@@ -98,7 +99,7 @@ func New(p Plan) *Run {
 		r.end = r.measured.Add(p.Length)
 	}
 	if p.Check {
-		r.checker = NewChecker()
+		r.checker = duplicates.NewChecker()
 	}
 	if p.Rate > 0 {
 		r.due = make(chan time.Time)
@@ -127,7 +128,7 @@ func (r *Run) Run(ctx context.Context) *Result {
 	}
 	checking, checked := context.WithCancel(context.WithoutCancel(ctx)) // ends after the last answer
 	if r.checker != nil {
-		others.Go(func() { r.checker.run(checking) })
+		others.Go(func() { r.checker.Run(checking) })
 	}
 	for i := range r.plan.Workers {
 		workers.Go(func() { r.work(working, requests, &r.plan.Workers[i], r.shards[i%len(r.shards)]) })
@@ -173,7 +174,7 @@ func (r *Run) work(working, requests context.Context, w *Worker, s *shard) {
 			took = time.Since(due)
 		}
 		if err == nil {
-			last = max(last, lastOf(b))
+			last = max(last, duplicates.LastOf(b))
 		} else if !w.Ordered {
 			last = 0 // another process may answer from now on
 		}
@@ -219,7 +220,7 @@ func (r *Run) request(ctx context.Context, w *Worker, t Target, req Request,
 	}
 	b, err = t.Client.Allocate(ctx, req)
 	if err == nil && r.checker != nil {
-		r.checker.add(b, last)
+		r.checker.Add(b, last)
 	}
 	if err == nil && req.After > 0 && b.First <= req.After {
 		err = fmt.Errorf("%w: %v is not above %v, as requested", ErrContract, b.First, req.After)
@@ -317,7 +318,7 @@ type Result struct {
 	Failure    error // the first of a worker
 	NotStarted int64 // requests that were due and that no worker was free for
 	Latency    *hdrhistogram.Histogram
-	Check      *Checks // nil: not requested
+	Check      *duplicates.Checks // nil: not requested
 }
 
 // Refusals returns the sum over all reasons, and the reasons in order.

@@ -1,4 +1,5 @@
-package load
+// Package duplicates finds IDs that came twice, among those that callers of running nodes were given.
+package duplicates
 
 import (
 	"cmp"
@@ -11,8 +12,8 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// lastOf returns the greatest ID of b, which has at least one.
-func lastOf(b client.Block) flake.ID { return b.First + flake.ID(int64(b.Count-1)*b.Stride) }
+// LastOf returns the greatest ID of b, which has at least one.
+func LastOf(b client.Block) flake.ID { return b.First + flake.ID(int64(b.Count-1)*b.Stride) }
 
 // span is a run of IDs of one sid, stride apart, or a single ID.
 type span struct {
@@ -22,7 +23,7 @@ type span struct {
 }
 
 func spanOf(b client.Block) span {
-	s := span{first: b.First, last: lastOf(b), stride: max(b.Stride, 1)}
+	s := span{first: b.First, last: LastOf(b), stride: max(b.Stride, 1)}
 	s.sid = s.first & flake.ID(s.stride-1) // strides are powers of two
 	return s
 }
@@ -78,8 +79,8 @@ func (c *Checker) Checks() Checks {
 	return c.found
 }
 
-// add takes an answer of a worker whose IDs so far go up to last.
-func (c *Checker) add(b client.Block, last flake.ID) {
+// Add takes an answer of a worker whose IDs so far go up to last.
+func (c *Checker) Add(b client.Block, last flake.ID) {
 	s := spanOf(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +94,8 @@ func (c *Checker) add(b client.Block, last flake.ID) {
 	c.fresh = append(c.fresh, s)
 }
 
-// run settles old spans until ctx ends, and then all.
-func (c *Checker) run(ctx context.Context) {
+// Run settles old spans until ctx ends, and then all.
+func (c *Checker) Run(ctx context.Context) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -9,7 +9,15 @@ import (
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/dev/duplicates"
 )
+
+func ms(n int) flake.ID { return flake.ID(n) << 20 }
+
+// blockAt is a block of n IDs of the layout scalable.
+func blockAt(first flake.ID, n int) client.Block {
+	return client.Block{First: first, Count: n, Stride: 32}
+}
 
 // workerOf returns a worker that sends n requests to f.
 func workerOf(n int, f Func) Worker {
@@ -40,7 +48,7 @@ func TestOutcomesAreCounted(t *testing.T) {
 		return blockAt(ms(n), 10), nil
 	})}}).Run(t.Context())
 	if r.Requests != 10 || r.IDs != 100 || r.Refused["NO_SID"] != 8 || r.Failed != 2 || r.Failure == nil || r.Latency.TotalCount() != 10 ||
-		r.Drawn != 100 || *r.Check != (Checks{Checked: 100}) {
+		r.Drawn != 100 || *r.Check != (duplicates.Checks{Checked: 100}) {
 		t.Errorf("%+v, %+v", r, r.Check)
 	}
 }

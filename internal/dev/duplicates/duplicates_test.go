@@ -1,4 +1,4 @@
-package load
+package duplicates
 
 import (
 	"testing"
@@ -53,7 +53,7 @@ func TestChecker(t *testing.T) {
 		check := NewChecker()
 		for _, round := range c.rounds {
 			for _, b := range round {
-				check.add(b, 0)
+				check.Add(b, 0)
 			}
 			check.settle(false)
 		}
@@ -64,8 +64,8 @@ func TestChecker(t *testing.T) {
 	}
 
 	check := NewChecker()
-	check.add(blockAt(ms(5), 10), 0)
-	if check.add(blockAt(ms(5)+9*32, 1), ms(5)+9*32); check.Checks().OutOfOrder != 1 {
+	check.Add(blockAt(ms(5), 10), 0)
+	if check.Add(blockAt(ms(5)+9*32, 1), ms(5)+9*32); check.Checks().OutOfOrder != 1 {
 		t.Errorf("%+v, want the one that is the last again out of order", check.Checks())
 	}
 }
@@ -74,7 +74,7 @@ func TestChecker(t *testing.T) {
 func TestCheckerForgets(t *testing.T) {
 	check := NewChecker()
 	for i := range 20 * checkKeep {
-		check.add(client.Block{First: ms(i + 1), Count: 1}, 0)
+		check.Add(client.Block{First: ms(i + 1), Count: 1}, 0)
 		if i%100 == 0 {
 			check.settle(false)
 		}
