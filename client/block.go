@@ -20,6 +20,8 @@ type Block struct {
 	SID    flake.SID    // in every ID
 	Format flake.Format // every ID of the space has it
 	Node   string       // the name of the node that issued it
+	// SpaceID tells the space from others. 0: the node does not say it.
+	SpaceID uint64
 }
 
 // At returns ID number i, counted from 0. It panics if i is not below Count: that

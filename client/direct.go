@@ -219,6 +219,7 @@ func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block
 		Format: flake.Format{Layout: layout, Epoch: res.GetEpochUnixMs()},
 		Node:   res.GetNode(),
 	}
+	b.SpaceID = res.GetSpaceId()
 	switch {
 	case known != nil:
 		return Block{}, &contractError{e.Addr, fmt.Sprintf("layout %d: %v", res.GetLayout(), known)}
@@ -236,6 +237,11 @@ func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block
 	} else if *f != b.Format {
 		return Block{}, &contractError{e.Addr, fmt.Sprintf("layout %v and epoch %d, where others have %v and %d",
 			b.Format.Layout, b.Format.Epoch, f.Layout, f.Epoch)}
+	}
+	first := &e.pool.space
+	if id := b.SpaceID; id != 0 && !first.CompareAndSwap(0, id) && first.Load() != id {
+		return Block{}, &contractError{e.Addr, fmt.Sprintf("it is of space %016x, and this program's IDs are of %016x",
+			id, first.Load())}
 	}
 	return b, nil
 }

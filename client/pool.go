@@ -39,6 +39,7 @@ type pool struct {
 	// format is that of the first answer. IDs of nodes with another format are not
 	// unique beside these.
 	format atomic.Pointer[flake.Format]
+	space  atomic.Uint64 // the space of the first answer, once one names it
 
 	mu        sync.Mutex // guards the rest, and the balance.Node of each endpoint
 	nodes     balance.Pool[*endpoint]

@@ -266,6 +266,7 @@ func (a *Allocator) BlockAfter(ctx context.Context, n int, after flake.ID) (clie
 		return client.Block{}, a.refusal(err)
 	}
 	block := client.Block{First: b.First, Count: b.Count, Stride: b.Stride, SID: b.SID, Format: a.format, Node: a.name}
+	block.SpaceID = a.node.Space()
 	return block, nil
 }
 

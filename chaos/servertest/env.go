@@ -103,7 +103,7 @@ func New(t testing.TB, change ...func(*Config)) *Env {
 		SIDs:     lease.SIDRange{To: 32},
 		Pool:     lease.Pool{Size: 32, Held: 3},
 		Grant:    lease.Grant{SID: 7, Term: 1, Base: Start, Ceil: Start + 30_000},
-		Space:    lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "pool-1"},
+		Space:    lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: Pool, Named: true},
 		Era:      lease.Era{Number: 1},
 	})
 	e := NewOn(t, n, change...)
@@ -331,6 +331,12 @@ type Problem struct {
 func At(ms clock.Millis, low int64) flake.ID {
 	return flake.ID((int64(ms)-flake.DefaultEpoch)<<20 | low)
 }
+
+// What tells the space from others.
+const (
+	Pool           = "0c9e0b8e-63a5-4f3b-8d2c-5a4c1b2f7e10"
+	SpaceID uint64 = 0x0c9e0b8e63a54f3b
+)
 
 // Decimal returns the decimal form of an ID.
 func Decimal(id flake.ID) string { return string(id.AppendInt(nil)) }

@@ -114,6 +114,12 @@ var mutants = []struct {
 				*a = answer{IDs: []string{"145000000000000001", "145000000000000002", "145000000000000003"}}
 			}
 		}},
+	{name: "takes IDs of another space", noticed: "a client keeps to the space of the first answer",
+		answer: func(_ call, a *answer, _ func(call) answer) {
+			if a.Error != nil {
+				*a = answer{IDs: []string{"145000000000000001"}}
+			}
+		}},
 	{name: "keeps old IDs", noticed: "held IDs that are too old are dropped",
 		answer: func(c call, a *answer, _ func(call) answer) {
 			if c.Op == "nextNow" && a.Error != nil {

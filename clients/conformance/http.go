@@ -95,7 +95,16 @@ func (n *scripted) reply(w http.ResponseWriter, r *http.Request, done <-chan str
 		}
 		return
 	}
+	w.Header().Set("Allocator-Space", fmt.Sprintf("%016x", o.space()))
 	send(w, code, asJSON, answer)
+}
+
+// space returns the ID of the space that the node of an answer is of.
+func (o outcome) space() uint64 {
+	if o.act == "space" {
+		return 0xb
+	}
+	return 0xa
 }
 
 // twoAnswers writes an answer twice, and keeps the connection until done is closed: a client that sends its next

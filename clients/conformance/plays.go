@@ -178,6 +178,47 @@ func otherLayout(t *stage) {
 	t.close()
 }
 
+func otherSpace(t *stage) {
+	if !t.open() {
+		return
+	}
+	t.one(call{})
+	for _, n := range t.nodes {
+		n.play("space")
+	}
+	c := call{TimeoutMs: 600}
+	a := t.ask(c)
+	t.expect(c, a, "protocol")
+	if a.Error != nil && (!strings.Contains(a.Error.Message, "000b") || !strings.Contains(a.Error.Message, "000a")) {
+		t.failf("%s: it does not name both spaces", a)
+	}
+	t.close()
+}
+
+// twoSpaces: all IDs are of one of the two, whichever served first. The other is asked when that one refuses.
+func twoSpaces(t *stage) {
+	if !t.open() {
+		return
+	}
+	sid := func(text string) int {
+		id, _ := anyID(text) // It was checked.
+		return int(flake.Default.SID(id))
+	}
+	first := sid(t.one(call{}))
+	own, other := t.nodes[(first+1)%2], t.nodes[first%2]
+	own.play("refuse DRAINING 20")
+	before := len(other.requests())
+	_, from := t.begin(call{})
+	t.asked(other, before+1)
+	own.play([]string{"serve", "space"}[first-1])
+	a := t.end(from)
+	t.expect(call{}, a, "ids 1")
+	if len(a.IDs) == 1 && sid(a.IDs[0]) != first {
+		t.failf("%s came after one of the other space", a)
+	}
+	t.close()
+}
+
 // twice: the second answer is in the connection when the next request is sent, and must not be taken for its answer.
 func twice(t *stage) {
 	if !t.open() {

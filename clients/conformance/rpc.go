@@ -55,6 +55,7 @@ func (n *scripted) serve(ctx context.Context, r *pb.AllocateRequest) (res *pb.Al
 		Sid:         int32(n.sid),
 		Layout:      layout,
 		EpochUnixMs: flake.DefaultEpoch,
+		SpaceId:     o.space(),
 	}, nil, o.act == "twice", nil
 }
 

@@ -219,6 +219,16 @@ func breaking() (all []situation) {
 			nodes:   "serve | serve",
 			options: patient, do: otherLayout,
 		},
+		situation{
+			name:    "a client keeps to the space of the first answer",
+			nodes:   "serve | serve",
+			options: patient, do: otherSpace,
+		},
+		situation{
+			name:    "one of two nodes is of another space",
+			nodes:   "serve | space",
+			options: patient, do: twoSpaces,
+		},
 		situation{name: "an answer that comes twice", nodes: "twice, serve", options: patient, do: twice},
 	)
 }

@@ -58,7 +58,14 @@ type Beginning struct {
 	Fresh bool
 	// Above is the greatest ID that exists already: none is issued at or below it; 0: there is none.
 	Above flake.ID
+	// Unnamed says that programs which run now may go on with the space, whatever they know an earlier one by.
+	Unnamed bool
 }
+
+// named reports whether clients may refuse other spaces beside the new one. They must not where it may go on from
+// one that was lost, which they know by another name; and where it has a part of the sids, its IDs
+// stand beside those of the other regions.
+func (b Beginning) named() bool { return b.Fresh && !b.Unnamed && b.SIDs == lease.SIDRange{} }
 
 // ErrAbove says that a space cannot begin above an ID.
 var ErrAbove = errors.New("daemon: IDs cannot begin above that ID")
@@ -132,7 +139,9 @@ func Init(ctx context.Context, cfg config.Config, begin Beginning,
 	if err != nil {
 		return false, lease.View{}, err
 	}
-	space := lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: uuid.NewString(), Part: begin.SIDs}
+	space := lease.Space{
+		Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: uuid.NewString(), Part: begin.SIDs, Named: begin.named(),
+	}
 	if _, err := space.SIDsOf(cfg.SIDRange); err != nil {
 		return false, lease.View{}, err
 	}

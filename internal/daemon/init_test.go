@@ -9,6 +9,7 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // The floor is the first unit of time whose IDs are all above the given one, and never
@@ -34,6 +35,18 @@ func TestFloorAbove(t *testing.T) {
 					t.Errorf("%v, %v ahead: floor %d is later than the end of the ID's unit", layout, ahead, floor)
 				}
 			}
+		}
+	}
+}
+
+// TestNamed: a space that others go on in, or stand beside, has no name by which clients refuse theirs.
+func TestNamed(t *testing.T) {
+	for b, want := range map[*Beginning]bool{
+		{Fresh: true}: true, {}: false, {Fresh: true, Unnamed: true}: false,
+		{Fresh: true, SIDs: lease.SIDRange{From: 4, To: 8}}: false,
+	} {
+		if got := b.named(); got != want {
+			t.Errorf("%+v: named %v", *b, got)
 		}
 	}
 }

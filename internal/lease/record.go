@@ -33,6 +33,20 @@ type Space struct {
 	// Part is the sids that the space was created for, where others belong to
 	// spaces in other places; zero: the first MaxSIDs of the layout.
 	Part SIDRange `json:"sids,omitzero"`
+	// Named says that clients may tell the space from others by Pool. Init decides it; it is false in the records
+	// of earlier versions. It is a constant beside the layout that no step of the protocol reads, so the
+	// models do without it.
+	Named bool `json:"named,omitempty"`
+}
+
+// ID returns what clients tell the space by, the first eight bytes of Pool; 0: it has no such name.
+func (s Space) ID() uint64 {
+	if !s.Named {
+		return 0
+	}
+	head, _, _ := strings.Cut(strings.Replace(s.Pool, "-", "", 2), "-")
+	id, _ := strconv.ParseUint(head, 16, 64) // 0 after an error
+	return id
 }
 
 // UnitStart returns the start of the unit of time that t lies in, in the layout's units.

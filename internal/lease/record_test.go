@@ -29,10 +29,21 @@ func seal(body string) string {
 	return fmt.Sprintf("%s %08x %s", recordVersion, crc32.Checksum([]byte(body), castagnoli), body)
 }
 
+func TestSpaceID(t *testing.T) {
+	for space, want := range map[Space]uint64{
+		{Pool: aSpace.Pool, Named: true}: 0x0c9e0b8e63a54f3b, {Pool: aSpace.Pool}: 0, {Named: true}: 0, {Pool: "pool-1", Named: true}: 0,
+	} {
+		if got := space.ID(); got != want {
+			t.Errorf("%+v: %x, want %x", space, got, want)
+		}
+	}
+}
+
 // The stored form is a format: these lines are in etcds out there.
 func TestRecordForms(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{Encode(aSpace), seal(`{"layout":"fleet","epoch":1704067200000,"pool":"0c9e0b8e-63a5-4f3b-8d2c-5a4c1b2f7e10"}`)},
+		{Encode(Space{Layout: flake.Twitter, Pool: "p", Named: true}), seal(`{"layout":"twitter","epoch":0,"pool":"p","named":true}`)},
 		{Encode(anEra), seal(`{"number":2,"floor":1800000000000,"cluster":"18446744073709551615"}`)},
 		{Encode(anAcceptedTime), seal(`{"era":2,"until":1800000000000,"nonce":"x","by":"ann@ops-1","at":1799996400000}`)},
 		{Encode(aHolder), `a1 e19d19cf {"instance":"i","node":"n"}`},

@@ -80,7 +80,9 @@ func (n *Node) seal(s *state) clock.Millis {
 }
 
 // Report passes the status of the lease to the node, for the messages of refusals.
-func (n *Node) Report(l lease.Status) { n.change(func(s *state) { s.lease = l }) }
+func (n *Node) Report(l lease.Status) {
+	n.change(func(s *state) { s.lease, s.space = l, l.Space.ID() })
+}
 
 // SetVerdict opens or closes the gate.
 func (n *Node) SetVerdict(v clock.Verdict) { n.change(func(s *state) { s.verdict = v }) }

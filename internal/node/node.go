@@ -78,6 +78,9 @@ func (n *Node) About() About {
 	}
 }
 
+// Space returns what clients tell the space by; 0: it has no name, or none is known yet.
+func (n *Node) Space() uint64 { return n.state.Load().space }
+
 // Check returns the refusal of a request that has a wrong count or after, whoever is to answer it,
 // or nil. It is not counted.
 func (a About) Check(count int, after flake.ID) *Refusal {

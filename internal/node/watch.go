@@ -16,6 +16,7 @@ type state struct {
 	draining bool
 	term     int64         // The tenure was granted with this term.
 	lease    lease.Status  // as last reported; for refusals, never for permission
+	space    uint64        // The ID of lease.Space.
 	changed  chan struct{} // closed once another state is stored
 }
 

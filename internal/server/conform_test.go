@@ -76,7 +76,7 @@ func (x fixture) unary(a ask) answer {
 	if err != nil {
 		return statusAnswer(x.T, err)
 	}
-	return blockAnswer(res)
+	return x.block(res)
 }
 
 // texts is unary with the IDs as texts, which it compares with the block beside them.
@@ -107,11 +107,13 @@ func (x fixture) texts(form pb.Form, kind describe.Kind) func(ask) answer {
 		if len(random) < len(res.Ids)-1 && len(random) > 0 {
 			x.T.Errorf("%d IDs have %d different random parts", len(res.Ids), len(random))
 		}
-		return blockAnswer(res)
+		return x.block(res)
 	}
 }
 
-func blockAnswer(res *pb.AllocateResponse) answer {
+func (x fixture) block(res *pb.AllocateResponse) answer {
+	x.T.Helper()
+	x.isOf(res.SpaceId)
 	return answer{
 		First: flake.ID(res.First), Count: int(res.Count),
 		Last: flake.ID(res.First + int64(res.Count-1)*res.Stride),
@@ -155,7 +157,7 @@ func (x fixture) stream(a ask) answer {
 	if r := res.GetRefusal(); r != nil {
 		return answer{Reason: node.Reason(r.Reason).String(), RetryMs: r.RetryAfterMs, Metadata: r.Metadata}
 	}
-	return blockAnswer(res.GetResponse())
+	return x.block(res.GetResponse())
 }
 
 // query and body send HTTP requests, with after in the form of text.
@@ -198,6 +200,7 @@ func (x fixture) httpAnswer(res *http.Response) answer {
 		return answer{Reason: p.Reason, RetryMs: p.RetryAfterMs, Metadata: p.Metadata}
 	}
 	ids := servertest.Body[servertest.Issued](x.T, res).IDs
+	x.isOf(spaceOf(res))
 	a := answer{Count: len(ids)}
 	for i, text := range ids {
 		id, err := flake.Parse(text)
@@ -211,6 +214,20 @@ func (x fixture) httpAnswer(res *http.Response) answer {
 		a.Last = id
 	}
 	return a
+}
+
+// isOf checks the space of an answer.
+func (x fixture) isOf(space uint64) {
+	x.T.Helper()
+	if want := x.Node.Space(); space != want {
+		x.T.Errorf("an answer of space %x, not %x", space, want)
+	}
+}
+
+// spaceOf returns the space that an answer over HTTP names; 0: none.
+func spaceOf(res *http.Response) uint64 {
+	id, _ := strconv.ParseUint(res.Header.Get("Allocator-Space"), 16, 64)
+	return id
 }
 
 // resp sends requests as a Redis client, with after in the form of text.

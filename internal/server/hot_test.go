@@ -75,6 +75,9 @@ func TestAllocations(t *testing.T) {
 		t.Skip("not run: under the race detector pools drop values on purpose")
 	}
 	env := servertest.New(t, observed)
+	if id := env.Node.Space(); id != servertest.SpaceID {
+		t.Fatalf("the node is of space %x", id)
+	}
 
 	t.Run("HTTP", func(t *testing.T) {
 		mux := http.NewServeMux()

@@ -43,6 +43,8 @@ type Issuer interface {
 	// Watch returns what Ready does, and a channel that is closed when that changes.
 	Watch() (*node.Refusal, <-chan struct{})
 	About() node.About
+	// Space returns what clients tell the space by, as lease.Space.ID; 0: no answer names one yet.
+	Space() uint64
 	Clock() clock.Source
 	Stats() node.Stats
 }

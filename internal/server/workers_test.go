@@ -131,7 +131,9 @@ func (x fixture) workerHTTP(token string, c workerCall) workerAnswer {
 	if res.Header.Get("Cache-Control") != "no-store" {
 		x.T.Errorf("%s: Cache-Control %q", c.op, res.Header.Get("Cache-Control"))
 	}
-	if res.StatusCode != want {
+	if res.StatusCode == want {
+		x.isOf(spaceOf(res))
+	} else {
 		p := servertest.Body[servertest.Problem](x.T, res)
 		return workerAnswer{Reason: p.Reason, RetryMs: p.RetryAfterMs, Metadata: p.Metadata}
 	}

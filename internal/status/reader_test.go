@@ -296,7 +296,7 @@ func TestClusterWithoutEtcd(t *testing.T) {
 			res := env.Do("GET", "/v1/cluster", "")
 			b, _ := io.ReadAll(res.Body)
 			for _, want := range []string{
-				`"pool":"pool-1"`, `"read_unix_ms":0,`, `"nodes":[],"sids":[]`, `"problem":"etcd cannot be read`, `"refusing":"CLOCK_SKEW"`, `"sid":7`,
+				`"pool":"` + servertest.Pool + `"`, `"read_unix_ms":0,`, `"nodes":[],"sids":[]`, `"problem":"etcd cannot be read`, `"refusing":"CLOCK_SKEW"`, `"sid":7`,
 			} {
 				if !strings.Contains(string(b), want) {
 					t.Errorf("%s: no %s in %s", name, want, b)

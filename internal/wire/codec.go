@@ -90,6 +90,7 @@ const (
 	tagEpoch      = 7<<3 | byte(protowire.VarintType)
 	tagText       = 8<<3 | byte(protowire.BytesType)
 	tagLayoutBits = 9<<3 | byte(protowire.BytesType)
+	tagSpace      = 10<<3 | byte(protowire.Fixed64Type)
 )
 
 // cut returns the tag of the first field of b, its number, and what follows. The number of
@@ -223,6 +224,7 @@ type Response struct {
 	Sequence int64
 	Block    Block
 	Constant *ConstantFields
+	Space    uint64
 }
 
 // Block is what a response says of its IDs. It has the fields of gen.Block, so that the one
@@ -257,7 +259,7 @@ func NewConstantFields(node string, f flake.Format) ConstantFields {
 // size returns the maximum length of the response in bytes: sequence and the length of the
 // response in it; first, count, stride and sid.
 func (r *Response) size() int {
-	return 2*maxField + maxFixed + 3*maxField + len(r.Constant.node) + len(r.Constant.format)
+	return 2*maxField + 2*maxFixed + 3*maxField + len(r.Constant.node) + len(r.Constant.format)
 }
 
 // Bytes returns the message.
@@ -301,7 +303,7 @@ func (r *Response) appendPlain(b []byte) []byte {
 	b = appendField(b, tagStride, uint64(r.Block.Stride))
 	b = append(b, r.Constant.node...)
 	b = appendField(b, tagSID, uint64(int32(r.Block.SID)))
-	return append(b, r.Constant.format...)
+	return appendFixed(append(b, r.Constant.format...), tagSpace, r.Space)
 }
 
 // readResponse reads a response with a block into m, whose last block it uses again. It
@@ -331,6 +333,7 @@ func readResponse(b []byte, m *pb.AllocateStreamResponse) bool {
 func readBlock(b []byte, m *pb.AllocateResponse) bool {
 	node, bits, ok := m.Node, m.LayoutBits, false
 	m.First, m.Count, m.Stride, m.Node, m.Sid, m.Layout, m.EpochUnixMs, m.LayoutBits = 0, 0, 0, "", 0, 0, 0, ""
+	m.SpaceId = 0
 	for len(b) > 0 {
 		tag, v, rest := cut(b)
 		switch tag {
@@ -351,6 +354,8 @@ func readBlock(b []byte, m *pb.AllocateResponse) bool {
 			m.Layout = pb.Layout(v)
 		case tagEpoch:
 			m.EpochUnixMs = int64(v)
+		case tagSpace:
+			m.SpaceId = v
 		case tagLayoutBits:
 			if m.LayoutBits, ok = text(rest[:v], bits); !ok {
 				return false

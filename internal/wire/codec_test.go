@@ -110,11 +110,12 @@ func sameResponse(t *testing.T, node string, first int64, count int32, stride in
 	t.Helper()
 	x := NewConstantFields(node, flake.Format{Layout: flake.Scalable, Epoch: epoch})
 	r := &Response{
-		Sequence: sequence, Constant: &x,
+		Sequence: sequence, Constant: &x, Space: uint64(epoch),
 		Block: Block{First: flake.ID(first), Count: int(count), Stride: stride, SID: flake.SID(sid)},
 	}
 	plain := &pb.AllocateResponse{
 		First: first, Count: count, Stride: stride, Node: node, Sid: sid, Layout: LayoutOf(flake.Scalable), EpochUnixMs: epoch,
+		SpaceId: uint64(epoch),
 	}
 	same(t, r, plain)
 	r.Streamed = true
@@ -181,7 +182,7 @@ func whole(b []byte) mem.BufferSlice { return mem.BufferSlice{mem.SliceBuffer(b)
 // FuzzResponse: of any bytes the codec reads what package proto reads, whatever the message
 // held before.
 func FuzzResponse(f *testing.F) {
-	block := &pb.AllocateResponse{First: math.MaxInt64, Count: 3, Stride: 32, Node: "n-1", Sid: 31, Layout: 3, EpochUnixMs: -5}
+	block := &pb.AllocateResponse{First: math.MaxInt64, Count: 3, Stride: 32, Node: "n-1", Sid: 31, Layout: 3, EpochUnixMs: -5, SpaceId: 6}
 	for _, m := range []*pb.AllocateStreamResponse{
 		{Sequence: 7, Result: &pb.AllocateStreamResponse_Response{Response: block}},
 		{Sequence: 7, Result: &pb.AllocateStreamResponse_Response{Response: &pb.AllocateResponse{}}},
@@ -200,7 +201,7 @@ func FuzzResponse(f *testing.F) {
 	f.Add([]byte{0x12, 3, 0x22, 1, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got := &pb.AllocateStreamResponse{Sequence: 99, Result: &pb.AllocateStreamResponse_Response{Response: &pb.AllocateResponse{
-			First: 1, Count: 2, Stride: 3, Node: "old", Sid: 4, Layout: 1, EpochUnixMs: 5, LayoutBits: "41/1/1"}}}
+			First: 1, Count: 2, Stride: 3, Node: "old", Sid: 4, Layout: 1, EpochUnixMs: 5, LayoutBits: "41/1/1", SpaceId: 6}}}
 		want := &pb.AllocateStreamResponse{}
 		err1, err2 := codec.Unmarshal(whole(bytes.Clone(b)), got), proto.Unmarshal(b, want)
 		if (err1 == nil) != (err2 == nil) {

@@ -400,7 +400,11 @@ type AllocateResponse struct {
 	Ids []string `protobuf:"bytes,8,rep,name=ids,proto3" json:"ids,omitempty"`
 	// The bits of a custom layout, from the highest down, such as
 	// 41/10/12,order=time-sid-seq,unit=1ms; absent for the others.
-	LayoutBits    string `protobuf:"bytes,9,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
+	LayoutBits string `protobuf:"bytes,9,opt,name=layout_bits,json=layoutBits,proto3" json:"layout_bits,omitempty"`
+	// Which space the IDs are unique in: the first eight bytes of its pool's UUID. Nodes of two
+	// spaces may give the same ID, so a client that sees two values uses the first one. 0: the space
+	// has no name, so that programs go on where it follows a lost one or stands beside other regions.
+	SpaceId       uint64 `protobuf:"fixed64,10,opt,name=space_id,json=spaceId,proto3" json:"space_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -496,6 +500,13 @@ func (x *AllocateResponse) GetLayoutBits() string {
 		return x.LayoutBits
 	}
 	return ""
+}
+
+func (x *AllocateResponse) GetSpaceId() uint64 {
+	if x != nil {
+		return x.SpaceId
+	}
+	return 0
 }
 
 type AllocateStreamRequest struct {
@@ -4052,7 +4063,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x0fAllocateRequest\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x05R\x05count\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x10R\x05after\x12&\n" +
-	"\x04form\x18\x03 \x01(\x0e2\x12.allocator.v1.FormR\x04form\"\x81\x02\n" +
+	"\x04form\x18\x03 \x01(\x0e2\x12.allocator.v1.FormR\x04form\"\x9c\x02\n" +
 	"\x10AllocateResponse\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x10R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x16\n" +
@@ -4063,7 +4074,9 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\repoch_unix_ms\x18\a \x01(\x03R\vepochUnixMs\x12\x10\n" +
 	"\x03ids\x18\b \x03(\tR\x03ids\x12\x1f\n" +
 	"\vlayout_bits\x18\t \x01(\tR\n" +
-	"layoutBits\"l\n" +
+	"layoutBits\x12\x19\n" +
+	"\bspace_id\x18\n" +
+	" \x01(\x06R\aspaceId\"l\n" +
 	"\x15AllocateStreamRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x127\n" +
 	"\arequest\x18\x02 \x01(\v2\x1d.allocator.v1.AllocateRequestR\arequest\"\xaf\x01\n" +

@@ -47,8 +47,9 @@ function transport (tls) {
   const agents = { http: new http.Agent(settings), https: new https.Agent({ ...settings, ...tls }) }
 
   /**
-   * Sends a request and resolves to { status, retryAfterMs, text }. It rejects with an AllocatorError: unavailable,
-   * with silent where no answer came in time, protocol for an answer that is too large, canceled by the signal.
+   * Sends a request and resolves to { status, space, retryAfterMs, text }. It rejects with an AllocatorError:
+   * unavailable, with silent where no answer came in time, protocol for an answer that is too large, canceled by the
+   * signal.
    */
   function send (node, { method, path, headers, body, timeoutMs, maxBytes, signal }) {
     return new Promise((resolve, reject) => {
@@ -81,6 +82,7 @@ function transport (tls) {
         response.on('error', e => fail('unavailable', explain(e), { cause: e }))
         response.on('end', () => end(resolve, {
           status: response.statusCode,
+          space: response.headers['allocator-space'],
           retryAfterMs: 1000 * Number(response.headers['retry-after']) || undefined,
           text: Buffer.concat(parts).toString()
         }))

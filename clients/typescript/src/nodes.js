@@ -54,6 +54,7 @@ class Nodes {
   #now // the monotonic clock, in milliseconds
   #token
   #transport
+  #space // of the first answer that names one
   #first = 0 // the node to ask first: the last one that served
 
   constructor (options) {
@@ -137,7 +138,13 @@ class Nodes {
     const headers = { ...request.headers, ...(token && { authorization: `Bearer ${token}` }) }
     const answer = await this.#transport.send(node, { ...request, headers, timeoutMs: this.#timeoutMs + waitMs, signal })
     if (answer.status >= 300) throw refusalOf(node, answer)
-    return take(jsonOf(node, answer))
+    const value = take(jsonOf(node, answer))
+    const space = answer.space ?? this.#space
+    if (space !== (this.#space ??= space)) { // Its IDs may be those of the first one.
+      throw new AllocatorError('protocol', `${node.url} is of space ${space}, and this client's IDs are of ` +
+        `${this.#space}: list nodes of one space`, { node: node.url })
+    }
+    return value
   }
 
   /** Returns the nodes to ask, in order: those that failed lately last, and without those that refuse. */

@@ -62,6 +62,7 @@ type Agent struct {
 	refused [node.NumReasons]atomic.Int64
 	used    atomic.Int64 // clock.Mono of the last request that waited, or was seen by Run
 	stopped atomic.Bool
+	space   atomic.Uint64
 
 	mu      sync.Mutex    // guards the rest
 	problem *node.Refusal // why the last request for a block failed; nil: it did not
@@ -77,6 +78,9 @@ func New(cfg Config) *Agent {
 
 // About returns what requests are checked against.
 func (a *Agent) About() node.About { return a.cfg.About }
+
+// Space returns the ID of the space of the nodes, once one has named it.
+func (a *Agent) Space() uint64 { return a.space.Load() }
 
 // Clock returns the clock of the machine.
 func (a *Agent) Clock() clock.Source { return a.cfg.Clock }
@@ -98,7 +102,7 @@ func (a *Agent) Try(_ clock.Reading, count int, after flake.ID) (gen.Block, erro
 		return gen.Block{}, errNotThere
 	}
 	a.issued.Add(int64(count))
-	return blockOf(b), nil
+	return a.blockOf(b), nil
 }
 
 // NextNow is Next for callers that must not wait: waits says that Next would ask a node.
@@ -110,7 +114,10 @@ func (a *Agent) NextNow(count int, after flake.ID) (b gen.Block, waits bool, err
 var errNotThere = errors.New("agent: no such block is there")
 
 // blockOf returns a block of the client as listeners take it.
-func blockOf(b client.Block) gen.Block {
+func (a *Agent) blockOf(b client.Block) gen.Block {
+	if b.SpaceID != 0 && a.space.Load() != b.SpaceID {
+		a.space.Store(b.SpaceID)
+	}
 	return gen.Block{First: b.First, Count: b.Count, Stride: b.Stride, SID: b.SID}
 }
 
@@ -160,7 +167,7 @@ func (a *Agent) wait(ctx context.Context, count int, after flake.ID) (gen.Block,
 	}
 	a.note(nil)
 	a.issued.Add(int64(count))
-	return blockOf(b), nil
+	return a.blockOf(b), nil
 }
 
 // known returns the problem where a request need not wait to learn that it lasts: it is not older than

@@ -35,7 +35,7 @@ type source struct {
 }
 
 func (s *source) take(n int) client.Block {
-	b := client.Block{First: s.next, Count: n, Stride: 32, SID: 7, Node: "a node"}
+	b := client.Block{First: s.next, Count: n, Stride: 32, SID: 7, Node: "a node", SpaceID: 9}
 	s.next += flake.ID(32 * n)
 	return b
 }
@@ -191,6 +191,9 @@ func TestPrefetched(t *testing.T) {
 	b, err := a.Next(t.Context(), 2, 0)
 	if err != nil || b != (gen.Block{First: 1000, Count: 2, Stride: 32, SID: 7}) || s.asked() != 0 {
 		t.Errorf("%+v, %v; nodes were asked %d times", b, err, s.asked())
+	}
+	if space := a.Space(); space != 9 {
+		t.Errorf("the agent serves space %d, and the node's is 9", space)
 	}
 	if b, err := a.Try(clock.Reading{}, 1, 1063); err != nil || b.First != 1064 || s.asked() != 0 {
 		t.Errorf("above its after: %+v, %v; nodes were asked %d times", b, err, s.asked())

@@ -79,7 +79,7 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	c.response.Block, c.response.Constant = wire.Block(b), &s.constant
+	c.response.Block, c.response.Constant, c.response.Space = wire.Block(b), &s.constant, s.issuer.Space()
 	return &c.response, nil
 }
 
@@ -107,7 +107,7 @@ func (s *Server) serveTexts(ctx context.Context, c *call) (any, error) {
 		conn.Took(counted)
 		return nil, statusOf(err)
 	}
-	c.response.Block, c.response.Constant = wire.Block(b), &s.constant
+	c.response.Block, c.response.Constant, c.response.Space = wire.Block(b), &s.constant, s.issuer.Space()
 	var random [8 * textsInTurn]byte
 	made := 0
 	texts := c.response.BytesWithTexts(o.As.Len(), func(to []byte, id flake.ID) []byte {
@@ -234,7 +234,7 @@ func (r *responder) answer(ctx context.Context) error {
 		}
 		return r.refuse(refusal)
 	}
-	r.response.Sequence, r.response.Block = r.request.Sequence, wire.Block(b)
+	r.response.Sequence, r.response.Block, r.response.Space = r.request.Sequence, wire.Block(b), r.s.issuer.Space()
 	return r.stream.SendMsg(&r.response)
 }
 

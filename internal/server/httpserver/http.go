@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/flakelease/allocator/api"
@@ -74,6 +75,7 @@ type handler struct {
 	feed     *feed.Feed
 	limits   server.Limits
 	nodeJSON []byte // the node's name as a JSON string
+	space    atomic.Pointer[[]string]
 }
 
 // New returns the handler of the public API. The error names the field of cfg that is
@@ -242,6 +244,7 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	defer rep.release()
 	rep.write(b, o.As, h.limits.Format, h.nodeJSON, lines)
 	header := w.Header()
+	h.name(header)
 	header["Content-Type"], header["Cache-Control"] = jsonType, noStore
 	if lines {
 		header["Content-Type"] = textType
@@ -253,6 +256,24 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 		defer conn.Hold(-held)
 	}
 	_, _ = w.Write(rep.text) // an error means that the client has left
+}
+
+// spaceHeader has the space of an answer: nodes of two spaces may give the same ID.
+const spaceHeader = "Allocator-Space"
+
+// name writes spaceHeader, unless the space is not known. A node serves one space in its life, so that only the first
+// answer allocates.
+func (h *handler) name(header http.Header) {
+	value := h.space.Load()
+	if value == nil {
+		id := h.service.Issuer().Space()
+		if id == 0 {
+			return
+		}
+		value = &[]string{fmt.Sprintf("%016x", id)}
+		h.space.Store(value)
+	}
+	header[spaceHeader] = *value
 }
 
 // Values of headers, shared by all answers and never changed.

@@ -50,6 +50,7 @@ func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
+	h.name(w.Header())
 	sendJSON(w, "no-store", a)
 }
 

@@ -131,6 +131,7 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 	}
 	body = append(body, '\n')
 	header := w.Header()
+	h.name(header)
 	header["Content-Type"], header["Cache-Control"] = jsonType, noStore
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)

@@ -217,6 +217,7 @@ def _parse_node(url: object) -> Node:
 class Response(NamedTuple):
     status: int
     body: bytes
+    space: str = ""  # which space the node is of; "": it does not say
 
 
 @dataclass
@@ -252,6 +253,7 @@ class Pool:
     def __init__(self, nodes: list[Node], attempt: float) -> None:
         self.nodes, self.attempt = nodes, attempt
         self.cause: Exception | None = None  # why the last attempt failed, until one succeeds
+        self.space = ""  # of the first answer that names one
 
     def pick(self, now: float, skip: Mapping[str, float]) -> tuple[Node | None, float]:
         wait = float("inf")
@@ -309,6 +311,10 @@ class Pool:
                 if isinstance(answer, Exception):
                     raise answer
                 result = call.read(node, answer)
+                if answer.space and self.space and answer.space != self.space:  # It may issue the same IDs.
+                    raise ProtocolError(f"{node.url} is of space {answer.space}, and this client's IDs are of "
+                                        f"{self.space}: list nodes of one space")
+                self.space = self.space or answer.space
                 self.served(node)
                 return now, result
             except Refused as e:
@@ -417,7 +423,7 @@ class Reader:
             return self.more(data, "in the middle of the answer")
         closes = head[:8] != b"HTTP/1.1" or headers.get("connection", "").lower() == "close"
         self.reusable = not closes and used == len(rest)
-        self.response = Response(code, body)
+        self.response = Response(code, body, headers.get("allocator-space", ""))
         return True
 
     @staticmethod

@@ -182,8 +182,9 @@ func (d *dev) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Fresh: this etcd is ours alone, and an old space in it is left as it is.
-	if _, _, err := daemon.Init(ctx, d.config(0), daemon.Beginning{Fresh: true},
+	// Fresh: this etcd is ours alone, and an old space in it is left as it is. Unnamed: programs go on over a restart
+	// of dev, which loses its space.
+	if _, _, err := daemon.Init(ctx, d.config(0), daemon.Beginning{Fresh: true, Unnamed: true},
 		cli.Logger(d.log(), d.Err)); err != nil {
 		return err
 	}
