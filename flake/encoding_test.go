@@ -148,24 +148,6 @@ func TestSQL(t *testing.T) {
 	}
 }
 
-func TestBinaryErrors(t *testing.T) {
-	for _, x := range []struct {
-		in  []byte
-		err error
-	}{
-		{nil, flake.ErrLength},
-		{make([]byte, 7), flake.ErrLength},
-		{make([]byte, 9), flake.ErrLength},
-		{make([]byte, 16), flake.ErrLength},
-		{[]byte{0x80, 0, 0, 0, 0, 0, 0, 0}, flake.ErrRange},
-	} {
-		id := flake.ID(7)
-		if err := id.UnmarshalBinary(x.in); !errors.Is(err, x.err) || id != 7 {
-			t.Errorf("%x: %v, ID now %d", x.in, err, id)
-		}
-	}
-}
-
 // A negative ID is written in no form that a parser would have to refuse.
 func TestNegative(t *testing.T) {
 	for _, id := range []flake.ID{-1, math.MinInt64} {
@@ -233,6 +215,7 @@ func TestNoAllocations(t *testing.T) {
 		"UnmarshalText":   func() { err = id.UnmarshalText(text) },
 		"UnmarshalJSON":   func() { err = id.UnmarshalJSON(js) },
 		"UnmarshalBinary": func() { err = id.UnmarshalBinary(bin) },
+		"Repair":          func() { _, _ = flake.Repair(str) },
 		"Make":            func() { id, err = flake.Default.Make(flake.DefaultEpoch+5, 6, 7) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 || err != nil {

@@ -152,9 +152,15 @@ func FuzzParseHex(f *testing.F) {
 func FuzzFromBytes(f *testing.F) {
 	f.Add([]byte{0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	f.Add([]byte{0x80, 0, 0, 0, 0, 0, 0, 0})
-	f.Add([]byte(nil))
+	for _, n := range []int{0, 7, 9, 16} {
+		f.Add(make([]byte, n))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		id, err := flake.FromBytes(b)
+		read := flake.ID(7)
+		if also := read.UnmarshalBinary(b); class(also) != class(err) || err == nil && read != id || err != nil && read != 7 {
+			t.Fatalf("UnmarshalBinary(%x): %v, ID now %d; FromBytes: %d, %v", b, also, read, id, err)
+		}
 		if ok := len(b) == 8 && b[0] < 0x80; ok != (err == nil) {
 			t.Fatalf("FromBytes(%x): %v", b, err)
 		}
@@ -192,9 +198,12 @@ func FuzzRepair(f *testing.F) {
 	for _, x := range load(f).Lenient {
 		f.Add(x.Input)
 	}
-	f.Add("")
-	f.Add("-----")
-	f.Add("\xff\u017f-o")
+	for _, s := range []string{
+		"", "-----", "\xff\u017f-o", "00CMXB6TAK4SA", "00cmxb6tak4su\xff ", "iIlLoO", "a-Lb",
+		strings.Repeat("z", 50) + "-" + strings.Repeat("y", 50),
+	} {
+		f.Add(s)
+	}
 	f.Fuzz(func(t *testing.T, s string) {
 		fixed, changes := flake.Repair(s)
 		if want := strings.NewReplacer("-", "", "I", "1", "i", "1", "L", "1", "l", "1", "O", "0", "o", "0").Replace(s); fixed != want {

@@ -167,6 +167,14 @@ func TestParseFormat(t *testing.T) {
 		"41/10/12,steps=2":              "it must be count or random",
 		"41/10/12,node=3":               `"node" is not a setting of layouts`,
 		"41/10/12,unit=1ms,unit=1ms":    "twice",
+		"Scalable":                      "it is none of",
+		"scalable ":                     "it is none of",
+		"41/x/12":                       `"x" is not a number of bits`,
+		"45/10/8,unit=1m":               "over a million years",
+		"39/8/16,unit=61s":              "whole milliseconds up to a minute",
+		"41/10/12,start=x":              "a number up to",
+		"twitter,unit=1ms":              "only epoch= can be set",
+		"twitter,epoch=281474976710656": "it must be a date",
 		"twitter,epoch=tomorrow":        "it must be a date, a time such as 2024-01-01T00:00:00Z, or Unix milliseconds",
 		strings.Repeat("4", 201):        "longer than 200 bytes",
 	} {
@@ -174,6 +182,13 @@ func TestParseFormat(t *testing.T) {
 		if !errors.Is(err, ErrLayout) || !strings.Contains(err.Error(), want) || f != (Format{}) {
 			t.Errorf("%q: %v, %v: want %q", s, f, err, want)
 		}
+		l := Fleet
+		if err := l.UnmarshalText([]byte(s)); !errors.Is(err, ErrLayout) || l != Fleet {
+			t.Errorf("UnmarshalText(%q): %v, layout now %v", s, err, l)
+		}
+	}
+	if _, err := ParseLayout("twitter,epoch=2020-01-01"); !errors.Is(err, ErrLayout) {
+		t.Errorf("ParseLayout with an epoch: %v", err)
 	}
 }
 

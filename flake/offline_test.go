@@ -2,12 +2,12 @@ package flake_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -101,8 +101,8 @@ func TestOfflineDefaultSources(t *testing.T) {
 	}
 }
 
-// The series makes what the vectors say of each step.
-func TestOfflineVectors(t *testing.T) {
+// TestVectorsIncrement: Increment, and the series of a generator, make what the vectors say of each step.
+func TestVectorsIncrement(t *testing.T) {
 	v := load(t)
 	count(t, v.Increment, 24)
 	for _, x := range v.Increment {
@@ -119,15 +119,21 @@ func TestOfflineVectors(t *testing.T) {
 		if err != nil || f.Entropy(prev) != x.Prev || f.SID(prev) != x.SID || flake.Scalable.Timestamp(prev) != x.TsMs {
 			t.Fatalf("%+v: previous ID %v, %v", x, prev, err)
 		}
-		id, err := o.NextAt(flake.DefaultEpoch + x.TsMs)
-		if x.Error != "" {
-			if class(err) != x.Error || id != 0 {
-				t.Errorf("%+v: got %v, %v", x, id, err)
+		step := bytes.Clone(draws.Bytes())
+		for name, next := range map[string]func() (flake.ID, error){
+			"Increment": func() (flake.ID, error) { return f.Increment(prev, x.Size, bytes.NewBuffer(step)) },
+			"NextAt":    func() (flake.ID, error) { return o.NextAt(flake.DefaultEpoch + x.TsMs) },
+		} {
+			id, err := next()
+			switch {
+			case class(err) != cmp.Or(x.Error, "none") || err != nil && id != 0:
+				t.Errorf("%s of %+v: got %v, %v", name, x, id, err)
+			case err == nil && (id.String() != x.Base32 || string(id.AppendInt(nil)) != x.Int || f.Entropy(id) != x.Rand || f.SID(id) != x.SID):
+				t.Errorf("%s of %+v: got %v", name, x, id)
 			}
-			continue
 		}
-		if err != nil || id.String() != x.Base32 || draws.Len() != 0 {
-			t.Errorf("%+v: got %v, %v", x, id, err)
+		if draws.Len() != 0 {
+			t.Errorf("%+v: %d bytes not drawn", x, draws.Len())
 		}
 	}
 }
@@ -408,31 +414,5 @@ func TestOfflineDoesNotAllocate(t *testing.T) {
 		}
 	}); n > 0.5 { // the text of a rare overflow allocates
 		t.Errorf("Next: %v allocations, %d overflows", n, overflows)
-	}
-}
-
-func TestRepair(t *testing.T) {
-	type changes = []flake.Change
-	for _, x := range []struct {
-		in, want string
-		changes  changes
-	}{
-		{"", "", nil},
-		{"00CMXB6TAK4SA", "00CMXB6TAK4SA", nil},
-		{"00cmxb6tak4su\xff ", "00cmxb6tak4su\xff ", nil},
-		{"-", "", changes{{At: 0, From: '-'}}},
-		{"00CM-XB6TAK4SA", "00CMXB6TAK4SA", changes{{At: 4, From: '-'}}},
-		{"iIlLoO", "111100", changes{{0, 'i', '1'}, {1, 'I', '1'}, {2, 'l', '1'}, {3, 'L', '1'}, {4, 'o', '0'}, {5, 'O', '0'}}},
-		{strings.Repeat("z", 50) + "-" + strings.Repeat("y", 50), strings.Repeat("z", 50) + strings.Repeat("y", 50), changes{{50, '-', 0}}},
-		{"a-Lb", "a1b", changes{{1, '-', 0}, {2, 'L', '1'}}},
-	} {
-		got, changes := flake.Repair(x.in)
-		if got != x.want || !slices.Equal(changes, x.changes) {
-			t.Errorf("Repair(%q) = %q, %v, want %q, %v", x.in, got, changes, x.want, x.changes)
-		}
-	}
-	s := strings.Repeat("Z", 1000)
-	if n := testing.AllocsPerRun(100, func() { _, _ = flake.Repair(s) }); n != 0 {
-		t.Errorf("nothing to repair: %v allocations", n)
 	}
 }

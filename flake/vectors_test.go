@@ -215,33 +215,6 @@ func TestVectorsFromUnixSeconds(t *testing.T) {
 	}
 }
 
-func TestVectorsIncrement(t *testing.T) {
-	v := load(t)
-	count(t, v.Increment, 24)
-	for _, x := range v.Increment {
-		f := layout(t, x.Layout)
-		prev, err := f.Make(flake.DefaultEpoch+x.TsMs, x.Prev, x.SID)
-		fatal.If(t, err)
-		var draws bytes.Buffer
-		for _, d := range x.Draws {
-			draws.Write(d)
-		}
-		id, err := f.Increment(prev, x.Size, &draws)
-		if x.Error != "" {
-			if class(err) != x.Error || id != 0 {
-				t.Errorf("%+v: got %d, %v", x, id, err)
-			}
-			continue
-		}
-		if err != nil || id.String() != x.Base32 || string(id.AppendInt(nil)) != x.Int || f.Entropy(id) != x.Rand || f.SID(id) != x.SID {
-			t.Errorf("%+v: got %v, %v", x, id, err)
-		}
-		if draws.Len() != 0 {
-			t.Errorf("%+v: %d bytes not drawn", x, draws.Len())
-		}
-	}
-}
-
 func TestVectorsInitialEntropy(t *testing.T) {
 	v := load(t)
 	count(t, v.Initial, 12)

@@ -193,9 +193,15 @@ func FuzzParseTime(f *testing.F) {
 
 func FuzzFromBytes(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"))
-	f.Add([]byte{})
+	for _, n := range []int{0, 8, 15, 17} {
+		f.Add(make([]byte, n))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		id, err := ulid.FromBytes(b)
+		read := otherID
+		if also := read.UnmarshalBinary(b); class(also) != class(err) || err == nil && read != id || err != nil && read != otherID {
+			t.Fatalf("UnmarshalBinary(%x): %v, ID now %s; FromBytes: %s, %v", b, also, read, id, err)
+		}
 		if ok := len(b) == ulid.BinaryLen; ok != (err == nil) || !ok && id != (ulid.ID{}) {
 			t.Fatalf("FromBytes(%x) = %s, %v", b, id, err)
 		}

@@ -91,28 +91,6 @@ func wide(t *testing.T, f flake.ID, epoch int64, random uint64) ulid.ID {
 	return id
 }
 
-func TestWideRandomBits(t *testing.T) {
-	const f = flake.ID(0x0123_4567_89AB_CDEF)
-	none, all := wide(t, f, 0, 0), wide(t, f, 0, 1<<64-1)
-	if got, want := none.UUID(), "00123456-789a-7bcd-bbc0-000000000000"; got != want {
-		t.Errorf("without random bits: %s, want %s", got, want)
-	}
-	if got, want := all.UUID(), "00123456-789a-7bcd-bbff-ffffffffffff"; got != want {
-		t.Errorf("all random bits: %s, want %s", got, want)
-	}
-	for bit := range 64 {
-		got := wide(t, f, 0, 1<<bit)
-		b := none.Bytes()
-		if bit < ulid.RandomBits(flake.Scalable) { // others are ignored
-			b[15-bit/8] |= 1 << (bit % 8)
-		}
-		want := ulid.FromArray(b)
-		if got != want {
-			t.Errorf("random bit %d: %s, want %s", bit, got.UUID(), want.UUID())
-		}
-	}
-}
-
 // In the specification's +1 order, too, numbers and texts agree.
 func TestIncrementOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))

@@ -336,24 +336,6 @@ func TestSQL(t *testing.T) {
 	}
 }
 
-func TestBinary(t *testing.T) {
-	for _, n := range []int{0, 8, 15, 17} {
-		id := someID
-		if err := id.UnmarshalBinary(make([]byte, n)); !errors.Is(err, ulid.ErrLength) || id != someID {
-			t.Errorf("%d bytes: %v", n, err)
-		}
-	}
-	b, err := someID.MarshalBinary()
-	var id ulid.ID
-	if err2 := id.UnmarshalBinary(b); err != nil || err2 != nil || id != someID {
-		t.Errorf("%x, %v, %v", b, err, err2)
-	}
-	b[0] = 9
-	if id != someID {
-		t.Error("the bytes are shared")
-	}
-}
-
 func TestAppendKeepsPrefix(t *testing.T) {
 	pre := []byte("id=")
 	text, _ := someID.AppendText(pre)

@@ -168,28 +168,6 @@ func TestVectorsUUIDv7(t *testing.T) {
 	}
 }
 
-func TestVectorsMonotonic(t *testing.T) {
-	v := load(t)
-	count(t, v.Monotonic, 5)
-	for _, x := range v.Monotonic {
-		prev, err := ulid.Parse(x.Prev)
-		fatal.If(t, err)
-		next, err := prev.Increment()
-		if prev.String() != x.Prev {
-			t.Errorf("%s: changed to %s", x.Prev, prev)
-		}
-		if x.Error != "" {
-			if class(err) != x.Error || !next.IsZero() {
-				t.Errorf("%s: %s, %v", x.Prev, next, err)
-			}
-			continue
-		}
-		if err != nil || next.String() != x.Next {
-			t.Errorf("%s: %s, %v, want %s", x.Prev, next, err, x.Next)
-		}
-	}
-}
-
 func TestVectorsInvalid(t *testing.T) {
 	v := load(t)
 	count(t, v.InvalidStrings, 9)
