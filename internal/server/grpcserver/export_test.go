@@ -8,16 +8,6 @@ import (
 	"github.com/flakelease/allocator/internal/wire"
 )
 
-// Serving is what the health service reports.
-func Serving(s *Server) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.serving
-}
-
-// CheckHealth is a turn of Run.
-func CheckHealth(s *Server) { s.checkHealth() }
-
 var testCodec = codec{wire.NewCodec()}
 
 // ServeAllocate serves a unary request without a connection, and returns the bytes of

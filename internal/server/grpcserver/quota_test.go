@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,13 +29,11 @@ import (
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/quota"
-	"github.com/flakelease/allocator/ulid"
 )
 
 // bounded is a gRPC server whose connections have a quota.
@@ -191,36 +188,6 @@ func TestOtherProtocols(t *testing.T) {
 			t.Errorf("%q is answered %q, %v", request, got, err)
 		}
 		_ = c.Close()
-	}
-}
-
-// TestManyTexts: each text of a large answer is of the ID at its place, and no two have the
-// same random part.
-func TestManyTexts(t *testing.T) {
-	b := newBounded(t, 0, false)
-	for form, parse := range map[pb.Form]func(string) (ulid.ID, error){
-		pb.Form_FORM_ULID: ulid.Parse,
-		pb.Form_FORM_UUID: ulid.ParseUUID,
-	} {
-		b.Clock.Advance(time.Second)
-		res, err := b.Client().Allocate(t.Context(), &pb.AllocateRequest{Count: 700, Form: form})
-		if err != nil || len(res.Ids) != 700 || res.Count != 700 {
-			t.Fatalf("%v: %d texts, %v", form, len(res.GetIds()), err)
-		}
-		tails := map[uint64]int{}
-		for i, text := range res.Ids {
-			wide, err1 := parse(text)
-			id, err2 := wide.Flake(flake.Format{Layout: flake.Scalable, Epoch: flake.DefaultEpoch})
-			if err := errors.Join(err1, err2); err != nil || id.Int64() != res.First+int64(i)*res.Stride {
-				t.Fatalf("%v: text %d is %s, of %d: %v", form, i, text, id, err)
-			}
-			random := wide.Randomness()
-			tail := binary.BigEndian.Uint64(random[2:]) << 16
-			if other, taken := tails[tail]; taken {
-				t.Fatalf("%v: texts %d and %d have one random part", form, other, i)
-			}
-			tails[tail] = i
-		}
 	}
 }
 

@@ -106,58 +106,36 @@ func TestStreamDrains(t *testing.T) {
 	}
 }
 
-func TestHealthFollowsReadiness(t *testing.T) {
-	env := servertest.New(t)
-	h := healthpb.NewHealthClient(env.Dial())
-	expect := func(want healthpb.HealthCheckResponse_ServingStatus) {
-		t.Helper()
-		for _, name := range []string{"", "allocator.v1.AllocatorService"} {
-			res, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
-			if err != nil || res.Status != want {
-				t.Errorf("%q: %v, %v, want %v", name, res.GetStatus(), err, want)
-			}
-		}
-	}
-	expect(healthpb.HealthCheckResponse_NOT_SERVING) // nobody has looked yet
-	grpcserver.CheckHealth(env.GRPC)
-	expect(healthpb.HealthCheckResponse_SERVING)
-	servertest.Skewed.Set(env)
-	grpcserver.CheckHealth(env.GRPC)
-	expect(healthpb.HealthCheckResponse_NOT_SERVING)
-	servertest.Skewed.Cure(env)
-	grpcserver.CheckHealth(env.GRPC)
-	expect(healthpb.HealthCheckResponse_SERVING)
-	env.Drainer.Stop()
-	grpcserver.CheckHealth(env.GRPC)
-	expect(healthpb.HealthCheckResponse_NOT_SERVING)
-}
-
 // TestRun: the health service follows readiness at once, and ends with its context.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := servertest.New(t)
+		h := healthpb.NewHealthClient(env.Dial())
+		expect := func(want healthpb.HealthCheckResponse_ServingStatus) {
+			t.Helper()
+			synctest.Wait()
+			for _, name := range []string{"", "allocator.v1.AllocatorService"} {
+				res, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
+				if err != nil || res.Status != want {
+					t.Errorf("%q: %v, %v, want %v", name, res.GetStatus(), err, want)
+				}
+			}
+		}
+		expect(healthpb.HealthCheckResponse_NOT_SERVING) // nobody has looked yet
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- env.GRPC.Run(ctx) }()
-		serving := func() bool {
-			synctest.Wait()
-			return grpcserver.Serving(env.GRPC)
+		expect(healthpb.HealthCheckResponse_SERVING)
+		for _, c := range []servertest.Condition{servertest.Skewed, servertest.Standby} {
+			c.Set(env)
+			expect(healthpb.HealthCheckResponse_NOT_SERVING)
+			c.Cure(env)
+			expect(healthpb.HealthCheckResponse_SERVING)
 		}
-		if !serving() {
-			t.Error("not serving although ready")
-		}
-		servertest.Standby.Set(env)
-		if serving() {
-			t.Error("serving on standby")
-		}
-		servertest.Standby.Cure(env)
-		if !serving() {
-			t.Error("not serving although ready again")
-		}
+		env.Drainer.Stop()
+		expect(healthpb.HealthCheckResponse_NOT_SERVING)
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		fatal.If(t, <-ended)
 	})
 }
 

@@ -46,7 +46,7 @@ func TestGoroutines(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"replies": TestReplies, "IDs": TestIDs, "pipeline": TestPipeline, "forms": TestPipelineOfForms,
 		"refused": TestPipelineRefused, "wrong tokens": TestWrongTokensEndTheConnection, "HTTP": TestHTTPRequestsAreNotObeyed,
-		"errors": TestProtocolErrors, "long": TestLongRequests, "full": TestRequestThatFillsTheBuffer, "auth": TestAuth,
+		"errors": TestProtocolErrors, "auth": TestAuth,
 		"revoked": TestRevokedToken, "unauthenticated": TestUnauthenticatedClientsHoldLittle, "rate": TestRate,
 		"drain": TestDrain, "cut off": TestCutOff, "idle": TestIdle, "costs": TestEveryCommandCosts, "empty": TestEmptyRequestsCost,
 	} {
