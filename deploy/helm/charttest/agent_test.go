@@ -28,6 +28,9 @@ func flagsExist(t *testing.T, chart rendered, line []string) {
 		t.Fatalf("there is no allocator %s", line[0])
 	}
 	for _, arg := range line[1:] {
+		if arg == "--" { // The rest is of another program.
+			break
+		}
 		flag, value, _ := strings.Cut(arg, "=")
 		setting := line[0] == "agent" &&
 			slices.ContainsFunc(config.Options(), func(o config.Option) bool { return "--"+o.Key == flag })
@@ -41,7 +44,8 @@ func flagsExist(t *testing.T, chart rendered, line []string) {
 				t.Errorf("the chart has no %s", value)
 			}
 		}
-		if path, ok := strings.CutPrefix(value, "unix:"); ok && !strings.HasPrefix(path, "/run/allocator/") {
+		path, socket := strings.CutPrefix(value, "unix:")
+		if socket && !strings.HasPrefix(line[0], "worker ") && !strings.HasPrefix(path, "/run/allocator/") {
 			t.Errorf("%s is not in the shared directory", arg)
 		}
 	}
@@ -57,10 +61,8 @@ func agentPod(t *testing.T, chart rendered, pod corev1.PodSpec, c corev1.Contain
 	}
 	flagsExist(t, chart, c.Args)
 	flagsExist(t, chart, probe.Exec.Command[1:])
+	volumesExist(t, pod, c)
 	for _, m := range c.VolumeMounts {
-		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
-			t.Errorf("no volume %s", m.Name)
-		}
 		if m.MountPath == "/run/allocator" {
 			volume = m.Name
 		}
@@ -68,29 +70,42 @@ func agentPod(t *testing.T, chart rendered, pod corev1.PodSpec, c corev1.Contain
 	return volume
 }
 
-// example returns the pod of a Deployment of examples, which is valid and passes the Pod Security level "restricted".
-func example(t *testing.T, name string) corev1.PodSpec {
+// volumesExist checks that a pod has the volumes that a container mounts.
+func volumesExist(t *testing.T, pod corev1.PodSpec, c corev1.Container) {
+	t.Helper()
+	for _, m := range c.VolumeMounts {
+		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+			t.Errorf("no volume %s", m.Name)
+		}
+	}
+}
+
+// examplePods returns the pods of Deployments of examples, which are valid and pass the Pod Security level "restricted".
+func examplePods(t *testing.T, name string) (out []corev1.PodSpec) {
 	t.Helper()
 	text, err := os.ReadFile("../../../examples/" + name)
 	fatal.If(t, err)
-	d, ok := typed(t, parse(t, string(text))).(*appsv1.Deployment)
-	if !ok {
-		t.Fatal("not a Deployment")
-	}
 	check, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	fatal.If(t, err)
-	pod := d.Spec.Template.Spec
-	for _, result := range check.EvaluatePod(psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}, &d.Spec.Template.ObjectMeta, &pod) {
-		if !result.Allowed {
-			t.Errorf("%s: %s", result.ForbiddenReason, result.ForbiddenDetail)
+	level := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
+	for part := range strings.SplitSeq(string(text), "\n---\n") {
+		d, ok := typed(t, parse(t, part)).(*appsv1.Deployment)
+		if !ok {
+			t.Fatalf("not a Deployment:\n%s", part)
 		}
+		for _, result := range check.EvaluatePod(level, &d.Spec.Template.ObjectMeta, &d.Spec.Template.Spec) {
+			if !result.Allowed {
+				t.Errorf("%s: %s: %s", d.Name, result.ForbiddenReason, result.ForbiddenDetail)
+			}
+		}
+		out = append(out, d.Spec.Template.Spec)
 	}
-	return pod
+	return out
 }
 
 // The runner of a database has flags that exist, at nodes of the chart, and its probe a port.
 func TestDatabaseExample(t *testing.T) {
-	pod := example(t, "sql/kubernetes.yaml")
+	pod := examplePods(t, "sql/kubernetes.yaml")[0]
 	chart := mustRender(t, ciValues(t)["evaluation"], occasion{name: "install", release: "allocator"})
 	c := pod.Containers[0]
 	flagsExist(t, chart, append([]string{"sql run"}, c.Args[2:]...))
@@ -102,7 +117,7 @@ func TestDatabaseExample(t *testing.T) {
 
 // The agent of examples/agent/kubernetes.yaml shares its sockets with the program.
 func TestAgentExample(t *testing.T) {
-	pod := example(t, "agent/kubernetes.yaml")
+	pod := examplePods(t, "agent/kubernetes.yaml")[0]
 	chart := mustRender(t, ciValues(t)["evaluation"], occasion{name: "install", release: "allocator"})
 	agent := pod.InitContainers[0]
 	if p := agent.RestartPolicy; p == nil || *p != corev1.ContainerRestartPolicyAlways {
@@ -111,6 +126,40 @@ func TestAgentExample(t *testing.T) {
 	volume := agentPod(t, chart, pod, agent)
 	if !slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume }) {
 		t.Error("the program does not mount the sockets")
+	}
+}
+
+// The workers of examples/workers/kubernetes.yaml run commands with flags that exist, at nodes of the chart.
+func TestWorkersExample(t *testing.T) {
+	chart := mustRender(t, ciValues(t)["evaluation"], occasion{name: "install", release: "allocator"})
+	ran := map[string]bool{}
+	for _, pod := range examplePods(t, "workers/kubernetes.yaml") {
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			volumesExist(t, pod, c)
+			lines := [][]string{c.Args}
+			if c.StartupProbe != nil {
+				lines = append(lines, c.StartupProbe.Exec.Command[1:])
+			}
+			for _, line := range lines {
+				if len(line) < 2 || line[0] != "worker" {
+					continue
+				}
+				ran[line[1]] = true
+				words := []string{"worker " + line[1]}
+				for _, e := range c.Env {
+					if e.Name == "ALLOCATOR_ADDR" && line[1] != "show" {
+						words = append(words, "--addr="+e.Value)
+					}
+				}
+				if line[1] != "install" { // which takes a path alone
+					words = append(words, line[2:]...)
+				}
+				flagsExist(t, chart, words)
+			}
+		}
+	}
+	if len(ran) != 4 {
+		t.Errorf("the example runs %v", ran)
 	}
 }
 

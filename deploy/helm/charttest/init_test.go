@@ -60,21 +60,6 @@ func TestInitBeforeTheRelease(t *testing.T) {
 	if !slices.Contains(args, "--fresh") {
 		t.Errorf("init runs with %q", args)
 	}
-	if args := jobArgs(t, mustRender(t, with(t, "init: {fresh: false}"), install).find(t, "Job/ids-allocator-init")); strings.Contains(strings.Join(args, " "), "fresh") {
-		t.Errorf("with init.fresh=false, init runs with %q", args)
-	}
-	if args := jobArgs(t, mustRender(t, with(t, "init: {above: '1541815603606036480'}"), install).find(t, "Job/ids-allocator-init")); !slices.Contains(args, "--above=1541815603606036480") {
-		t.Errorf("with init.above, init runs with %q", args)
-	}
-	if args := jobArgs(t, mustRender(t, with(t, "init: {sids: 4-15}"), install).find(t, "Job/ids-allocator-init")); !slices.Contains(args, "--sids=4-15") {
-		t.Errorf("with init.sids, init runs with %q", args)
-	}
-	if args := jobArgs(t, mustRender(t, with(t, "init: {reserve: '0-7,12'}"), install).find(t, "Job/ids-allocator-init")); !slices.Contains(args, "--reserve=0-7,12") {
-		t.Errorf("with init.reserve, init runs with %q", args)
-	}
-	if mustRender(t, with(t, "init: {enabled: false}"), install).has("Job/ids-allocator-init") {
-		t.Error("init.enabled=false still renders the Job")
-	}
 	// It needs no object of the release, which does not exist yet.
 	for _, p := range pods(t, []object{job}) {
 		if n := p.spec.ServiceAccountName; n != "" {
