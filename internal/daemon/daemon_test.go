@@ -20,7 +20,6 @@ import (
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/fatal"
-	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -138,31 +137,6 @@ func TestFirstID(t *testing.T) {
 	}
 }
 
-func TestStopReleasesAndTheNextStartsAtOnce(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared)
-	daemontest.Init(t, c)
-	first := start(t, c)
-	first.untilReady(t)
-	last := first.next(t)
-	fatal.If(t, first.Stop())
-	v, err := store(t, c).Load(t.Context())
-	fatal.If(t, err)
-	w := v.SIDs[c.Format().SID(last)].Window.Value
-	if w.State != lease.Released || int64(w.Ceil) != c.Format().UnixMilli(last)+1 {
-		t.Errorf("window %+v, want it released with the last ID's ms + 1 (%d) as its ceiling", w, c.Format().UnixMilli(last)+1)
-	}
-	if len(v.Nodes) != 0 {
-		t.Errorf("registrations left: %v", v.Nodes)
-	}
-
-	second := start(t, c)
-	second.untilReady(t)
-	next := second.next(t)
-	if next <= last || c.Format().SID(next) != c.Format().SID(last) {
-		t.Errorf("after the restart: %s, want one above %s of the same sid", next, last)
-	}
-}
-
 // Incident T23 (registry away at the start, and a number from a file instead), docs/INCIDENTS.md.
 func TestEtcdAppearsLater(t *testing.T) {
 	etcd, endpoint, err := etcdsim.OnLoopback()
@@ -222,23 +196,6 @@ func TestOtherFormatEndsTheNode(t *testing.T) {
 				t.Errorf("init: got %v, want both formats", err)
 			}
 		})
-	}
-}
-
-func TestInitTwice(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared)
-	log := slog.New(slog.DiscardHandler)
-	began := time.Now()
-	created, before, err := daemon.Init(t.Context(), c, daemon.Beginning{}, log)
-	if err != nil || !created {
-		t.Fatalf("created %v, %v", created, err)
-	}
-	if floor := before.Era.Value.Floor.Time(); floor.Before(began.Add(29 * time.Second)) {
-		t.Errorf("floor %v after init began: nodes of a lost etcd may still issue", floor.Sub(began))
-	}
-	created, after, err := daemon.Init(t.Context(), c, daemon.Beginning{Fresh: true}, log)
-	if err != nil || created || after.Config.Value != before.Config.Value || after.Era.Value != before.Era.Value {
-		t.Errorf("again: created %v, %v, %+v", created, err, after)
 	}
 }
 
@@ -310,19 +267,6 @@ func TestInitAbove(t *testing.T) {
 	}
 	if _, err := daemon.FindSpace(t.Context(), c, begin, log); !errors.As(err, &lower) {
 		t.Errorf("found above one of the next millisecond: %v", err)
-	}
-}
-
-// Incident T32 (one ordinal, two pods), docs/INCIDENTS.md.
-func TestTwoNodesOfOneName(t *testing.T) {
-	c := daemontest.Settings(t, "a", shared)
-	daemontest.Init(t, c)
-	one, two := start(t, c), start(t, c)
-	one.untilReady(t)
-	two.untilReady(t)
-	a, b := c.Format().SID(one.next(t)), c.Format().SID(two.next(t))
-	if a == b {
-		history.Violated(t, "I4", "both hold sid %d", a)
 	}
 }
 

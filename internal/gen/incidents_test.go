@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -45,25 +44,6 @@ func (r *rising) must(at clock.Millis, n int) {
 	}
 }
 
-// T01: the sequence was set to 0 before the check that the clock had gone back.
-// One millisecond back, refused, and forward to the same one: the same IDs again.
-func TestT01StepBackAndForthByOneMillisecond(t *testing.T) {
-	for _, most := range []clock.Millis{0, 250} {
-		r := &rising{t: t, g: tenure(t, Config{MaxLead: most}, t0, t0+100, zero())}
-		for range 3 {
-			r.must(5, 1)
-			r.must(5, 7)
-			before := r.g.word.Load()
-			if err := r.next(4, 1); most == 0 && err == nil {
-				t.Error("with no lead allowed, issued on a clock that went back")
-			} else if most == 0 && r.g.word.Load() != before {
-				t.Error("the refusal changed the word")
-			}
-			r.must(5, 1)
-		}
-	}
-}
-
 // T02, T04: the clock goes back while IDs are issued, also six times, each
 // before the clock has caught up. A generator with room for four did not handle a fifth.
 func TestT04ManyRollbacks(t *testing.T) {
@@ -84,41 +64,6 @@ func TestT04ManyRollbacks(t *testing.T) {
 			r.must(began+1, 10)
 		}
 	}
-}
-
-// T06: a mode that logs that the clock went back, and goes on with the old time.
-func TestT06NoModeThatGoesBack(t *testing.T) {
-	for _, cfg := range []Config{{}, {MaxLead: 250}, {MaxLead: 250, MaxStep: 255}, {Layout: flake.Fleet, MaxLead: 1}} {
-		r := &rising{t: t, g: tenure(t, cfg, t0, t0+1<<40, zero())}
-		r.must(1<<30, 1)
-		err := r.next(1<<30-cfg.MaxLead-1, 1)
-		lead(t, err, ErrRegression, 1)
-		if err := r.next(-1<<30, 1); err == nil {
-			t.Errorf("%+v: issued on a clock that is weeks back", cfg)
-		}
-	}
-}
-
-// T09: the millisecond is used up, the time is read again, and the variable that
-// holds it is not: the sequence starts anew in the millisecond that is used up.
-func TestT09UsedUpMillisecond(t *testing.T) {
-	const perMilli = 1024
-	r := &rising{t: t, g: tenure(t, Config{Layout: flake.Fleet, MaxLead: 2}, t0, t0+100, zero())}
-	for ms := range clock.Millis(3) { // the clock does not advance
-		for range perMilli {
-			r.must(0, 1)
-			if got := epoch + clock.Millis(flake.Scalable.Timestamp(r.last)); got != t0+ms {
-				t.Fatalf("ID of t0%+d, want +%d", got-t0, ms)
-			}
-		}
-	}
-	for range 3 {
-		lead(t, r.next(0, 1), ErrOverflow, 1)
-	}
-	for range perMilli {
-		r.must(1, 1)
-	}
-	lead(t, r.next(1, 1), ErrOverflow, 1)
 }
 
 // T10: a second that comes twice, and one that is smeared over a day.
@@ -148,34 +93,6 @@ func TestT10RepeatedSecond(t *testing.T) {
 			r.must(clock.Millis(s*1000-s*1000/86_400), 1)
 		}
 	})
-}
-
-// T29: worker numbers beyond their field ran into the time, or were shifted in a
-// type too small for them, and half of the workers issued the others' IDs.
-func TestT29EverySidIsItsOwn(t *testing.T) {
-	for _, l := range []flake.Layout{flake.Scalable, flake.Fleet, flake.Standalone} {
-		cfg, holders := Config{Layout: l, Epoch: epoch, MaxLead: 1}, 1<<l.SIDBits()
-		whose := map[flake.ID]flake.SID{}
-		f := flake.Format{Layout: l, Epoch: int64(epoch)}
-		for sid := range holders {
-			g, err := NewTenure(cfg, flake.SID(sid), t0, t0+10, zero())
-			fatal.If(t, err)
-			b := issue(t, g, t0, t0, 20, 0)
-			for i := range b.Count {
-				id := b.At(i)
-				if other, ok := whose[id]; ok {
-					t.Fatalf("%v: %d is of sid %d and of sid %d", l, id, other, sid)
-				}
-				whose[id] = flake.SID(sid)
-				if f.SID(id) != flake.SID(sid) || f.UnixMilli(id) != int64(t0) {
-					t.Fatalf("%v: ID %d of sid %d reads as sid %d at %d", l, id, sid, f.SID(id), f.UnixMilli(id))
-				}
-			}
-		}
-		if _, err := NewTenure(cfg, flake.SID(holders), t0, t0+10, zero()); err == nil {
-			t.Errorf("%v: sid %d was accepted", l, holders)
-		}
-	}
 }
 
 // T44: the exact boundary. The ceiling is the first millisecond that is not ours:

@@ -359,6 +359,8 @@ func everyConfig(t *testing.T, f func(t *testing.T, cfg Config, base clock.Milli
 }
 
 // The fast generator against the obvious one, on the same draws.
+//
+// Incident T29 (worker numbers beyond their field ran into the time), docs/INCIDENTS.md.
 func TestOracle(t *testing.T) {
 	steps := 600
 	if testing.Short() {

@@ -69,6 +69,7 @@ func at(ms clock.Millis, entropy, sid int64, l flake.Layout) flake.ID {
 	return id
 }
 
+// Incident T29 (worker numbers beyond their field), docs/INCIDENTS.md.
 func TestNewTenure(t *testing.T) {
 	ok := Config{Layout: flake.Scalable, Epoch: epoch, MaxLead: 250, MaxStep: 255}
 	for _, c := range []struct {
@@ -153,6 +154,8 @@ func TestMaxBlock(t *testing.T) {
 }
 
 // One tenure from start to end with the smallest draws, computed by hand.
+//
+// Incident T09 (the sequence starts anew in a millisecond that is used up), docs/INCIDENTS.md.
 func TestTenureByHand(t *testing.T) {
 	l := flake.Scalable
 	g := tenure(t, Config{MaxLead: 2, MaxStep: 255}, t0, t0+10, zero())
@@ -219,6 +222,8 @@ func TestTenureByHand(t *testing.T) {
 
 // Where the lead comes from decides the reason: what a program does about a
 // clock that went back is not what it does about too many requests.
+//
+// Incident T06 (a mode that goes on with the old time), docs/INCIDENTS.md.
 func TestLeadReasons(t *testing.T) {
 	l := flake.Scalable
 	cfg := Config{Layout: l, MaxLead: 250}
@@ -425,6 +430,8 @@ func TestBlock(t *testing.T) {
 }
 
 // I7: what follows a refused call is what would have come without it.
+//
+// Incident T01 (a millisecond back, refused, and forward: the same IDs again), docs/INCIDENTS.md.
 func TestRefusalChangesNothing(t *testing.T) {
 	seen := map[string]int{}
 	everyConfig(t, func(t *testing.T, cfg Config, base clock.Millis, seed uint64) {

@@ -140,31 +140,3 @@ func TestT30ZeroIsNoDefault(t *testing.T) {
 		last = b.Last()
 	}
 }
-
-// T38: two generators in one process with one sid. A node has one, and a new one
-// ends it, be it of the same grant.
-func TestT38SameGrantTwice(t *testing.T) {
-	clk := clocktest.NewManual(start)
-	n := New(testConfig(), clk, zeros{})
-	n.Report(holding())
-	seen := map[flake.ID]bool{}
-	var old []*gen.Tenure
-	for range 5 {
-		n.Begin(grant(start, start+1000))
-		old = append(old, n.state.Load().tenure)
-		b, err := n.Next(t.Context(), 100, 0)
-		fatal.If(t, err)
-		for i := range b.Count {
-			if seen[b.At(i)] {
-				t.Fatalf("%d was issued twice", b.At(i))
-			}
-			seen[b.At(i)] = true
-		}
-		clk.Advance(2 * time.Millisecond)
-	}
-	for _, g := range old[:len(old)-1] {
-		if b, err := g.Next(clk.Now().Wall, clk.Now().Wall, 1, 0); err != gen.ErrSealed {
-			t.Errorf("one that was replaced: %v, %v", b, err)
-		}
-	}
-}

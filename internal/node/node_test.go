@@ -225,6 +225,8 @@ func asError(r *Refusal) error {
 
 // TestBeginStartsAbove: a new tenure seals the old one and starts above all that
 // the process issued, whatever its sid and base are (I2).
+//
+// Incident T38 (two generators in one process with one sid), docs/INCIDENTS.md.
 func TestBeginStartsAbove(t *testing.T) {
 	clk := clocktest.NewManual(start)
 	n := New(testConfig(), clk, zeros{})

@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -57,33 +56,6 @@ func claim(t *testing.T, s *Store, v lease.View, sid flake.SID, who string) bool
 		t.Error(err)
 	}
 	return applied
-}
-
-// T19: to look whether a number is free and to take it were two requests, and two
-// processes did the first at once.
-func TestT19CheckThenSet(t *testing.T) {
-	s, v := named(t, newRoot(), "race", "pool-race")
-	var won sync.Map
-	var all sync.WaitGroup
-	for i := range 16 {
-		all.Go(func() {
-			if who := fmt.Sprint("p", i); claim(t, s, v, 5, who) { // by one and the same look
-				won.Store(who, true)
-			}
-		})
-	}
-	all.Wait()
-	winners := 0
-	won.Range(func(who, _ any) bool {
-		winners++
-		if v, err := s.Read(timeout(t, time.Minute), 5); err != nil || string(v.SIDs[5].Window.Value.Instance) != who {
-			t.Errorf("%v won, and the record is %+v, %v", who, v.SIDs[5], err)
-		}
-		return true
-	})
-	if winners != 1 {
-		t.Errorf("%d of 16 took the sid", winners)
-	}
 }
 
 // T31: two clusters share an etcd. With a name each, they see nothing of each

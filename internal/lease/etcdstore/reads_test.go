@@ -18,6 +18,8 @@ import (
 // TestReadsAreLinearizable: no read lets a member of etcd answer from what it has
 // itself, which may be old. A member that lags would look like a history that went
 // back, and a ceiling that is gone like one that never was.
+//
+// Incident T36 (the stored time was read from a member that lags behind), docs/INCIDENTS.md.
 func TestReadsAreLinearizable(t *testing.T) {
 	var mu sync.Mutex // guards the counts
 	reads, stale := 0, 0

@@ -145,7 +145,7 @@ func (s *schedule) deliverLate() {
 // Each time the process goes on, or crashes at the call and starts again. No run
 // may break a claim, and in every run the last node must issue in the end.
 //
-// Incident T26 (saved, and reported as failed), docs/INCIDENTS.md.
+// Incidents T26 (saved, and reported as failed) and T28 (used before it was stored), docs/INCIDENTS.md.
 func TestEveryCallFails(t *testing.T) {
 	faultless := newSchedule(t)
 	faultless.w.fault = func(*process, lease.Action) outcome { faultless.calls++; return answered }
