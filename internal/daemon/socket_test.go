@@ -115,30 +115,3 @@ func TestUnixSockets(t *testing.T) {
 		}
 	}
 }
-
-// TestSocketsThatCannotBe: the settings refuse paths that no socket can have.
-func TestSocketsThatCannotBe(t *testing.T) {
-	t.Parallel()
-	for change, want := range map[string]string{
-		"unix:relative":                     "absolute path",
-		"unix:/" + strings.Repeat("x", 107): "107",
-		"unix:/tmp/dir/":                    "names no file",
-	} {
-		c := config.Default()
-		c.Listen.RESP = change
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.40s: %v", change, err)
-		}
-	}
-	c := onSockets(config.Default(), "/run/a")
-	c.Listen.HTTP = "unix:/run/a/../a/g"
-	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "listen.grpc too") {
-		t.Errorf("one path twice: %v", err)
-	}
-	c = onSockets(config.Default(), "/run/a")
-	c.Listen.Admin, c.Listen.Socket.Mode = "unix:/run/a/admin", 0o060
-	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "write host:port") ||
-		!strings.Contains(err.Error(), "listen.socket-mode") {
-		t.Errorf("%v", err)
-	}
-}

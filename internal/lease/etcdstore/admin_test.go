@@ -80,41 +80,6 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
-// A repair is written whole, and readable by the protocol.
-func TestRepair(t *testing.T) {
-	s := held(t)
-	ctx := timeout(t, time.Minute)
-	v, lines := survey(t, s, 3)
-	by := repair.Author{Instance: "op", Nonce: "q", Now: adminNow}
-	w, err := repair.Quarantine(v, len(lines) > 0, 3, "why", true, by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Repair(ctx, w); err != nil {
-		t.Fatal(err)
-	}
-	// As after a connection broke and the client sent it again: applied all the same.
-	if err := s.Repair(ctx, w); err != nil {
-		t.Errorf("sent again: %v", err)
-	}
-	v, lines = survey(t, s, 3)
-	if got := v.SIDs[3]; got.Window.Value != w.Window || got.Holder.Exists() || len(lines) != 2 {
-		t.Errorf("got %+v, ledger %d", got, len(lines))
-	}
-	by.Nonce = "r"
-	r, err := repair.ReleaseSID(v, lines, 3, 0, repair.Slack{Window: 30 * time.Second}, by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Repair(ctx, r.Write); err != nil {
-		t.Fatal(err)
-	}
-	v, lines = survey(t, s, 3)
-	if got := v.SIDs[3]; got.Window.Value != r.Write.Window || got.Window.Value.Term != 3 || len(lines) != 3 || lines[2].Entry.Value.Since != adminNow+30_000 {
-		t.Errorf("got %+v, ledger %+v", got, lines)
-	}
-}
-
 // Whatever changes between looking and writing, nothing is written.
 func TestRepairIsGuarded(t *testing.T) {
 	for _, tc := range []struct {
@@ -200,27 +165,6 @@ func TestReserveComparesTheMark(t *testing.T) {
 	}
 }
 
-// A record missing when it was looked for must still be.
-func TestRepairOfAMissingRecordIsGuarded(t *testing.T) {
-	s := held(t)
-	ctx := timeout(t, time.Minute)
-	kept, _ := survey(t, s, 3)
-	if _, err := s.connected.Load().Txn(ctx).Then(clientv3.OpDelete(s.Keys.Window(3)), clientv3.OpDelete(s.Keys.Holder(3))).Commit(); err != nil {
-		t.Fatal(err)
-	}
-	v, lines := survey(t, s, 3)
-	r, err := repair.ReleaseSID(v, lines, 3, 0, repair.Slack{Window: time.Second}, repair.Author{Instance: "op", Nonce: "r", Now: adminNow})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.connected.Load().Put(ctx, s.Keys.Window(3), kept.SIDs[3].Window.Raw); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Repair(ctx, r.Write); !errors.Is(err, repair.ErrChanged) {
-		t.Fatalf("got %v, want ErrChanged", err)
-	}
-}
-
 func TestBeginEra(t *testing.T) {
 	s := held(t)
 	ctx := timeout(t, time.Minute)
@@ -258,29 +202,6 @@ func TestBeginEra(t *testing.T) {
 }
 
 // With authentication on, the role decides; nothing is written to find out.
-func TestAcceptTime(t *testing.T) {
-	s := held(t)
-	ctx := timeout(t, time.Minute)
-	seen, err := s.Load(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := lease.AcceptedTime{Era: 1, Until: adminNow + 1, Nonce: "x1", By: "ann", At: adminNow}
-	for range 2 { // the second is a sending that the client repeats
-		if err := s.AcceptTime(ctx, seen, a); err != nil {
-			t.Fatal(err)
-		}
-	}
-	other := a
-	other.Nonce = "x2"
-	if err := s.AcceptTime(ctx, seen, other); !errors.Is(err, repair.ErrChanged) {
-		t.Errorf("over an acceptance that was not seen: %v", err)
-	}
-	if got, err := s.Load(ctx); err != nil || got.Accepted.Value != a {
-		t.Errorf("got %+v, %v", got.Accepted, err)
-	}
-}
-
 func TestRole(t *testing.T) {
 	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
 	if err != nil {

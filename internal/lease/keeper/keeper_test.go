@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -246,12 +247,14 @@ func TestStoreHangs(t *testing.T) {
 
 // TestGivesUpSealed: the keeper stops while it does not know what became of a write,
 // and the store does not answer. It gives up after its own deadline, and nothing is
-// issued afterwards, though the window is not used up.
+// issued afterwards, though the window is not used up. The log says that the sid was not
+// given back.
 func TestGivesUpSealed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := initialized(t)
 		store := &hanging{Store: mem}
-		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
+		log, out := keeper.Lines()
+		b := newLogged("n1", store, bubbleClock{time.Now()}, 30*time.Second, log)
 		err := b.run(func() {
 			pass(mem, 7*time.Second)
 			store.set(true)
@@ -265,6 +268,10 @@ func TestGivesUpSealed(t *testing.T) {
 		}
 		if got := b.reason(); got != node.NoSID {
 			t.Errorf("after the end: got %q, want NO_SID", got)
+		}
+		const want = `level=WARN msg="release of the sid timed out: the sid is free when its lease expires" timeout=3s`
+		if got := out.String(); strings.Count(got, want) != 1 {
+			t.Errorf("logged\n%s", got)
 		}
 	})
 }

@@ -223,25 +223,6 @@ func TestProblems(t *testing.T) {
 	})
 }
 
-// TestReleaseThatTimesOut: a person reads that the sid was not given back.
-func TestReleaseThatTimesOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mem := initialized(t)
-		store := &hanging{Store: mem}
-		log, out := keeper.Lines()
-		b := newLogged("n1", store, bubbleClock{time.Now()}, 30*time.Second, log)
-		err := b.run(func() {
-			pass(mem, 7*time.Second)
-			store.set(true)
-			pass(mem, 8*time.Second)
-		})
-		const want = `level=WARN msg="release of the sid timed out: the sid is free when its lease expires" timeout=3s`
-		if got := out.String(); err != nil || strings.Count(got, want) != 1 {
-			t.Errorf("%v, logged\n%s", err, got)
-		}
-	})
-}
-
 // TestWatchOpensAgain: a watch that breaks is opened again, and one that shows less than
 // transactions is ended.
 func TestWatchOpensAgain(t *testing.T) {

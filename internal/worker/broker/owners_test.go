@@ -156,26 +156,3 @@ func TestWait(t *testing.T) {
 		}
 	}
 }
-
-// TestRate: a client may extend each of its workers six times in a window, and acquire all at once.
-func TestRate(t *testing.T) {
-	o := &owners{window: time.Minute, of: map[string]*owner{}}
-	now := clock.Mono(time.Hour)
-	calls := func(c Client) (n int) {
-		for o.take(c, now) == 0 {
-			n++
-		}
-		return n
-	}
-	c := Client{Owner: "shop", Quota: 20}
-	if n := calls(c); n != 50 {
-		t.Errorf("%d calls at once, want 50", n)
-	}
-	now = now.Add(10 * time.Second) // 1 + 6·20/60 = 3 a second
-	if n := calls(c); n != 30 {
-		t.Errorf("%d calls in 10 s, want 30", n)
-	}
-	if wait := o.take(c, now); wait <= 0 || wait > time.Second/3+time.Millisecond {
-		t.Errorf("the next after %v", wait)
-	}
-}
