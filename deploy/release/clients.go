@@ -96,7 +96,7 @@ var (
 	tomlVersion = regexp.MustCompile(`(?m)^version = "[^"]*"`)
 )
 
-// npmPackage returns the tarball of the package in from: what package.json lists, and what npm always adds.
+// npmPackage returns the tarball of the package in from: what package.json lists, what npm always adds, and LICENSE.
 func npmPackage(from, version string, at time.Time) ([]byte, error) {
 	about, err := os.ReadFile(filepath.Join(from, "package.json"))
 	if err != nil {
@@ -108,7 +108,7 @@ func npmPackage(from, version string, at time.Time) ([]byte, error) {
 	}
 	files, err := readBelow(from, "package/", func(name string) bool {
 		top, _, _ := strings.Cut(name, "/")
-		for _, pattern := range append(listed.Files, "package.json", "README.md", "LICENSE") {
+		for _, pattern := range append(listed.Files, "package.json", "README.md") {
 			if is, err := path.Match(pattern, top); is && err == nil {
 				return true
 			}
@@ -116,6 +116,9 @@ func npmPackage(from, version string, at time.Time) ([]byte, error) {
 		return false
 	})
 	if err != nil {
+		return nil, err
+	}
+	if files["package/LICENSE"], err = os.ReadFile("LICENSE"); err != nil {
 		return nil, err
 	}
 	files["package/package.json"], err = replaceOne(about, npmVersion, `  "version": "`+version+`"`)

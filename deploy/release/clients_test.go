@@ -42,7 +42,7 @@ func has(t *testing.T, programs ...string) {
 	}
 }
 
-// TestNpmFiles: the tarball has what npm would put into it.
+// TestNpmFiles: the tarball has what npm would put into it, and the license.
 func TestNpmFiles(t *testing.T) {
 	has(t, "npm")
 	t.Chdir(root)
@@ -51,7 +51,7 @@ func TestNpmFiles(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &packages); err != nil || len(packages) != 1 {
 		t.Fatalf("%v: %s", err, out)
 	}
-	var want []string
+	want := []string{"package/LICENSE -rw-r--r--"}
 	for _, f := range packages[0].Files {
 		want = append(want, "package/"+f.Path+" -rw-r--r--")
 	}
