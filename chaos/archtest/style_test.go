@@ -65,25 +65,28 @@ type faults struct {
 	riddles   []string // sentences of comments
 }
 
-// faultsOf returns the faults of a file. Only imports matter in tests.
+// faultsOf returns the faults of a file. Only imports matter in tests, and only columns in other languages.
 func faultsOf(t *testing.T, name string, src []byte) (out faults) {
 	t.Helper()
+	at := func(line int) string { return name + ":" + strconv.Itoa(line) }
+	lines := strings.Split(string(src), "\n")
+	for i, line := range lines {
+		if utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")) > widest && !strings.HasSuffix(name, "_test.go") {
+			out.wide = append(out.wide, at(i+1))
+		}
+	}
+	if !strings.HasSuffix(name, ".go") {
+		return out
+	}
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
 	fatal.If(t, err)
-	at := func(line int) string { return name + ":" + strconv.Itoa(line) }
 	for _, group := range f.Comments {
 		for _, r := range riddles(group.Text()) {
 			out.riddles = append(out.riddles, at(fset.Position(group.Pos()).Line)+": "+r)
 		}
 	}
 	if !strings.HasSuffix(name, "_test.go") {
-		lines := strings.Split(string(src), "\n")
-		for i, line := range lines {
-			if utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")) > widest {
-				out.wide = append(out.wide, at(i+1))
-			}
-		}
 		for _, group := range f.Comments {
 			for _, c := range group.List {
 				p := fset.Position(c.Pos())
@@ -122,7 +125,8 @@ func isStandard(spec *ast.ImportSpec) bool {
 // riddles than there were.
 func TestStyle(t *testing.T) {
 	var all []string
-	out, err := exec.Command("git", "-C", root(t), "ls-files", "*.go", "*.md", ":!*.pb.go").Output()
+	out, err := exec.Command("git", "-C", root(t), "ls-files", "*.go", "*.md", ":!*.pb.go", "clients/*/src/*.js", "clients/*/src/*.py").
+		Output()
 	if err != nil {
 		t.Skipf("not run: git ls-files: %v", err)
 	}
@@ -185,6 +189,7 @@ func TestFaultsFindsPlanted(t *testing.T) {
 			faults{riddles: []string{"p.go:3: It is that of those of which it is one"}}},
 		{"p.go", head + "\t// " + strings.Repeat("x", 113) + "\n", faults{}},
 		{"p.go", head + "\t// " + strings.Repeat("x", 114) + "\n", faults{wide: []string{"p.go:3"}}},
+		{"p.js", "\n// " + strings.Repeat("x", 118) + "\n", faults{wide: []string{"p.js:2"}}},
 		{"p.go", head + "// " + strings.Repeat("µ", 117) + "\n", faults{}},
 		{"p_test.go", head + "// " + strings.Repeat("x", 200) + "\n", faults{}},
 		{"p_test.go", head + "import (\n\t\"a/b\"\n\t\"c.d/e\"\n\t\"f\"\n)\n",

@@ -7,7 +7,8 @@ export type IdOf<F extends Form> = F extends 'int' ? bigint : string
 /** An ID in any form. A number is one only up to 2^53-1, as in the layout js53. */
 export type AnyId = bigint | string | number
 
-export type ErrorKind = 'invalid' | 'refused' | 'unavailable' | 'timeout' | 'canceled' | 'protocol' | 'empty' | 'closed' | 'lost'
+export type ErrorKind =
+  'invalid' | 'refused' | 'unavailable' | 'timeout' | 'canceled' | 'protocol' | 'empty' | 'closed' | 'lost'
 
 /** What calls of this package fail with. */
 export class AllocatorError extends Error {
@@ -51,7 +52,7 @@ export interface NextOptions<F extends Form> extends CallOptions {
 
 /** How nodes are reached. */
 export interface Nodes {
-  /** URLs of nodes or of a load balancer: http://, https://, or unix:///path of an agent. The first that serves is used. */
+  /** URLs of nodes, asked in turn, or of a load balancer: http://, https://, or unix:///path of an agent. */
   nodes: readonly string[]
   /** Bounds a call with all attempts. Default: 10000. */
   timeoutMs?: number
@@ -105,9 +106,9 @@ export class Allocator<D extends Form = 'int'> {
   /** Resolves to count IDs in rising order, by one request for each 10,000 of them. */
   nextMany<F extends Form = D> (count: number, options?: NextOptions<F>): Promise<Array<IdOf<F>>>
   /**
-   * Returns an ID that was fetched before, at once; needs prefetch. It throws an AllocatorError of kind empty where none
-   * is held: before the first call, after a pause, and after the clock was set. The next ones are being fetched then. IDs of 64
-   * and of 128 bits have one order, so a program that needs both at once has two clients.
+   * Returns an ID that was fetched before, at once; needs prefetch. It throws an AllocatorError of kind empty where
+   * none is held: before the first call, after a pause, and after the clock was set. The next ones are being fetched
+   * then. IDs of 64 and of 128 bits have one order, so a program that needs both at once has two clients.
    */
   nextNow<F extends Form = D> (form?: F): IdOf<F>
   /** Resolves when IDs are held for nextNow: at once if some are. */

@@ -41,7 +41,9 @@ class Allocator {
     checkKeys(options, [...OPTIONS, 'form', 'prefetch', 'prefetchMaxAgeMs', 'clock'], 'options')
     const { form = 'int', prefetch = 0, clock = CLOCK } = options
     const size = prefetch === true ? 64 : prefetch === false ? 0 : prefetch
-    if (!Number.isInteger(size) || size < 0 || size > MAX_REQUEST) throw invalid(`prefetch is ${show(prefetch)}: give a whole number, 0 to ${MAX_REQUEST}`)
+    if (!Number.isInteger(size) || size < 0 || size > MAX_REQUEST) {
+      throw invalid(`prefetch is ${show(prefetch)}: give a whole number, 0 to ${MAX_REQUEST}`)
+    }
     this.#o = {
       form: checkForm(form),
       prefetch: size,
@@ -59,7 +61,9 @@ class Allocator {
 
   /** Resolves to count IDs in rising order, by one request for each 10,000. */
   async nextMany (count, options = {}) {
-    if (!Number.isInteger(count) || count < 1 || count > MAX_COUNT) throw invalid(`count is ${show(count)}: give a whole number, 1 to ${MAX_COUNT}`)
+    if (!Number.isInteger(count) || count < 1 || count > MAX_COUNT) {
+      throw invalid(`count is ${show(count)}: give a whole number, 1 to ${MAX_COUNT}`)
+    }
     return this.#draw(count, options)
   }
 
@@ -68,8 +72,8 @@ class Allocator {
     this.#checkPrefetch('nextNow')
     const id = this.#take(this.#queues[+isWide(checkForm(form))])
     if (id === undefined) {
-      throw new AllocatorError('empty', 'no ID is held: it was the first call, or IDs are used faster than they come, or those held were too old; ' +
-        'await fill() before, or set a larger prefetch')
+      throw new AllocatorError('empty', 'no ID is held: it was the first call, or IDs are used faster than they ' +
+        'come, or those held were too old; await fill() before, or set a larger prefetch')
     }
     return inForm(id, form)
   }
@@ -84,7 +88,9 @@ class Allocator {
 
   #checkPrefetch (method) {
     if (this.#closed) throw closed()
-    if (this.#o.prefetch === 0) throw invalid(`${method} needs the option prefetch: set how many IDs are held, such as 64`)
+    if (this.#o.prefetch === 0) {
+      throw invalid(`${method} needs the option prefetch: set how many IDs are held, such as 64`)
+    }
   }
 
   /** Resolves to the watermark: no ID below it is issued any more. It never falls. */
@@ -95,7 +101,9 @@ class Allocator {
   /** Resolves to the watermark once it is above an ID: no ID at or below that can appear any more. */
   async waitFor (id, options = {}) {
     const { form, value } = read(id)
-    if (form === 'int' || form === 'flake') return this.#markAbove({ text: String(value), isBelow: mark => value < mark.int }, options)
+    if (form === 'int' || form === 'flake') {
+      return this.#markAbove({ text: String(value), isBelow: mark => value < mark.int }, options)
+    }
     const text = format(value, 'uuid')
     return this.#markAbove({ text, isBelow: mark => mark.uuid !== undefined && text < mark.uuid }, options)
   }
@@ -121,7 +129,8 @@ class Allocator {
     if (after && !(isWide(after.form) === queue.wide && format(after.value, queue.form) <= queue.given)) {
       return this.#wait(new Queue(queue.wide, after), count, { ...options, form })
     }
-    const id = count === 1 && this.#o.prefetch > 0 && !this.#closed && !options.signal?.aborted ? this.#take(queue) : undefined
+    const may = count === 1 && this.#o.prefetch > 0 && !this.#closed && !options.signal?.aborted
+    const id = may ? this.#take(queue) : undefined
     return id === undefined ? this.#wait(queue, count, { ...options, form }) : [inForm(id, form)]
   }
 
@@ -152,7 +161,9 @@ class Allocator {
   #call (options, call, leave = () => {}) {
     const timeoutMs = milliseconds(options, 'timeoutMs', this.#o.timeoutMs)
     const { signal } = options
-    if (signal !== undefined && typeof signal?.addEventListener !== 'function') throw invalid(`signal is ${show(signal)}: give an AbortSignal`)
+    if (signal !== undefined && typeof signal?.addEventListener !== 'function') {
+      throw invalid(`signal is ${show(signal)}: give an AbortSignal`)
+    }
     call.deadline = performance.now() + timeoutMs
     call.own = options.timeoutMs !== undefined
     const promise = new Promise((resolve, reject) => {
@@ -166,7 +177,9 @@ class Allocator {
       }
       call.resolve = end(resolve)
       call.reject = end(reject)
-      const aborted = () => call.reject(new AllocatorError('canceled', 'the call was canceled', { cause: signal.reason }))
+      const aborted = () => {
+        call.reject(new AllocatorError('canceled', 'the call was canceled', { cause: signal.reason }))
+      }
       if (this.#closed) return call.reject(closed())
       if (signal?.aborted) return aborted()
       signal?.addEventListener('abort', aborted)
@@ -331,8 +344,9 @@ class Allocator {
       if (!this.#mark || mark.unixMs >= this.#mark.unixMs) this.#mark = mark
       if (!target) return this.#mark
       if (!target.isBelow(this.#mark)) {
-        call.failure = new AllocatorError('timeout', `the watermark is at ${this.#mark.int}, and not above ${target.text}` +
-          (mark.blockedBy[0] ? `: ${mark.blockedBy[0].text}` : ''))
+        const why = mark.blockedBy[0] ? `: ${mark.blockedBy[0].text}` : ''
+        call.failure = new AllocatorError('timeout',
+          `the watermark is at ${this.#mark.int}, and not above ${target.text}${why}`)
         if (waitMs === 0) await sleep(POLL_MS, flight.abort.signal)
       }
     }
@@ -352,7 +366,9 @@ function idsOf (node, body, n, { form, wide }, after) {
   if (ids.length !== n) throw protocol(node, `${ids.length} IDs came where ${n} were asked for`)
   let last = after?.form === undefined ? after : isWide(after.form) === wide ? format(after.value, form) : undefined
   return ids.map(text => {
-    if (typeof text !== 'string' || !TEXTS[form].test(text)) throw protocol(node, `${show(text)} is not of the form ${form}`)
+    if (typeof text !== 'string' || !TEXTS[form].test(text)) {
+      throw protocol(node, `${show(text)} is not of the form ${form}`)
+    }
     const id = wide ? text : BigInt(text)
     if (id > MAX_INT) throw protocol(node, `${text} is above 2^63-1`)
     if (id <= last) throw protocol(node, `ID ${id} is not above ${last}`)
@@ -361,7 +377,10 @@ function idsOf (node, body, n, { form, wide }, after) {
 }
 
 function markOf (node, body) {
-  if (!Number.isSafeInteger(body.unix_ms) || typeof body.int !== 'string' || !TEXTS.int.test(body.int)) throw protocol(node, 'the answer is no watermark')
+  if (!Number.isSafeInteger(body.unix_ms) || typeof body.int !== 'string' || !TEXTS.int.test(body.int)) {
+    throw protocol(node, 'the answer is no watermark')
+  }
+  const on = body.conditional
   return {
     unixMs: body.unix_ms,
     time: new Date(body.unix_ms),
@@ -371,8 +390,8 @@ function markOf (node, body) {
     uuid: body.uuid,
     lagMs: body.lag_ms,
     held: body.held,
-    conditional: body.conditional && { node: body.conditional.node, sid: body.conditional.sid, untilUnixMs: body.conditional.until_unix_ms },
-    blockedBy: (body.blocked_by ?? []).map(({ node, sid, since_unix_ms: sinceUnixMs, why, text }) => ({ node, sid, sinceUnixMs, why, text })),
+    conditional: on && { node: on.node, sid: on.sid, untilUnixMs: on.until_unix_ms },
+    blockedBy: (body.blocked_by ?? []).map(({ since_unix_ms: sinceUnixMs, ...by }) => ({ ...by, sinceUnixMs })),
     notCovered: body.not_covered ?? []
   }
 }

@@ -6,10 +6,9 @@ class AllocatorError extends Error {
     super(message, cause === undefined ? undefined : { cause })
     this.name = { canceled: 'AbortError', timeout: 'TimeoutError' }[kind] ?? 'AllocatorError'
     this.kind = kind
-    if (reason !== undefined) this.reason = reason
-    if (retryAfterMs !== undefined) this.retryAfterMs = retryAfterMs
-    if (metadata !== undefined) this.metadata = metadata
-    if (node !== undefined) this.node = node
+    for (const [key, value] of Object.entries({ reason, retryAfterMs, metadata, node })) {
+      if (value !== undefined) this[key] = value
+    }
   }
 }
 
@@ -18,7 +17,8 @@ const invalid = message => new AllocatorError('invalid', message)
 /** Shows a value in a message, cut short. */
 function show (value) {
   const text = typeof value === 'string' ? JSON.stringify(value)
-    : typeof value === 'bigint' ? `${value}n` : Array.isArray(value) ? 'an array' : typeof value === 'object' && value !== null ? 'an object' : String(value)
+    : typeof value === 'bigint' ? `${value}n` : Array.isArray(value) ? 'an array'
+      : typeof value === 'object' && value !== null ? 'an object' : String(value)
   return text.length > 80 ? text.slice(0, 77) + '...' : text
 }
 

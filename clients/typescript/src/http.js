@@ -10,10 +10,13 @@ const { AllocatorError, invalid, show } = require('./errors.js')
 
 // Nodes close idle connections after a minute: this side does so first.
 const IDLE_MS = 30_000
+const EXAMPLE = 'http://127.0.0.1:8080'
 
 /** Returns what a URL of a node says, checked. */
 function endpointOf (url, name) {
-  if (typeof url !== 'string') throw invalid(`${name} is ${show(url)}: give the URL of a node, such as http://127.0.0.1:8080`)
+  if (typeof url !== 'string') {
+    throw invalid(`${name} is ${show(url)}: give the URL of a node, such as ${EXAMPLE}`)
+  }
   const socket = /^unix:(?:\/\/)?(.*)$/s.exec(url)
   if (socket) {
     if (!socket[1].startsWith('/') || socket[1].length > 107) {
@@ -25,13 +28,17 @@ function endpointOf (url, name) {
   try {
     parsed = new URL(url)
   } catch {
-    throw invalid(`${name} is ${show(url)}, which is no URL: write http:// or https:// in front, as in http://127.0.0.1:8080`)
+    throw invalid(`${name} is ${show(url)}, which is no URL: write http:// or https:// in front, as in ${EXAMPLE}`)
   }
   if (!['http:', 'https:'].includes(parsed.protocol) || !/^https?:\/\//i.test(url)) {
-    throw invalid(`${name} is ${show(url)}: a URL begins with http://, https:// or unix://, as in http://127.0.0.1:8080`)
+    throw invalid(`${name} is ${show(url)}: a URL begins with http://, https:// or unix://, as in ${EXAMPLE}`)
   }
-  if (parsed.username || parsed.password) throw invalid(`${name} has a user in its URL: give the token as token or tokenFile`)
-  if (parsed.search || parsed.hash) throw invalid(`${name} is ${show(url)}: leave out all from ${parsed.search ? '?' : '#'} on`)
+  if (parsed.username || parsed.password) {
+    throw invalid(`${name} has a user in its URL: give the token as token or tokenFile`)
+  }
+  if (parsed.search || parsed.hash) {
+    throw invalid(`${name} is ${show(url)}: leave out all from ${parsed.search ? '?' : '#'} on`)
+  }
   return {
     url: parsed.origin,
     secure: parsed.protocol === 'https:',
@@ -43,7 +50,9 @@ function endpointOf (url, name) {
 /** Returns what sends requests to nodes. tls are options of node:tls for https URLs. */
 function transport (tls) {
   const settings = { keepAlive: true, maxFreeSockets: 16, timeout: IDLE_MS }
-  if (Object.keys(tls).length > 0) tls = { ...tls, secureContext: createSecureContext(tls) } // What is wrong is found now.
+  if (Object.keys(tls).length > 0) {
+    tls = { ...tls, secureContext: createSecureContext(tls) } // What is wrong is found now.
+  }
   const agents = { http: new http.Agent(settings), https: new https.Agent({ ...settings, ...tls }) }
 
   /**
@@ -53,23 +62,26 @@ function transport (tls) {
    */
   function send (node, { method, path, headers, body, timeoutMs, maxBytes, signal }) {
     return new Promise((resolve, reject) => {
+      const length = body === undefined ? 0 : Buffer.byteLength(body)
       const request = (node.secure ? https : http).request({
         ...node.options, method, path: node.prefix + path, agent: node.secure ? agents.https : agents.http,
-        headers: { accept: 'application/json', ...headers, 'content-length': body === undefined ? 0 : Buffer.byteLength(body) }
+        headers: { accept: 'application/json', ...headers, 'content-length': length }
       })
       const end = (settle, value) => {
         clearTimeout(timer)
-        signal?.removeEventListener('abort', aborted)
+        signal.removeEventListener('abort', aborted)
         settle(value)
       }
-      const fail = (kind, why, more) => {
-        end(reject, Object.assign(new AllocatorError(kind, `${node.url}: ${why}`, { node: node.url, cause: more?.cause }), { silent: more?.silent }))
+      const fail = (kind, why, { cause, silent } = {}) => {
+        const e = new AllocatorError(kind, `${node.url}: ${why}`, { node: node.url, cause })
+        end(reject, Object.assign(e, { silent }))
         request.destroy()
       }
       const aborted = () => fail('canceled', 'the caller left')
-      const timer = setTimeout(() => fail('unavailable', `no answer within ${timeoutMs} ms`, { silent: true }), timeoutMs)
+      const late = () => fail('unavailable', `no answer within ${timeoutMs} ms`, { silent: true })
+      const timer = setTimeout(late, timeoutMs)
       timer.unref() // The call has a timer of its own.
-      signal?.addEventListener('abort', aborted)
+      signal.addEventListener('abort', aborted)
       request.on('socket', socket => socket.unref())
       request.on('error', e => fail('unavailable', explain(e), { cause: e }))
       request.on('response', response => {
@@ -104,7 +116,8 @@ function explain (e) {
     case 'EPROTO': return 'it speaks no TLS: write http://'
     case 'UNABLE_TO_VERIFY_LEAF_SIGNATURE':
     case 'SELF_SIGNED_CERT_IN_CHAIN':
-    case 'DEPTH_ZERO_SELF_SIGNED_CERT': return 'its certificate is not signed by an authority that is trusted: set caFile'
+    case 'DEPTH_ZERO_SELF_SIGNED_CERT':
+      return 'its certificate is not signed by an authority that is trusted: set caFile'
   }
   return e.message || e.code || String(e)
 }
@@ -130,7 +143,9 @@ function tokenIn (path) {
     }
     const text = fs.readFileSync(path, 'utf8').trim()
     if (text === '') throw invalid(`tokenFile: ${path} is empty: write a token into it`)
-    if (/[^\x21-\x7e]/.test(text)) throw invalid(`tokenFile: ${path} has more than a token: write one line without spaces`)
+    if (/[^\x21-\x7e]/.test(text)) {
+      throw invalid(`tokenFile: ${path} has more than a token: write one line without spaces`)
+    }
     seen = state
     return (token = text)
   }

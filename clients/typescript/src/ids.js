@@ -102,14 +102,18 @@ function layoutOf (text = 'scalable') {
   const known = LAYOUTS.get(text)
   if (known) return known
   const bad = why => invalid(`layout is ${show(text)}: ${why}`)
-  if (typeof text !== 'string' || text.length > 200) throw bad(`use one of ${[...LAYOUTS.keys()].join(', ')}, or bits such as 41/10/12`)
+  if (typeof text !== 'string' || text.length > 200) {
+    throw bad(`use one of ${[...LAYOUTS.keys()].join(', ')}, or bits such as 41/10/12`)
+  }
   const [first, ...settings] = text.split(',')
   let layout = LAYOUTS.get(first)
   const named = layout !== undefined
   let bits
   if (!named) {
     bits = /^(\d{1,2})\/(\d{1,2})\/(\d{1,2})$/.exec(first)?.slice(1).map(Number)
-    if (!bits) throw bad(`it is none of ${[...LAYOUTS.keys()].join(', ')}, and not three numbers of bits such as 41/10/12`)
+    if (!bits) {
+      throw bad(`it is none of ${[...LAYOUTS.keys()].join(', ')}, and not three numbers of bits such as 41/10/12`)
+    }
     layout = { time: bits[0], sid: bits[1], seq: bits[2], unit: 1, epoch: DEFAULT_EPOCH, sidFirst: true }
   }
   layout = { ...layout }
@@ -138,20 +142,28 @@ function layoutOf (text = 'scalable') {
 
 const lowBits = layout => BigInt(layout.sid + layout.seq)
 
-/** Returns where the low bits of a flake lie in its wide ID: how many there are, and how many of them are below rand_a. */
+/** Returns where the low bits of a flake lie in its wide ID: how many are below rand_a, and how many bits follow. */
 function split (layout) {
   const field = BigInt(Math.max(layout.sid + layout.seq, 12))
-  return { field, behind: field - 12n, random: 74n - field }
+  return { behind: field - 12n, random: 74n - field }
+}
+
+function checkVersion (value) {
+  if ((value >> 76n & 15n) !== 7n || (value >> 62n & 3n) !== 2n) {
+    throw invalid(`${uuidText(value)} is no UUIDv7, so it has no time and holds no flake`)
+  }
 }
 
 /** Returns the flake of a wide ID, which holds it above its random bits. */
 function narrow (value, layout) {
-  if ((value >> 76n & 15n) !== 7n || (value >> 62n & 3n) !== 2n) throw invalid(`${uuidText(value)} is no UUIDv7, so it holds no flake`)
+  checkVersion(value)
   const { behind, random } = split(layout)
   const low = (value >> 64n & 0xFFFn) << behind | (value & (1n << 62n) - 1n) >> random
   const ms = Number(value >> 80n)
   const first = minimum(ms, layout)
-  if (unixMs(first, layout) !== ms || low >> lowBits(layout) !== 0n) throw invalid(`${uuidText(value)} holds no flake of this layout`)
+  if (unixMs(first, layout) !== ms || low >> lowBits(layout) !== 0n) {
+    throw invalid(`${uuidText(value)} holds no flake of this layout`)
+  }
   return first | low
 }
 
@@ -165,13 +177,17 @@ function widen (value, layout) {
 
 function minimum (ms, layout) {
   const units = Math.floor((ms - layout.epoch) / layout.unit)
-  if (!(units >= 0 && units < 2 ** layout.time)) throw invalid(`the time ${ms} (Unix ms) is outside of the layout's, which begins at ${layout.epoch}`)
+  if (!(units >= 0 && units < 2 ** layout.time)) {
+    throw invalid(`the time ${ms} (Unix ms) is outside of the layout's, which begins at ${layout.epoch}`)
+  }
   return BigInt(units) << lowBits(layout)
 }
 
 function unixMs (value, layout) {
   const units = value >> lowBits(layout)
-  if (units >> BigInt(layout.time) !== 0n) throw invalid(`${value} has more bits than the layout: is it an ID of another layout?`)
+  if (units >> BigInt(layout.time) !== 0n) {
+    throw invalid(`${value} has more bits than the layout: is it an ID of another layout?`)
+  }
   return Number(units) * layout.unit + layout.epoch
 }
 
@@ -183,7 +199,7 @@ function parse (id) {
     : { form, int: value, flake: format(value, 'flake') }
 }
 
-/** Writes an ID in another form. A UUID or a ULID gives its flake; a flake gives none of them, since they have random bits. */
+/** Writes an ID in another form. A UUID or ULID gives its flake; a flake gives none of them, which have random bits. */
 function convert (id, form, layout) {
   checkForm(form)
   const from = read(id)
@@ -197,7 +213,7 @@ function convert (id, form, layout) {
 /** Returns the time of an ID, as a Date. */
 function timeOf (id, layout) {
   const { form, value } = read(id)
-  if (form === 'uuid' && ((value >> 76n & 15n) !== 7n || (value >> 62n & 3n) !== 2n)) throw invalid(`${show(id)} is no UUIDv7, so it has no time`)
+  if (form === 'uuid') checkVersion(value)
   return new Date(isWide(form) ? Number(value >> 80n) : unixMs(value, layoutOf(layout)))
 }
 

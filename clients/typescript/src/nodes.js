@@ -15,6 +15,9 @@ const SILENT_MS = [1000, 15_000]
 const FINAL = new Set(['INVALID_COUNT', 'INVALID_FORMAT', 'INVALID_ID', 'UNAUTHENTICATED', 'PERMISSION_DENIED',
   'UNKNOWN_WORKER', 'WORKER_QUOTA', 'CALLER_CLOCK'])
 
+/** What is noted of a node that serves. */
+const SERVES = { until: 0, refused: undefined, fails: 0 }
+
 /** Gives a client answers that come from no node, for fakes. */
 const TRANSPORT = Symbol('transport')
 
@@ -27,12 +30,16 @@ const LOCAL = ['localhost', '127.0.0.1', '::1']
 
 function milliseconds (options, name, standard) {
   const ms = options[name] ?? standard
-  if (!Number.isFinite(ms) || ms < 1 || ms > 2 ** 31 - 1) throw invalid(`${name} is ${show(ms)}: give milliseconds, at least 1`)
+  if (!Number.isFinite(ms) || ms < 1 || ms > 2 ** 31 - 1) {
+    throw invalid(`${name} is ${show(ms)}: give milliseconds, at least 1`)
+  }
   return ms
 }
 
 function checkKeys (options, known, what) {
-  if (typeof options !== 'object' || options === null || Array.isArray(options)) throw invalid(`${what} are ${show(options)}: give an object`)
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+    throw invalid(`${what} are ${show(options)}: give an object`)
+  }
   for (const key of Object.keys(options)) {
     if (!known.includes(key)) throw invalid(`${show(key)} is none of the ${what}: there are ${known.join(', ')}`)
   }
@@ -59,22 +66,28 @@ class Nodes {
 
   constructor (options) {
     const { nodes, token, tokenFile, plaintextToken, caFile, tls, clock = CLOCK } = options
-    if (!Array.isArray(nodes)) throw invalid(`nodes is ${show(nodes)}: give an array of URLs, such as ['http://127.0.0.1:8080']`)
+    if (!Array.isArray(nodes)) {
+      throw invalid(`nodes is ${show(nodes)}: give an array of URLs, such as ['http://127.0.0.1:8080']`)
+    }
     if (nodes.length === 0) throw invalid("nodes is empty: give the URLs of nodes, such as ['http://127.0.0.1:8080']")
-    this.#nodes = nodes.map((url, i) => Object.assign(endpointOf(url, `nodes[${i}]`), { index: i, until: 0, refused: undefined, fails: 0 }))
+    this.#nodes = nodes.map((url, index) => ({ ...endpointOf(url, `nodes[${index}]`), ...SERVES, index }))
     this.#timeoutMs = milliseconds(options, 'attemptTimeoutMs', 2000)
     this.#now = () => clock.now()
     if (token !== undefined && tokenFile !== undefined) throw invalid('token and tokenFile: set one of them')
-    if (token !== undefined && typeof token !== 'function' && !(typeof token === 'string' && /^[\x21-\x7e]+$/.test(token))) {
+    const isText = typeof token === 'string' && /^[\x21-\x7e]+$/.test(token)
+    if (token !== undefined && typeof token !== 'function' && !isText) {
       throw invalid('token is no token: give a string without spaces, or a function that returns one')
     }
     const open = this.#nodes.find(node => !node.secure && !LOCAL.includes(node.options.host))
     if ((token ?? tokenFile) !== undefined && open && !plaintextToken) {
-      throw invalid(`${open.url} has no TLS, so that others could read the token: write https://, or set plaintextToken if the network encrypts`)
+      throw invalid(`${open.url} has no TLS, so that others could read the token: write https://, or set ` +
+        'plaintextToken if the network encrypts')
     }
-    this.#token = tokenFile !== undefined ? tokenIn(tokenFile) : typeof token === 'function' ? token : token && (() => token)
+    this.#token = tokenFile !== undefined ? tokenIn(tokenFile) : isText ? () => token : token
     const ca = caFile && readText(caFile, 'caFile')
-    if (ca !== undefined && !ca.includes('BEGIN CERTIFICATE')) throw invalid(`caFile: ${caFile} has no certificate: give a PEM file`)
+    if (ca !== undefined && !ca.includes('BEGIN CERTIFICATE')) {
+      throw invalid(`caFile: ${caFile} has no certificate: give a PEM file`)
+    }
     try {
       this.#transport = options[TRANSPORT] ?? transport({ ...tls, ...(ca && { ca }) })
     } catch (e) {
@@ -100,7 +113,7 @@ class Nodes {
         if (signal.aborted) throw canceled()
         try {
           const value = await this.#attempt(node, requestTo(node), waitMs, signal)
-          Object.assign(node, { until: 0, refused: undefined, fails: 0 })
+          Object.assign(node, SERVES)
           this.#first = node.index
           return value
         } catch (e) {
@@ -136,7 +149,8 @@ class Nodes {
   async #attempt (node, { take, ...request }, waitMs, signal) {
     const token = await this.#token?.()
     const headers = { ...request.headers, ...(token && { authorization: `Bearer ${token}` }) }
-    const answer = await this.#transport.send(node, { ...request, headers, timeoutMs: this.#timeoutMs + waitMs, signal })
+    const timeoutMs = this.#timeoutMs + waitMs
+    const answer = await this.#transport.send(node, { ...request, headers, timeoutMs, signal })
     if (answer.status >= 300) throw refusalOf(node, answer)
     const value = take(jsonOf(node, answer))
     const space = answer.space ?? this.#space
@@ -149,9 +163,9 @@ class Nodes {
 
   /** Returns the nodes to ask, in order: those that failed lately last, and without those that refuse. */
   #order (now) {
-    const count = this.#nodes.length
+    const place = node => (node.index - this.#first + this.#nodes.length) % this.#nodes.length
     return this.#nodes.filter(node => !(node.refused && node.until > now)).sort((a, b) =>
-      (a.until > now) - (b.until > now) || (a.index - this.#first + count) % count - (b.index - this.#first + count) % count)
+      (a.until > now) - (b.until > now) || place(a) - place(b))
   }
 
   /** Notes that a node did not serve. */
@@ -161,7 +175,8 @@ class Nodes {
       Object.assign(node, { until: now + Math.min(e.retryAfterMs ?? REFUSED_MS, MAX_REFUSED_MS), refused: e, fails: 0 })
     } else {
       const [first, last] = e.silent ? SILENT_MS : FAILED_MS
-      Object.assign(node, { until: now + Math.min(first * 2 ** Math.min(node.fails, 10), last), refused: undefined, fails: node.fails + 1 })
+      const until = now + Math.min(first * 2 ** Math.min(node.fails, 10), last)
+      Object.assign(node, { until, refused: undefined, fails: node.fails + 1 })
     }
   }
 }
@@ -183,7 +198,8 @@ function jsonOf (node, { text }) {
   throw protocol(node, `the answer is no JSON: ${show(text)}`)
 }
 
-const protocol = (node, what) => new AllocatorError('protocol', `${node.url}: ${what}; is it the URL of a node?`, { node: node.url })
+const protocol = ({ url: node }, what) =>
+  new AllocatorError('protocol', `${node}: ${what}; is it the URL of a node?`, { node })
 
 /** Returns the error of an answer that is a refusal. */
 function refusalOf (node, { status, text, retryAfterMs }) {
@@ -203,7 +219,10 @@ function refusalOf (node, { status, text, retryAfterMs }) {
   const reason = { 401: 'UNAUTHENTICATED', 403: 'PERMISSION_DENIED' }[status]
   const what = `${node.url}: HTTP ${status}: ${show(text.trim())}; is it the URL of a node?`
   if (reason) return new AllocatorError('refused', what, { reason, node: node.url })
-  if (/HTTP request to an HTTPS server/.test(text)) return Object.assign(new AllocatorError('protocol', `${node.url}: the node speaks TLS: write https://`, { node: node.url }), { final: true })
+  if (/HTTP request to an HTTPS server/.test(text)) {
+    const e = new AllocatorError('protocol', `${node.url}: the node speaks TLS: write https://`, { node: node.url })
+    return Object.assign(e, { final: true })
+  }
   const final = status < 500 && ![408, 409, 425, 429].includes(status)
   return Object.assign(new AllocatorError('protocol', what, { node: node.url, retryAfterMs }), final && { final })
 }

@@ -62,7 +62,15 @@ async function answer (state, { path, signal }) {
   if (url.pathname === '/v1/watermark') {
     if (after > 0n && asked !== null) state.ms = Math.max(state.ms, Number(after >> 20n) + layoutOf().epoch + 1)
     const int = firstOf(state.ms)
-    return reply({ unix_ms: state.ms, int: String(int), flake: format(int, 'flake'), ulid: firstOf(state.ms, 'ulid'), uuid: firstOf(state.ms, 'uuid'), lag_ms: 0, blocked_by: [], not_covered: [], held: false })
+    return reply({
+      unix_ms: state.ms,
+      int: String(int),
+      flake: format(int, 'flake'),
+      ulid: firstOf(state.ms, 'ulid'),
+      uuid: firstOf(state.ms, 'uuid'),
+      lag_ms: 0,
+      held: false
+    })
   }
   const form = url.searchParams.get('as')
   const ids = []

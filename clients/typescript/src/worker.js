@@ -41,9 +41,14 @@ class Worker {
   /** Resolves to a worker once its interval has begun. */
   static async open (options = {}) {
     checkKeys(options, [...OPTIONS, 'name', 'unitMs', 'openTimeoutMs', 'clock'], 'options')
-    const { name = `${hostname().slice(0, 50)}-${process.pid}`, unitMs = 1, openTimeoutMs, clock = CLOCK, ...rest } = options
-    if (typeof name !== 'string' || name === '' || Buffer.byteLength(name) > 64) throw invalid(`name is ${show(name)}: give 1 to 64 characters`)
-    if (!Number.isInteger(unitMs) || unitMs < 1 || unitMs > 60_000) throw invalid(`unitMs is ${show(unitMs)}: give whole milliseconds, 1 to 60000`)
+    const own = `${hostname().slice(0, 50)}-${process.pid}`
+    const { name = own, unitMs = 1, openTimeoutMs, clock = CLOCK, ...rest } = options
+    if (typeof name !== 'string' || name === '' || Buffer.byteLength(name) > 64) {
+      throw invalid(`name is ${show(name)}: give 1 to 64 characters`)
+    }
+    if (!Number.isInteger(unitMs) || unitMs < 1 || unitMs > 60_000) {
+      throw invalid(`unitMs is ${show(unitMs)}: give whole milliseconds, 1 to 60000`)
+    }
     const within = milliseconds({ openTimeoutMs }, 'openTimeoutMs', 90_000)
     const nodes = new Nodes(rest)
     const worker = new Worker(opened, nodes, unitMs, clock)
@@ -72,7 +77,7 @@ class Worker {
   get id () { return this.#id?.id }
   /** An AbortSignal that is aborted when the worker is lost. */
   get lost () { return this.#lost.signal }
-  /** The milliseconds [notBefore, notAfter) in which the worker may make IDs; notAfter is 0 once it is closed or lost. */
+  /** The milliseconds [notBefore, notAfter) of the worker's IDs; notAfter is 0 once it is closed or lost. */
   get interval () { return { notBefore: this.#began, notAfter: this.#ends } }
 
   /**
@@ -84,10 +89,14 @@ class Worker {
     if (!Number.isSafeInteger(ms)) throw invalid(`the time is ${show(ms)}: give the ID's Unix milliseconds`)
     this.#look()
     if (this.#ends === 0) throw this.#over()
-    if (ms < this.#began) throw new AllocatorError('refused', `${ms} is before the worker's interval: check this machine's clock`, { reason: 'NOT_YET' })
+    if (ms < this.#began) {
+      throw new AllocatorError('refused', `${ms} is before the worker's interval: check this machine's clock`,
+        { reason: 'NOT_YET' })
+    }
     if (ms > this.#ends - this.#unit) {
       this.#wake?.()
-      throw new AllocatorError('refused', `${ms} is after the worker's interval: check that nodes can be reached, and this machine's clock`, { reason: 'EXPIRED' })
+      throw new AllocatorError('refused', `${ms} is after the worker's interval: check that nodes can be reached, ` +
+        "and this machine's clock", { reason: 'EXPIRED' })
     }
     this.#used = Math.max(this.#used, ms + this.#unit)
   }
@@ -96,7 +105,10 @@ class Worker {
   #look () {
     const ahead = this.#readAhead()
     const by = ahead - this.#ahead
-    if (by >= LEAP_MS) this.#lose(`the wall clock was set forward by ${Math.round(by)} ms: it was wrong, or this machine was suspended, or is a copy of one that was saved`)
+    if (by >= LEAP_MS) {
+      this.#lose(`the wall clock was set forward by ${Math.round(by)} ms: it was wrong, or this machine was ` +
+        'suspended, or is a copy of one that was saved')
+    }
     this.#ahead = ahead
   }
 
@@ -106,12 +118,14 @@ class Worker {
     return Math.max(read(), read())
   }
 
-  /** Ends the interval and gives the number back. The next worker with it begins after the last time that permit allowed. */
+  /** Gives the number back. The next worker with it begins after the last time that permit allowed. */
   close () { return this.#release(this.#used) }
 
   /** close for a generator that does not ask permit: no ID has the time usedUntil (Unix ms) or a later one. */
   release (usedUntil) {
-    if (usedUntil !== undefined && !Number.isSafeInteger(usedUntil)) throw invalid(`usedUntil is ${show(usedUntil)}: give Unix milliseconds`)
+    if (usedUntil !== undefined && !Number.isSafeInteger(usedUntil)) {
+      throw invalid(`usedUntil is ${show(usedUntil)}: give Unix milliseconds`)
+    }
     return this.#release(usedUntil)
   }
 
@@ -139,7 +153,8 @@ class Worker {
     for (let left; (left = this.#began + this.#unit - 1 - this.#clock.wall()) > 0;) {
       if (this.#ends === 0) throw this.#over()
       if (performance.now() + left > deadline) {
-        throw new AllocatorError('refused', `worker ${this.id} begins in ${left} ms: every number was used a short time ago`, { reason: 'NOT_YET', retryAfterMs: left })
+        throw new AllocatorError('refused', `worker ${this.id} begins in ${left} ms: every number was used a short ` +
+          'time ago', { reason: 'NOT_YET', retryAfterMs: left })
       }
       await sleep(Math.min(left, 1000)) // The clock may be set meanwhile.
     }
@@ -147,7 +162,8 @@ class Worker {
 
   /** Takes the answer to a call. first: the one that acquired the worker. */
   #take (answer, first) {
-    const { id, worker, handle, not_before_unix_ms: began, not_after_unix_ms: ends, extend_at_unix_ms: next, now_unix_ms: now } = answer
+    const { id, worker, handle, not_before_unix_ms: began, not_after_unix_ms: ends } = answer
+    const { extend_at_unix_ms: next, now_unix_ms: now } = answer
     if (![began, ends, next, now, worker].every(Number.isSafeInteger) || began <= 0 || ends < began || !id || !handle) {
       throw protocol({ url: 'a node' }, 'the answer is no worker')
     }
@@ -187,7 +203,8 @@ class Worker {
     this.#look()
     if (this.#state !== 'held') return
     try {
-      const answer = await this.#ask('POST', `/v1/workers/${this.#id.id}:extend`, () => ({ not_after_unix_ms: this.#ends }), this.#last + withinMs)
+      const answer = await this.#ask('POST', `/v1/workers/${this.#id.id}:extend`,
+        () => ({ not_after_unix_ms: this.#ends }), this.#last + withinMs)
       if (this.#state === 'held') this.#take(answer, false)
     } catch (e) {
       if (this.#state !== 'held') return
@@ -207,7 +224,10 @@ class Worker {
       this.#nodes.ask({ calls: [call], abort }, () => ({
         method,
         path,
-        headers: { ...(body && { 'content-type': 'application/json' }), ...(this.#handle && { 'worker-handle': this.#handle }) },
+        headers: {
+          ...(body && { 'content-type': 'application/json' }),
+          ...(this.#handle && { 'worker-handle': this.#handle })
+        },
         body: body && JSON.stringify(body()),
         maxBytes: 1 << 16,
         take: answer => answer
@@ -216,8 +236,8 @@ class Worker {
   }
 
   #over () {
-    return this.#state === 'lost' ? new AllocatorError('lost', `the worker is lost: ${this.#lost.signal.reason.message}; open another one`)
-      : new AllocatorError('closed', 'the worker is closed')
+    if (this.#state !== 'lost') return new AllocatorError('closed', 'the worker is closed')
+    return new AllocatorError('lost', `the worker is lost: ${this.#lost.signal.reason.message}; open another one`)
   }
 
   #lose (why, cause) {

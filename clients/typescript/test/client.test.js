@@ -130,7 +130,9 @@ test('calls of one turn share a request, and calls during it the next one', asyn
 
 test('nodes that allow fewer IDs at once', async t => {
   const node = await startNode(t, ({ query }, reply) => {
-    if (Number(query.count) > 128) return reply(400, refusal('INVALID_COUNT', { metadata: { count: query.count, limit: '128' } })) ?? true
+    if (Number(query.count) > 128) {
+      return reply(400, refusal('INVALID_COUNT', { metadata: { count: query.count, limit: '128' } })) ?? true
+    }
   })
   const ids = client(t, node)
   const got = await ids.nextMany(300)
