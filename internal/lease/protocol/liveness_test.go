@@ -70,60 +70,6 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// TestGateClosedLong: every node issues within a second after all gates were
-// closed for long.
-func TestGateClosedLong(t *testing.T) {
-	s := newScenario(t)
-	s.do("init", "start n1", "start n2")
-	a, b := s.procs["a"], s.procs["b"]
-	s.drive(20*time.Second, true, a, b)
-	s.do("a gate closed", "b gate closed")
-	s.drive(10*time.Minute, true, a, b)
-	s.do("a gate open", "b gate open")
-	s.drive(time.Second, true, a, b)
-	if !a.issue(1) || !b.issue(1) {
-		t.Errorf("a second after the gate opened: %+v", a.machine.Status())
-	}
-}
-
-// TestLostIsSealed: a node that lost its sid still issues from the confirmed
-// window. That ends when the node stops or a new era begins while the next
-// acquisition is in flight.
-func TestLostIsSealed(t *testing.T) {
-	for _, what := range []string{"a stop", "era +60s"} {
-		s := newScenario(t)
-		s.do("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s",
-			"vacate 1", "a fault hang acquire", "a tick", what, "a answer")
-		for range 8 {
-			s.do("a tick 250ms")
-		}
-		a := s.procs["a"]
-		if b, err := a.node.Try(a.Now(), 1, 0); err == nil {
-			t.Errorf("%s: still issues %v; %+v", what, b, a.machine.Status())
-		}
-	}
-}
-
-// TestEraWhileAcquiring: an acquisition was applied, and a new era began before it
-// was read back. Nothing is issued from it, and the lost hold is sealed.
-func TestEraWhileAcquiring(t *testing.T) {
-	s := newScenario(t)
-	s.do("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s",
-		"vacate 1", "a fault lostreply acquire", "a tick", "era +5s")
-	a := s.procs["a"]
-	s.w.fault = func(_ *process, x lease.Action) outcome { // reads are answered, all else hangs
-		if _, ok := x.(lease.Read); ok {
-			return answered
-		}
-		return notAnswered
-	}
-	a.log = nil
-	s.do("a tick 250ms")
-	if b, err := a.node.Try(a.Now(), 1, 0); err == nil {
-		t.Errorf("issues %v of era 1 in era %d", b, a.machine.Status().Era.Number)
-	}
-}
-
 // TestLoadFails: while lists of the space fail and small writes succeed, windows
 // are extended.
 func TestLoadFails(t *testing.T) {
@@ -229,61 +175,6 @@ func TestNoHotLoop(t *testing.T) {
 		if strings.HasPrefix(name, "gate") && loads == 0 {
 			t.Errorf("%s: the space was not listed in 20 s", name)
 		}
-	}
-}
-
-// TestLostAndUsedUp: once the window of a lost sid is used up, the reason of
-// refusals is NO_SID.
-func TestLostAndUsedUp(t *testing.T) {
-	s := newScenario(t)
-	s.do("init", "occupy 1 31", "start n1", "a tick", "a issue 1", "expire a", "start n2", "b tick 20s", "a tick",
-		"pass 3600s", "a tick")
-	a := s.procs["a"]
-	if !slices.Contains(a.log, "SEAL") {
-		t.Errorf("the lost tenure is not sealed: %v", a.log)
-	}
-	_, err := a.node.Try(a.Now(), 1, 0)
-	if err == nil || !strings.HasPrefix(err.Error(), "NO_SID") {
-		t.Errorf("an hour after the sid was lost: %v", err)
-	}
-}
-
-// TestEraOfBackup: the backup is older than the last era, so the operator's next
-// era has a number that the node has seen. Its floor shows that it is another.
-func TestEraOfBackup(t *testing.T) {
-	s := newScenario(t)
-	s.do("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "restore", "a tick 5s")
-	a := s.procs["a"]
-	if got := a.machine.Status().Phase; got != lease.Rewound {
-		t.Fatalf("after the restore: %v", got)
-	}
-	s.do("era +60s")
-	s.drive(2*time.Minute, true, a)
-	if !a.issue(1) {
-		t.Errorf("two minutes after an operator began an era: %+v", a.machine.Status())
-	}
-}
-
-// TestReportedRevisionOfALostEra: peers had reported a point in history that the
-// restored store has not reached again, in an era of the same number. Their
-// reports end with the operator's new era.
-func TestReportedRevisionOfALostEra(t *testing.T) {
-	s := newScenario(t)
-	s.do("init", "start n1", "a tick", "snapshot", "era +1s", "a changed", "a tick 2s", "a tick 2s", "churn 100")
-	a := s.procs["a"]
-	s.do("a tick 40s") // lists the space again
-	known := a.machine.Status()
-	if known.Era.Number != 2 || known.Revision < 100 {
-		t.Fatalf("before the restore: era %d at revision %d", known.Era.Number, known.Revision)
-	}
-	s.do(fmt.Sprintf("a reported 2 %d", known.Revision), "a tick 2s", "restore", "a tick 40s")
-	if got := a.machine.Status().Phase; got != lease.Rewound {
-		t.Fatalf("after the restore: %v", got)
-	}
-	s.do("era +60s")
-	s.drive(3*time.Minute, true, a)
-	if !a.issue(1) {
-		t.Errorf("three minutes after an operator began an era: %+v", a.machine.Status())
 	}
 }
 
