@@ -236,7 +236,9 @@ func (k *Keeper) step(ctx context.Context, queue []lease.Event) (done bool) {
 				}
 				k.cfg.Logger.Log(ctx, level, "alarm", "kind", a.Kind, "sid", a.SID, "message", a.Message)
 			case lease.Rewatch:
-				k.cfg.Logger.Warn("watch of etcd opened again: it did not show what transactions show")
+				if k.failing == 0 { // In an outage nothing shows anything.
+					k.cfg.Logger.Warn("watch of etcd opened again: it did not show what transactions show")
+				}
 				k.watched.restart()
 			case lease.Fail:
 				k.failed, done = a.Err, true

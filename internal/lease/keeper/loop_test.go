@@ -224,11 +224,12 @@ func TestProblems(t *testing.T) {
 }
 
 // TestWatchOpensAgain: a watch that breaks is opened again, and one that shows less than
-// transactions is ended.
+// transactions is ended. In an outage it shows as much as they do, and nothing is said of it.
 func TestWatchOpensAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := initialized(t)
-		store := &breaking{Store: mem}
+		faulty := storetest.NewFaulty(mem, nil)
+		store := &breaking{Store: faulty}
 		log, out := keeper.Lines()
 		b := newLogged("n1", store, bubbleClock{time.Now()}, 30*time.Second, log)
 		err := b.run(func() {
@@ -236,6 +237,13 @@ func TestWatchOpensAgain(t *testing.T) {
 			if n := store.opened.Load(); n != 3 {
 				t.Errorf("the watch was opened %d times", n)
 			}
+			pass(mem, 5*time.Second)
+			faulty.SetScript(storetest.Every(storetest.NotApplied))
+			pass(mem, 2*time.Minute)
+			if got := out.String(); strings.Contains(got, "watch of etcd opened again") || store.opened.Load() < 4 {
+				t.Errorf("in an outage the watch was opened %d times, and logged was\n%s", store.opened.Load(), got)
+			}
+			faulty.SetScript(nil)
 			pass(mem, 2*time.Minute)
 			if n := store.opened.Load(); n < 4 {
 				t.Errorf("a watch that reports nothing was opened %d times", n)
