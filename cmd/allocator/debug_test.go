@@ -11,8 +11,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/config"
 )
@@ -95,6 +97,39 @@ func TestDebugZip(t *testing.T) {
 		has("etcd/records.txt", "/allocator/default/window/9")
 		has("etcd-status.txt", "leader")
 		has("index.html", "REMOVED")
+	}
+}
+
+// A node that answers later than other commands wait for is gathered, as long as --timeout lasts.
+func TestDebugZipOfALateNode(t *testing.T) {
+	t.Parallel()
+	m := deploy(t).node("a")
+	m.serves(-1)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for from, err := l.Accept(); err == nil; from, err = l.Accept() {
+			go func() {
+				defer from.Close()
+				time.Sleep(deployment.AskTimeout + 100*time.Millisecond)
+				to, err := net.Dial("tcp", m.Addresses().GRPC)
+				if err != nil {
+					return
+				}
+				defer to.Close()
+				go io.Copy(to, from)
+				_, _ = io.Copy(from, to)
+			}()
+		}
+	}()
+	var out, errs bytes.Buffer
+	run(t.Context(), []string{"debug", "zip", "--timeout", "1m", "--output", filepath.Join(t.TempDir(), "late.zip"),
+		"--etcd.endpoints", "127.0.0.1:1", "--addr", l.Addr().String()}, strings.NewReader(""), &out, &errs, nil)
+	if !strings.Contains(out.String(), "of 1 of 1 node") {
+		t.Fatalf("%s%s", &out, &errs)
 	}
 }
 

@@ -140,7 +140,7 @@ type gathering struct {
 	*cli.App
 	dialer remote.Dialer
 	root   func(*cli.App) *cobra.Command
-	limit  time.Duration // Etcd has no more: nodes that it does not tell are asked in what remains.
+	limit  time.Duration // of etcd, and of a node's first answer: other nodes are asked in what remains
 	At     time.Time
 	all    sync.WaitGroup
 	asked  sync.Map // addresses, and instances of nodes
@@ -241,7 +241,9 @@ func (g *gathering) visit(ctx context.Context, name, addr string) {
 		return
 	}
 	g.all.Go(func() {
-		r := deployment.AskNodes(ctx, g.dialer, []string{addr})[0]
+		first, cancel := context.WithTimeout(ctx, g.limit)
+		defer cancel()
+		r := deployment.AskNode(first, g.dialer, addr)
 		r.Name = cmp.Or(r.Name, name)
 		if _, asked := g.asked.LoadOrStore(r.Cluster.Self.Instance, true); asked && r.Err == nil {
 			return // It is asked at another of its addresses.

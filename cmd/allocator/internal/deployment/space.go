@@ -89,7 +89,9 @@ func AskNodes(ctx context.Context, d remote.Dialer, addrs []string) []NodeReport
 	done := make(chan int)
 	for i, addr := range addrs {
 		go func() {
-			out[i] = askNode(ctx, d, addr)
+			ctx, cancel := context.WithTimeout(ctx, AskTimeout)
+			defer cancel()
+			out[i] = AskNode(ctx, d, addr)
 			done <- i
 		}()
 	}
@@ -99,7 +101,8 @@ func AskNodes(ctx context.Context, d remote.Dialer, addrs []string) []NodeReport
 	return out
 }
 
-func askNode(ctx context.Context, d remote.Dialer, addr string) NodeReport {
+// AskNode asks one address, until ctx ends.
+func AskNode(ctx context.Context, d remote.Dialer, addr string) NodeReport {
 	w := NodeReport{Addr: addr}
 	conn, err := d.Dial(addr)
 	if err != nil {
@@ -107,8 +110,6 @@ func askNode(ctx context.Context, d remote.Dialer, addr string) NodeReport {
 		return w
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
-	defer cancel()
 	// The first call opens the connection; the second tells the clock without it.
 	if _, w.Err = status.Ask(ctx, conn); w.Err != nil {
 		return w
