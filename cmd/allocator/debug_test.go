@@ -35,11 +35,11 @@ func TestDebugZip(t *testing.T) {
 	guarded := func(pprof bool) func(*config.Config) {
 		return func(c *config.Config) { c.Auth.TokenFile, c.PProf = tokens, pprof }
 	}
+	d.says(cli.ExitOK, "", "admin", "quarantine", "9", "--reason", "postgres://ids:CANARYURL@db/ids password=CANARYWORD")
 	nodes := []*member{d.node("a", guarded(true)), d.node("b", guarded(false)), d.node("c", guarded(false))}
 	for _, m := range nodes {
 		m.serves(-1)
 	}
-	d.says(cli.ExitOK, "", "admin", "quarantine", "9", "--reason", "postgres://ids:CANARYURL@db/ids password=CANARYWORD")
 	files := []string{"status.json", "settings.txt", "readyz.txt", "metrics.txt", "events.jsonl", "history.json", "log.txt"}
 	says := []string{`"quarantined"`, "lease.window", "ready: true", "allocator_ids_issued_total", `"kind":"sid_acquired"`,
 		"stretches", "msg=listening"}
@@ -89,14 +89,15 @@ func TestDebugZip(t *testing.T) {
 			}
 		}
 		has("config-print.txt", "lease.window")
-		has("doctor.txt", "quarantine")
+		has("doctor.txt", "exit code")
 		if etcd != d.etcd.Endpoint() {
 			has("etcd/records.error.txt", "connection refused")
 			continue
 		}
 		has("etcd/records.txt", "/allocator/default/window/9")
 		has("etcd-status.txt", "leader")
-		has("index.html", "REMOVED")
+		has("etcd/records.txt", "REMOVED")
+		has("index.html", "doctor.txt")
 	}
 }
 
