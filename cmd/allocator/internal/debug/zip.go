@@ -140,7 +140,7 @@ type gathering struct {
 	*cli.App
 	dialer remote.Dialer
 	root   func(*cli.App) *cobra.Command
-	limit  time.Duration // of etcd, and of a node's first answer: other nodes are asked in what remains
+	limit  time.Duration // Etcd and a first node have it; other nodes are asked in the rest.
 	At     time.Time
 	all    sync.WaitGroup
 	asked  sync.Map // addresses, and instances of nodes
