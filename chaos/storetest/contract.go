@@ -20,7 +20,7 @@ type Space interface {
 	Store
 	Init(context.Context, lease.Space, clock.Millis, ...lease.Reservation) (bool, lease.View, error)
 	Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error)
-	AcceptTime(context.Context, lease.View, lease.AcceptedTime) error
+	AcceptTime(context.Context, lease.View, lease.AcceptedTime, ...lease.Act) error
 	StartRegister(context.Context, lease.LeaseID, time.Duration, lease.Registration) (
 		lease.LeaseID, func(context.Context) error, error)
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -159,9 +160,21 @@ func TestEventsSince(t *testing.T) {
 	kept := func(c *config.Config) { c.Events.File = file }
 	first := d.node("a", kept)
 	first.serves(-1)
+	// Who did something past the nodes is shown by each of them once, and after a restart too.
+	act := func(m *member, done string, args ...string) {
+		t.Helper()
+		if out, code := d.cli(append(args, "--reason", "why: "+done)...); code != cli.ExitOK {
+			t.Fatalf("%d: %s", code, out)
+		}
+		want := regexp.MustCompile(`level=INFO msg="action of an operator" action="` + done + `" caller=.+@\S+ by=os-user from=etcd reason="why: ` + done + `"`)
+		wait.Until(t, "the log says who did it: "+done, func() bool { return want.MatchString(m.Log.String()) })
+	}
+	act(first, "quarantine sid 20", "admin", "quarantine", "20")
 	first.stop()
 	second := d.node("a", kept)
 	second.serves(-1)
+	act(second, "release sid 20", "admin", "release-sid", "20", "--yes")
+	act(second, "defragment the members", "etcd", "defragment", "--yes")
 	reply, err := http.Get("http://" + second.Addresses().Admin + "/console/events")
 	if err != nil {
 		t.Fatal(err)
@@ -172,6 +185,10 @@ func TestEventsSince(t *testing.T) {
 		t.Errorf("%v, %d starts on the page: %s", err, got, page)
 	}
 	code, out, errs := allocator("events", "--since", "1h", "--addr", second.Addresses().GRPC)
+	acts := regexp.MustCompile(`  operator_acted +[^:]+@[^:]+: (quarantine sid 20|release sid 20|defragment the members): why: `)
+	if got := acts.FindAllString(out, -1); len(got) != 3 || strings.Count(out, "  operator_acted ") != 3 {
+		t.Errorf("acts %q of:\n%s", got, out)
+	}
 	for kind, want := range map[string]int{"  started ": 2, "  sid_acquired ": 2, "  sid_released ": 1} {
 		if got := strings.Count(out, kind); code != cli.ExitOK || got < want {
 			t.Errorf("%d: %d events %q: %s", code, got, kind, out)

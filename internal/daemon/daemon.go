@@ -59,6 +59,7 @@ type Daemon struct {
 	etcd      *etcd
 	security  *security
 	feed      *feed.Feed
+	restored  chan lease.Act // It has room for one: who prepared the data of the member inside.
 	inside    *inside.Inside // nil: none
 	lines     *lines
 	latencies *metrics.Latencies
@@ -172,6 +173,7 @@ func New(c Config) (*Daemon, error) {
 		clock:     host.Clock,
 		lines:     kept,
 		listening: make(chan struct{}),
+		restored:  make(chan lease.Act, 1),
 	}
 	d.feed = feed.New(feed.Config{Boot: string(d.instance[:8])})
 	d.work.meter, d.latencies = trend.NewMeter(metrics.LatencyBounds), metrics.NewLatencies(server.Surfaces())
@@ -181,7 +183,7 @@ func New(c Config) (*Daemon, error) {
 	}
 	d.etcd.dial.Options = append(d.etcd.dial.Options, host.Etcd...)
 	if cfg.Etcd.Inside.Dir != "" {
-		if d.inside, err = newInside(c, d.etcd.dial); err != nil {
+		if d.inside, err = newInside(c, d.etcd.dial, d.restored); err != nil {
 			return nil, err
 		}
 	}
@@ -254,6 +256,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.start("clock agreement", stepTimeout, d.watch.Run)
 	l.start("health", stepTimeout, d.grpc.Run)
 	d.keepEvents(l)
+	l.start("acts of operators", stepTimeout, d.runActs)
 	l.start("events", stepTimeout, d.runFeed)
 	l.start("samples", stepTimeout, d.runSamples)
 	l.start("gossip", gossipTimeout, d.runGossip)

@@ -17,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/internal/certs/reload"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/text"
 )
@@ -95,7 +96,7 @@ func newEtcd(cfg config.Config, log *slog.Logger) (*etcd, error) {
 }
 
 // newInside returns what runs the member of this node. It writes nothing.
-func newInside(c Config, dial etcdstore.Config) (*inside.Inside, error) {
+func newInside(c Config, dial etcdstore.Config, restored chan<- lease.Act) (*inside.Inside, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout*5)
 	defer cancel()
 	return inside.New(ctx, inside.Config{
@@ -107,6 +108,7 @@ func newInside(c Config, dial etcdstore.Config) (*inside.Inside, error) {
 		Dial:      dial,
 		Log:       c.Logger,
 		LogFormat: c.Settings.Log.Format,
+		Restored:  restored,
 	})
 }
 

@@ -62,7 +62,7 @@ func TestUnixSockets(t *testing.T) {
 	if refusal, ok := errors.AsType[*client.Refusal](err); !ok || refusal.Reason != client.PermissionDenied {
 		t.Errorf("drain: %v (%v)", err, status.Code(err) == codes.PermissionDenied)
 	}
-	if me := fmt.Sprintf("source=uid:%d,pid:%d", os.Getuid(), os.Getpid()); !strings.Contains(f.Log.String(), me) {
+	if me := fmt.Sprintf("from=uid:%d,pid:%d", os.Getuid(), os.Getpid()); !strings.Contains(f.Log.String(), me) {
 		t.Errorf("the log does not say %s:\n%s", me, f.Log)
 	}
 

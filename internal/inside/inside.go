@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 	"github.com/flakelease/allocator/internal/text"
 )
@@ -31,6 +32,8 @@ type Config struct {
 	Dial      etcdstore.Config
 	Log       *slog.Logger
 	LogFormat string // text or json: the member logs as the node does
+	// Restored gets who prepared the data that the member starts from, if it has room.
+	Restored chan<- lease.Act
 }
 
 // Inside runs and tends the member of this node.
@@ -173,6 +176,12 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		}
 		if data, err = i.dir.own(); err != nil {
 			return nil, err
+		}
+		if taken && data != nil && data.Act.By != "" {
+			select {
+			case i.cfg.Restored <- data.Act:
+			default:
+			}
 		}
 	}
 	if data, err = i.decide(ctx, data); err != nil || ctx.Err() != nil {

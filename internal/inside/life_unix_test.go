@@ -27,6 +27,7 @@ import (
 	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/member"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
@@ -65,15 +66,17 @@ func host(i int) string { return fmt.Sprintf("127.0.0.%d", i) }
 // node is a node on a machine, without anything but its member.
 type node struct {
 	*Inside
-	log  *output.Text
-	stop func()
+	log      *output.Text
+	restored chan lease.Act
+	stop     func()
 }
 
 // start starts a node with the directory of machine i at host(at); 0: without an address of its own.
 func (m machines) start(i, at int, join ...string) *node {
 	m.t.Helper()
 	log := &output.Text{}
-	cfg := Config{Node: "node-" + host(at), Program: os.Args[0], Stderr: os.Stderr, Log: slog.New(slog.NewTextHandler(log, nil))}
+	restored := make(chan lease.Act, 1)
+	cfg := Config{Node: "node-" + host(at), Program: os.Args[0], Stderr: os.Stderr, Log: slog.New(slog.NewTextHandler(log, nil)), Restored: restored}
 	cfg.Etcd.Inside = config.Inside{
 		Dir:        filepath.Join(m.dir, strconv.Itoa(i)),
 		Join:       join,
@@ -92,7 +95,7 @@ func (m machines) start(i, at int, join ...string) *node {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- in.Run(ctx) }()
-	n := &node{Inside: in, log: log}
+	n := &node{Inside: in, log: log, restored: restored}
 	n.stop = func() {
 		if ctx.Err() != nil {
 			return
@@ -257,6 +260,7 @@ func TestLifeOfARestore(t *testing.T) {
 		t.Helper()
 		r, err := plan(n)
 		if err == nil {
+			r.Act.By = "alice@" + n.host
 			err = n.dir.Restore(r, etcdserver.Restore)
 		}
 		if err != nil || r.Checked || r.Cluster == before.Cluster {
@@ -271,6 +275,9 @@ func TestLifeOfARestore(t *testing.T) {
 	two = m.start(2, 3, join...)
 	one.voters(t, 2)
 	two.voters(t, 2)
+	if by := (<-one.restored).By; by != "alice@"+one.host {
+		t.Errorf("restored by %q", by)
+	}
 	one.with(t, func(ctx context.Context, c *clientv3.Client) error {
 		got, err := c.Get(ctx, "key-", clientv3.WithPrefix())
 		if err == nil && (got.Count != keys || got.Header.ClusterId != r.Cluster) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
@@ -28,9 +29,10 @@ type Restored struct {
 	// Token is that of the new cluster. It follows from the snapshot, the members and how often that
 	// snapshot was restored before, so that it is the same on each machine, and no cluster that the
 	// snapshot knows has it: the snapshot was taken of that one.
-	Token   string `json:"token"`
-	Cluster uint64 `json:"cluster"` // It follows from Initial and Token, as the IDs of the members do.
-	Runs    int    `json:"runs"`    // the process of the member that runs now; 0: none
+	Token   string    `json:"token"`
+	Cluster uint64    `json:"cluster"` // It follows from Initial and Token, as the IDs of the members do.
+	Runs    int       `json:"runs"`    // the process of the member that runs now; 0: none
+	Act     lease.Act `json:"-"`       // It says who restores. The caller sets it.
 }
 
 // ErrSnapshot is a file that cannot be restored.
@@ -171,6 +173,7 @@ func (d Dir) Restore(r Restored, restore func(file string, checked bool, of memb
 		Initial:  r.Initial,
 		Token:    r.Token,
 		Restored: true,
+		Act:      r.Act,
 	}
 	err = restore(r.File, r.Checked, data, d.restored())
 	if err == nil {

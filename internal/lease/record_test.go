@@ -193,7 +193,7 @@ func TestDecodeRefuses(t *testing.T) {
 // record whose checksum is right.
 func FuzzDecode(f *testing.F) {
 	for _, raw := range []string{Encode(aSpace), Encode(anEra), Encode(anAcceptedTime), Encode(aHolder), Encode(aWindow), Encode(aLedgerLine),
-		Encode(aRegistration), "", "a1", "a1 ", "a2 x", "a1 00000000 {}", "{}", "null", `{"cluster":"x"}`, `{"era":1e400}`} {
+		Encode(aRegistration), Encode(Act{Action: "a", By: "b", At: 1, Nonce: "n"}), "", "a1", "a1 ", "a2 x", "a1 00000000 {}", "{}", "null", `{"cluster":"x"}`, `{"era":1e400}`} {
 		f.Add(raw)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
@@ -205,6 +205,7 @@ func FuzzDecode(f *testing.F) {
 			decodeAny[Window](t, raw)
 			decodeAny[LedgerLine](t, raw)
 			decodeAny[Registration](t, raw)
+			decodeAny[Act](t, raw)
 		}
 	})
 }

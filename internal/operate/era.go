@@ -169,6 +169,7 @@ func (o *Operator) again(ctx context.Context, p Plan) (Plan, error) {
 			return p, fmt.Errorf("%w: %s", repair.ErrRefused, obstacle)
 		}
 	}
+	now.Act = p.Act
 	return now, nil
 }
 

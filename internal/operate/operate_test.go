@@ -84,12 +84,12 @@ func (c *counted) Repair(ctx context.Context, w repair.Write) error {
 	return c.write(func() error { return c.Store.Repair(ctx, w) })
 }
 
-func (c *counted) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error {
-	return c.write(func() error { return c.Store.AcceptTime(ctx, seen, a) })
+func (c *counted) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime, acts ...lease.Act) error {
+	return c.write(func() error { return c.Store.AcceptTime(ctx, seen, a, acts...) })
 }
 
-func (c *counted) BeginEra(ctx context.Context, seen lease.View, e lease.Era) error {
-	return c.write(func() error { return c.Store.BeginEra(ctx, seen, e) })
+func (c *counted) BeginEra(ctx context.Context, seen lease.View, e lease.Era, acts ...lease.Act) error {
+	return c.write(func() error { return c.Store.BeginEra(ctx, seen, e, acts...) })
 }
 
 // env is a space in etcd with one released sid, 3, and an operator.
@@ -810,4 +810,27 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%+v: %s", n, got)
 		}
 	}
+}
+
+// An act is recorded once for several sids, and not if nothing was written; an era that is decided again keeps it.
+func TestActOfAPlan(t *testing.T) {
+	e := newEnv(t)
+	act := lease.Act{Action: "it", By: "alice@db-1", At: now, Nonce: "a"}
+	do := func(p Plan, err error) {
+		t.Helper()
+		if err == nil {
+			p.Act, p.Accepted = act, p.Obstacles
+			_, err = e.Do(t.Context(), p)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		if acts, err := e.store.Acts(t.Context()); err != nil || len(acts) == 0 || acts[len(acts)-1] != act {
+			t.Errorf("%+v, %v", acts, err)
+		}
+		act.At, act.Nonce = act.At+1, act.Nonce+"a"
+	}
+	do(e.Reserve(t.Context(), sidSet(t, "5-7"), "why"))
+	do(e.AcceptTime(t.Context(), 0))
+	do(e.Recover(t.Context(), 0))
 }

@@ -31,8 +31,8 @@ type Store interface {
 	Load(context.Context) (lease.View, error)
 	Survey(context.Context, flake.SID) (lease.View, []repair.Line, error)
 	Repair(context.Context, repair.Write) error
-	AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error
-	BeginEra(ctx context.Context, seen lease.View, e lease.Era) error
+	AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime, acts ...lease.Act) error
+	BeginEra(ctx context.Context, seen lease.View, e lease.Era, acts ...lease.Act) error
 }
 
 // Config is what an Operator works with. Store and Author are required.
@@ -81,12 +81,12 @@ func (o *Operator) Do(ctx context.Context, p Plan) (Plan, error) {
 	case Quarantine, ReleaseSID, Reserve, Unreserve:
 		err = o.repair(ctx, p)
 	case AcceptTime:
-		err = o.cfg.Store.AcceptTime(ctx, p.View, p.Acceptance.Accepted)
+		err = o.cfg.Store.AcceptTime(ctx, p.View, p.Acceptance.Accepted, p.Act)
 	case Recover:
 		if p, err = o.again(ctx, p); err != nil {
 			return p, err
 		}
-		err = o.cfg.Store.BeginEra(ctx, p.View, p.Era.Era)
+		err = o.cfg.Store.BeginEra(ctx, p.View, p.Era.Era, p.Act)
 	}
 	if err != nil && !errors.Is(err, repair.ErrChanged) && !errors.Is(err, repair.ErrRefused) {
 		return p, fmt.Errorf("%w: %w", err, ErrUnknown)
@@ -104,7 +104,10 @@ func (o *Operator) Do(ctx context.Context, p Plan) (Plan, error) {
 // repair carries out the writes of p in order, up to the first that fails.
 func (o *Operator) repair(ctx context.Context, p Plan) error {
 	var done lease.SIDSet
-	for _, w := range p.Repairs {
+	for i, w := range p.Repairs {
+		if i == 0 {
+			w.Act = p.Act
+		}
 		err := o.cfg.Store.Repair(ctx, w)
 		for range markTries {
 			if w.Window.State != lease.Reserved || !errors.Is(err, repair.ErrChanged) {

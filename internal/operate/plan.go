@@ -49,6 +49,7 @@ type Plan struct {
 	Era        repair.Era        `json:"-"` // Recover writes it.
 	Floor      clock.Millis      `json:"-"` // An operator gave it to Recover; 0: computed.
 	Nodes      []Node            `json:"-"` // Recover has asked them, this one first.
+	Act        lease.Act         `json:"-"` // It is recorded with the first write; zero: nothing is.
 }
 
 // compares says what every write compares.

@@ -38,6 +38,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // Member is a member as the members' own list has it.
@@ -104,6 +106,8 @@ type Data struct {
 	Existing bool   `json:"existing,omitempty"`
 	// Restored says that etcd has never run in the data: a restore prepared it.
 	Restored bool `json:"restored,omitempty"`
+	// Act says who restored the data; zero: nobody did, or it is not known.
+	Act lease.Act `json:"act,omitzero"`
 	// Members are those of the cluster when they were last listed.
 	Members []Member `json:"members,omitempty"`
 }

@@ -314,3 +314,73 @@ func TestMembersAndCompaction(t *testing.T) {
 		t.Errorf("after: %t, %v", got, err)
 	}
 }
+
+// An act is recorded with the write that it is, or not at all, and ends by itself. What others wrote there is bounded.
+func TestActs(t *testing.T) {
+	s := held(t)
+	ctx := timeout(t, time.Minute)
+	act := func(n int) lease.Act {
+		return lease.Act{Action: fmt.Sprint("act ", n), By: "alice@db-1", At: adminNow + clock.Millis(n), Nonce: fmt.Sprint(n)}
+	}
+	acts := func() (out []string) {
+		list, err := s.Acts(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range list {
+			out = append(out, a.Action)
+		}
+		return out
+	}
+	v, lines := survey(t, s, 3)
+	w, err := repair.Quarantine(v, len(lines) > 0, 3, "why", true, repair.Author{Instance: "op", Nonce: "q", Now: adminNow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Act = act(1)
+	if err := s.Repair(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	w.Window.Nonce, w.Act = "late", act(2)
+	if err := s.Repair(ctx, w); !errors.Is(err, repair.ErrChanged) {
+		t.Errorf("an old view: %v", err)
+	}
+	if err := s.BeginEra(ctx, v, lease.Era{Number: 2, Floor: adminNow}, act(3)); err != nil {
+		t.Error(err)
+	}
+	if err := s.AcceptTime(ctx, v, lease.AcceptedTime{Era: 1, Until: 1, Nonce: "n"}, act(4)); !errors.Is(err, repair.ErrChanged) {
+		t.Errorf("an old era: %v", err)
+	}
+	if err := s.Record(ctx, act(5)); err != nil {
+		t.Error(err)
+	}
+	if got := acts(); fmt.Sprint(got) != "[act 1 act 3 act 5]" {
+		t.Error(got)
+	}
+	c := s.connected.Load()
+	r, err := c.Get(ctx, string(s.Keys)+"act/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range r.Kvs {
+		ttl, err := c.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))
+		if err != nil || ttl.TTL <= 0 || ttl.TTL > 3600 {
+			t.Errorf("%s: %v, %v", kv.Key, ttl, err)
+		}
+	}
+	for n := range 2 * lease.MaxActs {
+		value := lease.Encode(act(100 + n))
+		if n%2 == 1 {
+			value = strings.Repeat("x", 10_000)
+		}
+		if _, err := c.Put(ctx, fmt.Sprintf("%sact/%020d-x", s.Keys, int64(adminNow)+100+int64(n)), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := acts(); len(got) != lease.MaxActs || got[0] != "act 164" || !strings.HasPrefix(got[1], "a record that cannot be read") {
+		t.Error(got)
+	}
+	if v, err := s.Load(ctx); err != nil || v.Era.Value.Number != 2 { // The protocol does not see acts.
+		t.Errorf("%+v, %v", v.Era, err)
+	}
+}

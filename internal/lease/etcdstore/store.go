@@ -29,6 +29,7 @@ type Store struct {
 
 	connected atomic.Pointer[clientv3.Client]
 	problem   atomic.Pointer[error] // It is Connect's latest, while there is no client.
+	acted     chan struct{}         // It has room for one: Watch saw an act, or may have missed one.
 }
 
 // ErrName is returned for a root or a space that is not 1 to 63 of a–z, 0–9, dot,
@@ -46,7 +47,7 @@ func New(client *clientv3.Client, root, space string) (*Store, error) {
 			return nil, fmt.Errorf("%w: %.80q", ErrName, name)
 		}
 	}
-	s := &Store{Timeout: callTimeout}
+	s := &Store{Timeout: callTimeout, acted: make(chan struct{}, 1)}
 	s.Space = records.Space{Keys: records.Keys("/" + root + "/" + space + "/"), DB: s}
 	s.connected.Store(client)
 	s.problem.Store(&ErrNotConnected)

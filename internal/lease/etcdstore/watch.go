@@ -31,6 +31,16 @@ func (s *Store) Watch(ctx context.Context, progress time.Duration, report func(l
 	}
 }
 
+// Acted returns a channel that receives when Watch sees an act of an operator, and when it is opened.
+func (s *Store) Acted() <-chan struct{} { return s.acted }
+
+func (s *Store) act() {
+	select {
+	case s.acted <- struct{}{}:
+	default:
+	}
+}
+
 // watchUntilBroken watches from the current revision on. It returns when the
 // connection is lost, there is no client, etcd does not open the watch or ends it (no leader, too slow, an
 // error), or ctx ends.
@@ -73,11 +83,15 @@ func (s *Store) watchUntilBroken(ctx context.Context, progress time.Duration, re
 				return
 			}
 			report(lease.Watched{Opened: true, Revision: r.Header.Revision})
+			s.act()
 			asking.Go(func() { askProgress(ctx, stream, progress) })
 			continue
 		}
 		seen := lease.Watched{Revision: r.Header.Revision}
 		for _, ev := range r.Events {
+			if s.Keys.IsAct(string(ev.Kv.Key)) {
+				s.act()
+			}
 			if c, ok := s.Keys.Change(kvOf(ev.Kv), ev.Type == mvccpb.PUT); ok {
 				seen.Changes = append(seen.Changes, c)
 			}

@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,19 +47,21 @@ func (s Space) Dump(ctx context.Context) ([]KV, error) {
 // after a restore etcd counts through the same revisions again. An unreadable mark is replaced, since
 // nobody issues below the floor of the era. A mark at or above that floor is replaced too: an acquisition begins
 // above the mark, so nobody could issue from the floor on. The operator gave that floor, and was told what it
-// costs readers.
+// costs readers. The acts are recorded with it.
 //
 // It returns repair.ErrChanged with nothing written. After any other error the outcome
 // is unknown.
-func (s Space) BeginEra(ctx context.Context, seen lease.View, era lease.Era) error {
+func (s Space) BeginEra(ctx context.Context, seen lease.View, era lease.Era, acts ...lease.Act) error {
 	cmps := append(unchanged(s.Keys.Config(), seen.Config), unchanged(s.Keys.Era(), seen.Era)...)
-	var also []Op
+	also, err := s.recorded(ctx, acts...)
+	if err != nil {
+		return err
+	}
 	if seen.Mark.Err != nil || seen.Mark.Exists() && era.Floor <= seen.Mark.Value.At {
 		cmps = append(cmps, unchanged(s.Keys.Mark(), seen.Mark)...)
 		also = append(also, Op{Do: Put, Key: s.Keys.Mark(), Raw: lease.Encode(lease.Mark{})})
 	}
-	err := s.write(ctx, cmps, s.Keys.Era(), lease.Encode(era), also...)
-	if err != nil {
+	if err := s.write(ctx, cmps, s.Keys.Era(), lease.Encode(era), also...); err != nil {
 		return fmt.Errorf("begin era %d of %s: %w", era.Number, s.Keys, err)
 	}
 	return nil
@@ -80,15 +83,19 @@ func (s Space) write(ctx context.Context, cmps []Compare, key, raw string, also 
 }
 
 // AcceptTime puts a, if config, era and the accepted time are as in seen, by revision
-// and by value: of two commands that run at once, one writes.
+// and by value: of two commands that run at once, one writes. The acts are recorded with it.
 //
 // It returns repair.ErrChanged with nothing written. After any other error the outcome
 // is unknown.
-func (s Space) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime) error {
+func (s Space) AcceptTime(ctx context.Context, seen lease.View, a lease.AcceptedTime, acts ...lease.Act) error {
 	key := s.Keys.of(accepted)
 	cmps := append(unchanged(s.Keys.Config(), seen.Config), unchanged(s.Keys.Era(), seen.Era)...)
 	cmps = append(cmps, unchanged(key, seen.Accepted)...)
-	if err := s.write(ctx, cmps, key, lease.Encode(a)); err != nil {
+	also, err := s.recorded(ctx, acts...)
+	if err == nil {
+		err = s.write(ctx, cmps, key, lease.Encode(a), also...)
+	}
+	if err != nil {
 		return fmt.Errorf("accept the time of %s: %w", s.Keys, err)
 	}
 	return nil
@@ -109,7 +116,11 @@ func (s Space) Repair(ctx context.Context, w repair.Write) error {
 	if w.Gone != "" {
 		cmps = append(cmps, absent(s.Keys.Node(w.Gone)))
 	}
-	also := []Op{{Do: Delete, Key: holder}}
+	also, err := s.recorded(ctx, w.Act)
+	if err != nil {
+		return err
+	}
+	also = append(also, Op{Do: Delete, Key: holder})
 	if w.Window.State == lease.Reserved {
 		cmps = append(cmps, s.sameMark(w.Mark))
 		also = append(also, s.markAgain(w.Mark)...)
@@ -122,4 +133,48 @@ func (s Space) Repair(ctx context.Context, w repair.Write) error {
 		return fmt.Errorf("repair sid %d of %s: %w", w.SID, s.Keys, err)
 	}
 	return nil
+}
+
+// recorded returns what puts acts on a lease of their own, which ends by itself also if nothing is put on it. Zero acts
+// are left out.
+func (s Space) recorded(ctx context.Context, list ...lease.Act) (ops []Op, err error) {
+	for _, a := range list {
+		if a == (lease.Act{}) {
+			continue
+		}
+		id, err := s.DB.Grant(ctx, lease.ActKept)
+		if err != nil {
+			return nil, fmt.Errorf("record an act in %s: %w", s.Keys, err)
+		}
+		key := s.Keys.of(acts) + fmt.Sprintf("%020d-%s", a.At, a.Nonce)
+		ops = append(ops, Op{Do: Put, Key: key, Raw: lease.Encode(a), Lease: id})
+	}
+	return ops, nil
+}
+
+// Record records an act that is no write of ours.
+func (s Space) Record(ctx context.Context, a lease.Act) error {
+	ops, err := s.recorded(ctx, a)
+	if err == nil {
+		_, err = s.DB.Do(ctx, Txn{Then: ops})
+	}
+	return err
+}
+
+// Acts returns the latest acts, the oldest first. One that cannot be read says so.
+func (s Space) Acts(ctx context.Context) (list []lease.Act, err error) {
+	latest := under(s.Keys.of(acts))
+	latest.Last = lease.MaxActs
+	r, err := s.DB.Do(ctx, Txn{Then: []Op{latest}})
+	if err != nil {
+		return nil, fmt.Errorf("read the acts in %s: %w", s.Keys, err)
+	}
+	for _, kv := range slices.Backward(r.Found) {
+		a, err := lease.Decode[lease.Act](kv.Raw)
+		if err != nil {
+			a = lease.Act{Action: "a record that cannot be read: " + err.Error(), By: "unknown", Nonce: kv.Key}
+		}
+		list = append(list, a)
+	}
+	return list, nil
 }

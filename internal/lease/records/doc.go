@@ -6,6 +6,7 @@
 //	/<root>/<space>/era                  era
 //	/<root>/<space>/accepted-time        time that an operator accepted
 //	/<root>/<space>/mark                 watermark
+//	/<root>/<space>/act/<time>-<nonce>   what an operator did, on a lease of an hour
 //	/<root>/<space>/node/<instance>      registration, on the process's lease
 //	/<root>/<space>/holder/<sid>         holder, on the process's lease
 //	/<root>/<space>/window/<sid>         window, never deleted

@@ -19,6 +19,7 @@ const (
 	accepted = "accepted-time"
 	expired  = "expired" // the latest hold that another node has ended
 	mark     = "mark"
+	acts     = "act/"
 	nodes    = "node/"
 	holders  = "holder/"
 	windows  = "window/"
@@ -37,6 +38,10 @@ func (k Keys) Window(sid flake.SID) string  { return string(k) + windows + sidNa
 func (k Keys) Ledger(sid flake.SID, term int64) string {
 	return k.ledgerOf(sid) + fmt.Sprintf("%020d", term)
 }
+
+// IsAct reports whether a key has an act of an operator.
+func (k Keys) IsAct(key string) bool { return strings.HasPrefix(key, k.of(acts)) }
+
 func (k Keys) ledgerOf(sid flake.SID) string { return string(k) + ledgers + sidName(sid) + "/" }
 
 // Watched returns the range [first, end) that has the accepted time, config, era,

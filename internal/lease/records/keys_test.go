@@ -25,7 +25,7 @@ func TestKeys(t *testing.T) {
 	first, end := k.Watched()
 	for key, want := range map[string]bool{
 		k.Config(): true, k.Era(): true, k.Holder(0): true, k.Holder(4194303): true,
-		k.Node("x"): true, k.Window(0): false, k.Ledger(0, 1): true,
+		k.Node("x"): true, string(k) + acts + "1-x": true, k.Window(0): false, k.Ledger(0, 1): true,
 		strings.Replace(k.Holder(1), "default", "other", 1): false,
 	} {
 		if got := first <= key && key < end; got != want {

@@ -96,7 +96,7 @@ func (a Author) By() string { return text.Cut(a.Who, maxBy) }
 // no process of the instance Gone, if there is one, is registered. With Unused, the ledger
 // may have no line of the sid. The holder is deleted. With Ledger a line for the window's term
 // is added. A window that reserves its sid needs the mark as read, by value, and puts it again:
-// so each later mark names the sid as not covered.
+// so each later mark names the sid as not covered. An Act that is not zero is recorded with it.
 type Write struct {
 	SID    flake.SID
 	Seen   lease.SIDRecords
@@ -107,6 +107,7 @@ type Write struct {
 	Ledger bool
 	Unused bool
 	Gone   lease.Instance
+	Act    lease.Act
 }
 
 // At returns a time as messages show it: UTC, to the millisecond.

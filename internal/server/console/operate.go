@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/httpserver"
@@ -133,11 +134,11 @@ func (c *Console) confirm(w http.ResponseWriter, r *http.Request, key string) {
 	log := c.cfg.Log.With("action", p.Title, "caller", caller.Name(), "by", caller.Kind(), "from", r.RemoteAddr).
 		With(server.Named(r.Header.Values)...)
 	if _, err := c.cfg.Operate.Do(r.Context(), p.Plan); err != nil {
-		log.Warn("action of an operator failed", "error", err)
+		log.Warn(lease.Acted+" failed", "error", err)
 		c.showOperated(w, r, http.StatusConflict, operateData{Problem: p.Title + ": " + err.Error()})
 		return
 	}
-	log.Info("action of an operator")
+	log.Info(lease.Acted)
 	c.showOperated(w, r, http.StatusOK, operateData{Done: p.Title + ": done."})
 }
 

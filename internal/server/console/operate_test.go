@@ -43,11 +43,11 @@ func (o *operator) Repair(_ context.Context, w repair.Write) error {
 	return o.err
 }
 
-func (o *operator) AcceptTime(context.Context, lease.View, lease.AcceptedTime) error {
+func (o *operator) AcceptTime(context.Context, lease.View, lease.AcceptedTime, ...lease.Act) error {
 	return errors.New("the page has no such action")
 }
 
-func (o *operator) BeginEra(_ context.Context, _ lease.View, e lease.Era) error {
+func (o *operator) BeginEra(_ context.Context, _ lease.View, e lease.Era, _ ...lease.Act) error {
 	o.begun = append(o.begun, e)
 	return o.err
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"path"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +22,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/quota"
@@ -343,14 +346,14 @@ func (s *Server) authorize(ctx context.Context, n server.Need) (access.Caller, *
 		return caller, r
 	}
 	name, _ := grpc.Method(ctx)
-	log := s.log.With("method", name, "caller", caller.Name(), "by", caller.Kind(), "source", source(ctx)).
-		With(server.Named(header(ctx))...)
+	log := s.log.With("action", strings.ToLower(path.Base(name)), "caller", caller.Name(), "by", caller.Kind(),
+		"from", source(ctx)).With(server.Named(header(ctx))...)
 	if r == nil {
-		log.Info("admin call")
+		log.Info(lease.Acted)
 		return caller, r
 	}
 	// At most one in a second: clients that are rejected must not fill the log.
-	s.denied.Do(func() { log.Warn("admin call rejected", "reason", r.Reason) })
+	s.denied.Do(func() { log.Warn(lease.Acted+" rejected", "reason", r.Reason) })
 	return caller, r
 }
 

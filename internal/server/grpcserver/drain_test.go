@@ -121,9 +121,9 @@ func TestDrainFromElsewhere(t *testing.T) {
 		if want := map[bool]codes.Code{true: codes.OK, false: codes.PermissionDenied}[tc.allowed]; status.Code(err1) != want || status.Code(err2) != want || drained != tc.allowed {
 			t.Errorf("%+v: %v, %v, drained %t", tc, err1, err2, drained)
 		}
-		want := "msg=\"admin call\" method=/allocator.v1.AdminService/Drain caller=" + tc.from + "/32 by=address source=" + tc.from + ":1 request=deploy-7\n"
+		want := "msg=\"action of an operator\" action=drain caller=" + tc.from + "/32 by=address from=" + tc.from + ":1 request=deploy-7\n"
 		if !tc.allowed {
-			want = "level=WARN msg=\"admin call rejected\" method=/allocator.v1.AdminService/Drain caller=" + tc.from + "/32 by=address source=" + tc.from + ":1 request=deploy-7 reason=PERMISSION_DENIED\n"
+			want = "level=WARN msg=\"action of an operator rejected\" action=drain caller=" + tc.from + "/32 by=address from=" + tc.from + ":1 request=deploy-7 reason=PERMISSION_DENIED\n"
 		}
 		if !strings.Contains(log.String(), want) || !tc.allowed && strings.Count(log.String(), "rejected") != 1 {
 			t.Errorf("%+v: the log has no %s:\n%s", tc, want, &log)

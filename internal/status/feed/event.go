@@ -55,6 +55,7 @@ const (
 	HolderLeft     Kind = "holder_left"
 	WorkerAcquired Kind = "worker_acquired"
 	WorkerReleased Kind = "worker_released" // or its lease ended
+	OperatorActed  Kind = "operator_acted"  // on records or members of etcd, past the nodes
 	EventsOmitted  Kind = "events_omitted"  // more happened at once than is kept
 )
 

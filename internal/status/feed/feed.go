@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 )
 
 // Bounds of a feed; Config may set others.
@@ -100,6 +101,21 @@ func (f *Feed) Observe(mono clock.Mono, s State) []Event {
 		f.wake()
 	}
 	return events
+}
+
+// Act adds what an operator did, as a node learned at now, and returns the event.
+func (f *Feed) Act(now clock.Millis, node string, a lease.Act) Event {
+	message := a.By + ": " + a.Action
+	if a.Reason != "" {
+		message += ": " + a.Reason
+	}
+	e := at(now, node, OperatorActed, message, "action", a.Action, "caller", a.By, "by", "os-user", "from", "etcd",
+		"why", a.Reason, "at", a.At.Time().UTC().Format(time.RFC3339), "act", a.Nonce)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.add(e)
+	f.wake()
+	return e
 }
 
 // Restore adds events of earlier processes, the oldest first, before there are others. They keep their IDs.

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // observed returns a feed with n events, "started" and "serving" among them.
@@ -43,6 +46,26 @@ func numbers(t *testing.T, s *Stream) (list []string, missed *Missed) {
 		for _, e := range b.Entries {
 			list = append(list, e.Event.ID)
 		}
+	}
+}
+
+// An act is shown as anybody with access to etcd wrote it: on one line, and bounded.
+func TestAct(t *testing.T) {
+	f := New(Config{Boot: "boot"})
+	e := f.Act(9, "n1", lease.Act{Action: "quarantine sid 7", By: "ann@db-1", Reason: "bad clock", At: 1000, Nonce: "n"})
+	if got, want := string(JSON(e)), `{"id":"","at_unix_ms":9,"node":"n1","kind":"operator_acted","sid":-1,"message":"ann@db-1: quarantine sid 7: bad clock",`+
+		`"attributes":{"act":"n","action":"quarantine sid 7","at":"1970-01-01T00:00:01Z","by":"os-user","caller":"ann@db-1","from":"etcd","why":"bad clock"}}`; got != want {
+		t.Errorf("got\n%s, want\n%s", got, want)
+	}
+	long := strings.Repeat("\x1b\n", 2000)
+	e = f.Act(9, "n1", lease.Act{Action: long, By: long, Reason: long, Nonce: long})
+	for name, value := range e.Attributes {
+		if len(value) > 3*maxText || text.Printable(value) != value {
+			t.Errorf("%s: %q", name, value)
+		}
+	}
+	if events, _ := f.Latest(9); len(events) != 2 || len(e.Message) > 3*maxText || events[1].ID != "boot-2" {
+		t.Errorf("%+v", events)
 	}
 }
 

@@ -1,11 +1,7 @@
 package admin
 
 import (
-	"cmp"
 	"fmt"
-	"os"
-	"os/user"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -34,7 +30,7 @@ The acceptance counts in the present era.`,
 	}
 	var until timeFlag
 	cmd.Flags().Var(&until, "until", "accept clocks up to this time, and not up to an hour from now")
-	c := changeFlags(a, cmd, true)
+	c := changeFlags(a, cmd, true, cli.WhyDone)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, done, err := c.do(func(o *operate.Operator) (operate.Plan, error) {
 			return o.AcceptTime(cmd.Context(), clock.Millis(until))
@@ -45,16 +41,6 @@ The acceptance counts in the present era.`,
 		return c.printAccepted(p.Acceptance, done)
 	}
 	return cmd
-}
-
-// operatorName returns who runs the command, and where, as well as it is known.
-func operatorName() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, _ := os.Hostname()
-	return strings.ToValidUTF8(name+"@"+cmp.Or(host, "unknown"), "?")
 }
 
 // printAccepted prints the time that is accepted: the one that was written, or the one that

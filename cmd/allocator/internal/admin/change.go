@@ -30,11 +30,12 @@ type change struct {
 	yes     *bool // nil: the command does not ask.
 	timeout *time.Duration
 	format  *cli.Choice
+	reason  *string
 	load    func() (config.Config, []config.Setting, error)
 }
 
-// changeFlags adds the flags of a change to cmd.
-func changeFlags(a *cli.App, cmd *cobra.Command, asks bool) *change {
+// changeFlags adds the flags of a change to cmd, one of them for a reason.
+func changeFlags(a *cli.App, cmd *cobra.Command, asks bool, reason string) *change {
 	c := &change{a: a, cmd: cmd}
 	c.dryRun = cmd.Flags().Bool("dry-run", false, "show what would be compared and written, and write nothing")
 	if asks {
@@ -42,6 +43,7 @@ func changeFlags(a *cli.App, cmd *cobra.Command, asks bool) *change {
 	}
 	c.timeout = cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	c.format = cli.FormatFlag(cmd)
+	c.reason = cmd.Flags().String("reason", "", reason)
 	c.load = a.Settings(cmd)
 	return c
 }
@@ -83,7 +85,7 @@ func (c *change) operator(s *deployment.Space,
 // author signs one write of this run.
 func author() repair.Author {
 	return repair.Author{
-		Who:      operatorName(),
+		Who:      cli.OperatorName(),
 		Instance: lease.Instance(uuid.NewString()),
 		Nonce:    rand.Text(),
 		Now:      deployment.WallNow(),
@@ -114,7 +116,7 @@ func (c *change) run(o *operate.Operator, p operate.Plan, err error) (_ operate.
 			return p, false, err
 		}
 	}
-	p.Accepted = p.Obstacles // The operator was shown them.
+	p.Accepted, p.Act = p.Obstacles, cli.Act(p.Title, *c.reason) // The operator was shown the obstacles.
 	p, err = o.Do(c.cmd.Context(), p)
 	return p, err == nil, failed(err)
 }

@@ -37,7 +37,7 @@ that run and are not in the backup's registry with --addr.`,
 	cmd.Flags().Var(&floor, "floor", "begin there, and not at the computed floor")
 	addr := cmd.Flags().String("addr", "",
 		"gRPC addresses of running nodes, comma-separated, besides those in the registry")
-	c := changeFlags(a, cmd, true)
+	c := changeFlags(a, cmd, true, cli.WhyDone)
 	dialing := remote.DialFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d, err := dialing()

@@ -22,11 +22,10 @@ refused: drain its node first.`,
 		Example: "  allocator admin reserve 0-7 --reason 'order service, Java' --etcd.endpoints http://10.0.0.1:2379",
 		Args:    cobra.ExactArgs(1),
 	}
-	reason := cmd.Flags().String("reason", "", "who has them; shown by status and doctor")
-	c := changeFlags(a, cmd, false)
+	c := changeFlags(a, cmd, false, "who has them; shown by status and doctor")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.ofSIDs(args[0], func(o *operate.Operator, sids lease.SIDSet) (operate.Plan, error) {
-			return o.Reserve(cmd.Context(), sids, *reason)
+			return o.Reserve(cmd.Context(), sids, *c.reason)
 		}, "Reserved: sids %v. No node or worker takes them.\n")
 	}
 	return cmd
@@ -45,7 +44,7 @@ twice.`,
 	}
 	var above timeFlag
 	cmd.Flags().Var(&above, "above", "no ID of the sids carries this time or a later one")
-	c := changeFlags(a, cmd, true)
+	c := changeFlags(a, cmd, true, cli.WhyDone)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.ofSIDs(args[0], func(o *operate.Operator, sids lease.SIDSet) (operate.Plan, error) {
 			return o.Unreserve(cmd.Context(), sids, clock.Millis(above))

@@ -26,12 +26,11 @@ then takes another sid.`,
 			"http://10.0.0.1:2379",
 		Args: cobra.ExactArgs(1),
 	}
-	reason := cmd.Flags().String("reason", "", "why; shown by status and doctor")
 	force := cmd.Flags().Bool("force", false, "also if a node holds it")
-	c := changeFlags(a, cmd, false)
+	c := changeFlags(a, cmd, false, "why; shown by status and doctor")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.ofSID(args[0], func(o *operate.Operator, sid flake.SID) (operate.Plan, error) {
-			return o.Quarantine(cmd.Context(), sid, *reason, *force)
+			return o.Quarantine(cmd.Context(), sid, *c.reason, *force)
 		}, func(w repair.Write) string {
 			text := fmt.Sprintf("sid %d is quarantined: no node acquires it.", w.SID)
 			if w.Seen.Holder.Exists() {
@@ -65,7 +64,7 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 	}
 	var above timeFlag
 	cmd.Flags().Var(&above, "above", "no ID of the sid carries this time or a later one")
-	c := changeFlags(a, cmd, true)
+	c := changeFlags(a, cmd, true, cli.WhyDone)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.ofSID(args[0], func(o *operate.Operator, sid flake.SID) (operate.Plan, error) {
 			return o.ReleaseSID(cmd.Context(), sid, clock.Millis(above))

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/inside"
@@ -57,6 +58,7 @@ type call struct {
 	load    func() (config.Config, []config.Setting, error)
 	dryRun  *bool // nil: the command changes nothing
 	yes     *bool // nil: the command does not ask
+	reason  *string
 }
 
 func newCall(a *cli.App, cmd *cobra.Command, changes bool) *call {
@@ -64,11 +66,26 @@ func newCall(a *cli.App, cmd *cobra.Command, changes bool) *call {
 	if changes {
 		c.dryRun = cmd.Flags().Bool("dry-run", false, "show the plan, and change nothing")
 		c.yes = cmd.Flags().Bool("yes", false, "do not ask for confirmation")
+		c.reason = cmd.Flags().String("reason", "", cli.WhyDone)
 	}
 	c.timeout = cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for etcd")
 	c.load = a.Settings(cmd)
 	cli.ListSettings(cmd, "etcd", "log")
 	return c
+}
+
+// record has nodes log what is done to their etcd. Without it that is done all the same: etcd may be ill.
+func (c *call) record(title string) {
+	s, err := deployment.OpenSpace(c.a, "etcd "+c.cmd.Name(), c.load)
+	if err == nil {
+		defer s.Close()
+		ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
+		defer cancel()
+		err = s.Store.Record(ctx, cli.Act(title, *c.reason))
+	}
+	if err != nil {
+		fmt.Fprintf(c.a.Err, "warning: nodes do not log who did this: %v\n", err)
+	}
 }
 
 // settings returns the settings, which have to name the members.

@@ -230,6 +230,7 @@ give --again 1 on each of them, then --again 2.`,
 		if ok, err := c.run(p, refused); err != nil || !ok {
 			return err
 		}
+		r.Act = cli.Act(p.Title, *c.reason)
 		if err := d.Restore(r, etcdserver.Restore); err != nil {
 			return cli.Exit(cli.ExitInvalid, err)
 		}

@@ -200,7 +200,8 @@ Defragment then compacts first, and ends the alarm when there is room again.`,
 		}
 		ask := func(ctx context.Context) []member.Status { return g.Status(ctx, list) }
 		d, refused := meet.PlanDefragmentation(ctx, g, ask, 0)
-		agreed, err := c.run(planDefragment(d, refused), refused)
+		p := planDefragment(d, refused)
+		agreed, err := c.run(p, refused)
 		if err != nil || !agreed {
 			return err
 		}
@@ -208,7 +209,9 @@ Defragment then compacts first, and ends the alarm when there is room again.`,
 		if d, err = meet.PlanDefragmentation(cmd.Context(), g, ask, 0); err != nil {
 			return refusal(err)
 		}
-		if err := d.Run(cmd.Context(), a.Out); err != nil {
+		err = d.Run(cmd.Context(), a.Out)
+		c.record(p.Title) // A full etcd refused it before.
+		if err != nil {
 			return cli.Exit(cli.ExitUnavailable, err)
 		}
 		return nil
@@ -301,6 +304,9 @@ func (c *call) change(ctx context.Context, s config.Config, g *etcdstore.Group, 
 	if _, _, err := planChange(in, s.Etcd, fmt.Sprintf("%x", gone.ID), with); err != nil {
 		return refusal(err)
 	}
+	c.record(p.Title)
+	ctx, cancel = context.WithTimeout(c.cmd.Context(), *c.timeout) // The record may have taken as long.
+	defer cancel()
 	if err := g.Remove(ctx, gone.ID); err != nil {
 		return cli.Exit(cli.ExitUnavailable, err)
 	}

@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"cmp"
+	"crypto/rand"
+	"os"
+	"os/user"
+	"time"
+
+	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/lease"
+)
+
+// OperatorName returns who runs the command, and where, as well as it is known.
+func OperatorName() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if by := os.Getenv("SUDO_USER"); by != "" && by != name {
+		name = by + " as " + name
+	}
+	host, _ := os.Hostname()
+	return lease.Printable(name + "@" + cmp.Or(host, "unknown"))
+}
+
+// WhyDone is the usage of --reason where the reason is no part of a record.
+const WhyDone = "why; nodes log it, with user and host"
+
+// Act returns what nodes log of an action.
+func Act(action, reason string) lease.Act {
+	return lease.Act{
+		Action: lease.Printable(action),
+		By:     OperatorName(),
+		Reason: lease.Printable(reason),
+		At:     clock.Millis(time.Now().UnixMilli()),
+		Nonce:  rand.Text(),
+	}
+}
