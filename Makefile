@@ -72,7 +72,7 @@ chaos: ## real faults on real processes: ARGS='run --for 60s', 'soak --for 8h'
 	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/chaos . && $(BIN)/chaos $(or $(ARGS),run --for 60s)
 
 abuse: ## attacks on a node beside honest callers: 8 minutes; ARGS='--only resets-8'
-	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse $(or $(ARGS),--write $(BIN)/abuse.md)
+	$(GO) -C chaos/real build -o $(CURDIR)/$(BIN)/abuse ./abuse && $(BIN)/abuse $(ARGS)
 
 bugs: ## which test finds each known bug; ARGS='-mutate ./internal/gen' for mutants
 	$(GO) run ./chaos/planted $(or $(ARGS),-write $(BIN)/planted-bugs.md)

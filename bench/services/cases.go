@@ -61,7 +61,6 @@ var Goals = slices.Concat(redisGoals(), []Goal{
 	{Case: Pipelined + ": this, gRPC stream", Peer: Single + ": this, gRPC unary", AtLeast: 8},
 	{Case: Pipelined + ": this, gRPC stream", Peer: Pipelined + ": an empty handler, grpc-go stream", AtLeast: 0.92},
 	{Case: Pipelined + ": this, RESP", Peer: Pipelined + ": Redis INCR", AtLeast: 1.4},
-	{Case: Wrk + ": this, HTTP", Peer: Wrk + ": an empty handler, net/http", AtLeast: 0.92},
 	{Case: SDK + ": this, coalesced, 64", Peer: Single + ": Redis INCR", AtLeast: 4, P99: true},
 	{Case: SDK + ": this, coalesced, 1,000", AtLeast: 1_300_000},
 	{Case: SDK + ": this, prefetched, 1", AtLeast: 20_000_000},

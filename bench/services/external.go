@@ -6,23 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Groups of cases whose client is somebody else's program.
+// Groups of cases whose client is redis-benchmark.
 const (
 	RedisBenchmark          = "one ID a request by redis-benchmark, 64 connections"
 	RedisBenchmarkPipelined = "16 requests at once by redis-benchmark, 64 connections"
 	RedisThreads            = "16 requests at once by redis-benchmark with two threads, 64 connections"
 	RedisSocket             = "one ID a request by redis-benchmark on a Unix socket, 64 connections"
 	RedisSocketPipelined    = "16 requests at once by redis-benchmark on a Unix socket, 64 connections"
-	Wrk                     = "one ID a request by wrk, 64 connections"
 )
 
 // A Load runs another program as the client, for about as long as told.
@@ -56,17 +53,9 @@ func measureExternal(ctx context.Context, e *Env, l Load, warm, slice time.Durat
 	}, nil
 }
 
-// externalCases returns the cases of redis-benchmark and wrk.
+// externalCases returns the cases of redis-benchmark.
 func externalCases() (list []Case) {
 	const conns, pipe = 64, 16
-	with := func(tool string, servers func(*Env) []string) func(*Env) []string {
-		return func(e *Env) []string {
-			if e.Tool[tool] == "" {
-				return nil
-			}
-			return servers(e)
-		}
-	}
 	for _, c := range []struct {
 		group, mode string
 		depth       int
@@ -83,12 +72,12 @@ func externalCases() (list []Case) {
 		id, incr := slices.Concat(c.options, []string{"ID.NEXT"}), slices.Concat(c.options, []string{"INCR", "id"})
 		// servers are none where there is no address, and else those of another address that is known.
 		servers := func(addr, known func(*Env) string) func(*Env) []string {
-			return with("redis-benchmark", func(e *Env) []string {
-				if addr(e) == "" {
+			return func(e *Env) []string {
+				if addr(e) == "" || e.RedisBenchmark == "" {
 					return nil
 				}
 				return []string{known(e)}
-			})
+			}
 		}
 		constant := func(e *Env) string { return c.on(e).Epoll }
 		list = append(list, Case{
@@ -99,17 +88,6 @@ func externalCases() (list []Case) {
 			Servers: servers(constant, constant),
 			Load:    redisBenchmark(constant, conns, c.depth, id...),
 		})
-		if c.group == RedisBenchmark || c.group == RedisBenchmarkPipelined {
-			list = append(list, Case{
-				// The echo of a command is a valid answer: an array of its words.
-				Group:   c.group,
-				Name:    "an echo over TCP, Go (floor)",
-				Callers: conns,
-				PerOp:   c.depth,
-				Servers: with("redis-benchmark", peer("tcp")),
-				Load:    redisBenchmark(func(e *Env) string { return e.Peer["tcp"] }, conns, c.depth, "ID.NEXT"),
-			})
-		}
 		theirs, ours := func(e *Env) string { return c.on(e).Server }, func(e *Env) string { return c.on(e).Node }
 		list = append(list,
 			Case{
@@ -131,36 +109,15 @@ func externalCases() (list []Case) {
 				Load:    redisBenchmark(ours, conns, c.depth, id...),
 			})
 	}
-	return append(list,
-		Case{
-			Group:   Wrk,
-			Name:    "an empty handler, net/http",
-			Callers: conns,
-			Servers: with("wrk", peer("http")),
-			Load:    wrk(func(e *Env) string { return e.Peer["http"] }, conns),
-		},
-		Case{
-			Group:   Wrk,
-			Name:    "this, HTTP",
-			Ours:    true,
-			Mode:    draw,
-			Callers: conns,
-			Servers: with("wrk", grpcNodes(1)),
-			Load:    wrk(func(e *Env) string { return e.Node[0].HTTP }, conns),
-		})
+	return list
 }
 
-// findTools looks for the programs that externalCases run.
+// findTools looks for the program that externalCases run.
 func (e *Env) findTools() {
-	e.Tool = map[string]string{}
-	for tool, from := range map[string]string{"redis-benchmark": "redis-tools", "wrk": "wrk"} {
-		path, err := exec.LookPath(tool)
-		if err != nil {
-			e.Missing = append(e.Missing,
-				fmt.Sprintf("what %s measures: it is not installed (Debian: apt-get install %s)", tool, from))
-			continue
-		}
-		e.Tool[tool] = path
+	var err error
+	if e.RedisBenchmark, err = exec.LookPath("redis-benchmark"); err != nil {
+		e.Missing = append(e.Missing,
+			"what redis-benchmark measures: it is not installed (Debian: apt-get install redis-tools)")
 	}
 }
 
@@ -175,7 +132,7 @@ func redisBenchmark(addr func(*Env) string, conns, depth int, command ...string)
 		}
 		args := slices.Concat(server, []string{"-c", strconv.Itoa(conns), "-P", strconv.Itoa(depth),
 			"-n", strconv.Itoa(requests), "--csv"}, command)
-		out, err := exec.CommandContext(ctx, e.Tool["redis-benchmark"], args...).Output()
+		out, err := exec.CommandContext(ctx, e.RedisBenchmark, args...).Output()
 		if err != nil {
 			return external{}, fmt.Errorf("redis-benchmark: %w: %s", err, stderrOf(err))
 		}
@@ -212,49 +169,6 @@ func parseRedisBenchmark(out string, requests int) (external, error) {
 	}
 	ms := func(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
 	return external{requests: float64(requests), rate: v[1], p50: ms(v[4]), p99: ms(v[6])}, nil
-}
-
-// wrkScript posts, and prints what parseWrk reads.
-const wrkScript = `wrk.method = "POST"
-wrk.headers["Accept"] = "text/plain"
-done = function(summary, latency, requests)
-  local e = summary.errors
-  io.write(string.format("result %d %d %f %f %d\n", summary.requests, summary.duration,
-    latency:percentile(50), latency:percentile(99), e.connect + e.read + e.write + e.status + e.timeout))
-end
-`
-
-func wrk(addr func(*Env) string, conns int) Load {
-	return func(ctx context.Context, e *Env, length time.Duration) (external, error) {
-		script := filepath.Join(e.dir, "post.lua")
-		if err := os.WriteFile(script, []byte(wrkScript), 0o644); err != nil {
-			return external{}, err
-		}
-		seconds := max(1, int(length.Round(time.Second)/time.Second)) // it knows no shorter time
-		out, err := exec.CommandContext(ctx, e.Tool["wrk"], "-t", "1", "-c", strconv.Itoa(conns),
-			"-d", strconv.Itoa(seconds), "-s", script,
-			"http://"+addr(e)+"/v1/ids").Output()
-		if err != nil {
-			return external{}, fmt.Errorf("wrk: %w: %s", err, stderrOf(err))
-		}
-		return parseWrk(string(out))
-	}
-}
-
-// parseWrk reads the line of wrkScript: requests, then µs: duration, p50, p99; then
-// failures.
-func parseWrk(out string) (x external, err error) {
-	_, line, _ := strings.Cut(out, "\nresult ")
-	var took, p50, p99, failures float64
-	if _, err := fmt.Sscan(line, &x.requests, &took, &p50, &p99, &failures); err != nil || took <= 0 {
-		return x, fmt.Errorf("wrk: unknown output %q", out)
-	}
-	if failures > 0 {
-		return x, fmt.Errorf("wrk: %.0f of %.0f requests failed", failures, x.requests)
-	}
-	us := func(v float64) time.Duration { return time.Duration(v * float64(time.Microsecond)) }
-	x.rate, x.p50, x.p99 = x.requests/us(took).Seconds(), us(p50), us(p99)
-	return x, nil
 }
 
 func stderrOf(err error) string {

@@ -35,8 +35,9 @@ type Env struct {
 	TCP      Redis
 	Socket   Redis
 	Versions map[string]string // programs that no go.mod has, to their versions
-	Tool     map[string]string // paths of other people's clients that are installed
-	Missing  []string          // cases that are not measured, each with the reason
+	// RedisBenchmark is the path of the program, "" if it is not installed.
+	RedisBenchmark string
+	Missing        []string // cases that are not measured, each with the reason
 
 	binary, self string // as of Start
 	dir          string

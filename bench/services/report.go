@@ -11,7 +11,7 @@ import (
 func Tables(w io.Writer, results []Result) {
 	for _, group := range []string{
 		Single, Pipelined, RedisBenchmark, RedisBenchmarkPipelined, RedisThreads, RedisSocket, RedisSocketPipelined,
-		Wrk, SDK, Blocks,
+		SDK, Blocks,
 	} {
 		var first *Result
 		for i := range results {

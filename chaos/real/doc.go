@@ -4,7 +4,6 @@
 //	chaos run [--for 60s] [--fault NAME]… [--seed S] [--nodes N] [--dir D] [--schedule FILE]
 //	chaos soak [--for 8h]
 //	chaos verify DIR
-//	chaos table DIR…
 //	chaos list
 //
 // The allocator processes are the unmodified release build, started as an operator

@@ -80,7 +80,7 @@ func command() *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(runCommand(), soakCommand(), verifyCommand(), tableCommand(), listCommand())
+	root.AddCommand(runCommand(), soakCommand(), verifyCommand(), listCommand())
 	return root
 }
 

@@ -42,8 +42,8 @@ type reportFault struct {
 func (res *Results) Injected() (out []reportFault) {
 	for _, f := range res.Faults {
 		if len(f.Injections) > 0 {
-			r := sum([]*Results{res}, f.Fault)
-			seen := fmt.Sprintf("%d of %d", r.fired, r.injections)
+			r := res.sum(f)
+			seen := fmt.Sprintf("%d of %d", r.fired, len(f.Injections))
 			out = append(out, reportFault{f, seen, grouped(r.ids), inSeconds(r.refused), inSeconds(r.returned)})
 		}
 	}
@@ -85,4 +85,51 @@ func (res *Results) report(dir string) error {
 		return fmt.Errorf("report: %w", err)
 	}
 	return os.WriteFile(filepath.Join(dir, "report.html"), []byte(page.String()), 0o644)
+}
+
+// row sums up the injections of a fault.
+type row struct {
+	fired             int
+	ids               int64
+	refused, returned int64 // the slowest, in ms; -1: none
+}
+
+// sum adds up what a run had of a fault.
+func (res *Results) sum(f FaultResult) row {
+	w := row{refused: -1, returned: -1}
+	for _, o := range f.Injections {
+		if o.Fired {
+			w.fired++
+		}
+	}
+	for _, c := range res.Checks {
+		for _, p := range c.Phases {
+			if p.Fault == f.Fault {
+				w.ids += p.During.IDs
+				w.returned = max(w.returned, p.FirstMs)
+			}
+		}
+		for _, d := range c.Refused {
+			if d.Fault == f.Fault {
+				w.refused = max(w.refused, d.AfterMs)
+			}
+		}
+	}
+	return w
+}
+
+func inSeconds(ms int64) string {
+	if ms < 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f s", float64(ms)/1e3)
+}
+
+// grouped writes a number with its thousands apart.
+func grouped(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }

@@ -8,10 +8,27 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/real/nemesis"
 )
+
+func runOf(verdict history.Verdict, faults ...FaultResult) *Results {
+	return &Results{Verdict: verdict, Began: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), TookMs: 61_000, Seed: 9, IDs: 12_345_678,
+		Command: "bin/chaos run --dir /tmp/x --for 1m", Setup: &history.Setup{Versions: []string{"commit abc", "go9"}}, Faults: faults,
+		Checks: []history.Result{{Check: "availability", Phases: []history.FaultPhases{{Fault: "kill", FirstMs: 1234, During: history.Served{IDs: 7000}}, {Fault: "kill", FirstMs: -1}}},
+			{Check: "deadlines", Refused: []history.FirstRefusal{{Fault: "vm-pause", AfterMs: 2500}, {Fault: "vm-pause", AfterMs: 1500}}}}}
+}
+
+func faultOf(name, verdict string, fired ...bool) FaultResult {
+	f := FaultResult{Fault: name, Verdict: verdict, Reason: "why | " + verdict}
+	for _, b := range fired {
+		f.Injections = append(f.Injections, nemesis.Outcome{Fired: b})
+	}
+	return f
+}
 
 func pageOf(t *testing.T, res *Results) string {
 	t.Helper()

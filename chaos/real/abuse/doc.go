@@ -1,7 +1,7 @@
 // Command abuse attacks a node of the release build while honest callers use it,
 // and judges what those see of it.
 //
-//	abuse [--short] [--only a,b] [--for 8s] [--memory 256] [--write bin/abuse.md]
+//	abuse [--short] [--only a,b] [--for 8s] [--memory 256]
 //
 // The node runs in a control group of so many MiB with the chart's GOMEMLIMIT, with TLS
 // and tokens. Each attack is a process of its own, on other addresses of loopback

@@ -49,7 +49,6 @@ func run(ctx context.Context, args []string) (int, error) {
 	only := flags.String("only", "", "only these attacks, comma-separated")
 	length := flags.Duration("for", 8*time.Second, "how long each attack lasts; 5s is the least that shows slow ones")
 	memory := flags.Int64("memory", 256, "MiB that the node may use")
-	write := flags.String("write", "", "write a table of the results to this file")
 	allocator := flags.String("allocator", "", "the program under test; else it is built")
 	dir := flags.String("dir", "", "where logs go; else a temporary directory, which is removed if all passed")
 	if err := flags.Parse(args); err != nil {
@@ -76,12 +75,6 @@ func run(ctx context.Context, args []string) (int, error) {
 	defer s.node.stop()
 	if err := s.run(ctx, chosen); err != nil {
 		return exitUnknown, fmt.Errorf("%w; logs are in %s", err, *dir)
-	}
-	text := s.table()
-	if *write != "" {
-		if err := os.WriteFile(*write, []byte("# Attacks on a node\n\n"+text), 0o644); err != nil {
-			return exitUsage, err
-		}
 	}
 	failed := 0
 	for _, r := range s.results {

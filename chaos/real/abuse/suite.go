@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -83,6 +81,9 @@ func (s *suite) run(ctx context.Context, attacks []attack) error {
 			r.after.Heap>>20, r.cpu, r.sent)
 		if r.unknown != "" {
 			fmt.Fprintf(s.out, "%-18s   %s\n", "", r.unknown)
+		}
+		if len(r.broken) > 0 {
+			fmt.Fprintf(s.out, "%-18s   the attack: %s\n", "", r.attack.sends)
 		}
 		for _, b := range r.broken {
 			fmt.Fprintf(s.out, "%-18s   %s\n", "", b)
@@ -206,28 +207,4 @@ func burn(ctx context.Context) {
 		})
 	}
 	all.Wait()
-}
-
-// table returns the results as Markdown.
-func (s *suite) table() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "A node %s, %d processors, %s for each attack. Honest p50 and p99: %.1f and %.1f ms at rest, "+
-		"%.1f and %.1f ms on the busy machine.\n\n",
-		s.limit, runtime.NumCPU(), s.length, ms(s.quiet.at(50)), ms(s.quiet.at(99)), ms(s.busy.at(50)),
-		ms(s.busy.at(99)))
-	b.WriteString("| attack | what it sends | failed | p50 | p99 | new connections failed | memory before, highest " +
-		"| heap before, after | CPUs | verdict |\n|---|---|--:|--:|--:|--:|--:|--:|--:|---|\n")
-	for _, r := range s.results {
-		verdict := r.verdict()
-		if why := append(slices.Clone(r.broken), r.unknown); strings.Join(why, "") != "" {
-			verdict += ": " + strings.Trim(strings.Join(why, "; "), "; ")
-		}
-		fmt.Fprintf(&b,
-			"| `%s` | %s | %d of %d | %.1f ms | %.1f ms | %d of %d | %d, %d MiB | %d, %d MiB | %.2f | %s |\n",
-			r.attack.name, r.attack.sends,
-			r.seen.Steady.Failed, r.seen.Steady.Calls, ms(r.seen.at(50)), ms(r.seen.at(99)), r.seen.Fresh.Failed,
-			r.seen.Fresh.Calls,
-			r.before.RSS>>20, r.after.Peak>>20, r.before.Heap>>20, r.after.Heap>>20, r.cpu, verdict)
-	}
-	return b.String()
 }
