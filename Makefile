@@ -90,7 +90,6 @@ bench: ## measure beside others; WHAT=redis, sql, failover, starts, cores, agent
 	agent) GO="$(GO)" bench/agent.sh;; \
 	peers) $(GO) -C bench run ./run -peers;; \
 	scale) $(GO) test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m && \
-		$(GO) test ./chaos/virtual -run TestReads -reads 32,128,1024 -timeout 60m && \
 		$(GO) test ./chaos/scale -run TestCalculation -v;; \
 	go) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) \
 		$(or $(PKG),$$(git grep -l '^func Benchmark' -- '*_test.go' ':!bench/' | xargs -n 1 dirname | sort -u | sed 's|^|./|'));; \

@@ -61,12 +61,10 @@ type run struct {
 
 	committed, refused, failed atomic.Int64
 	killed, stopped            atomic.Int64 // processes of writers
-	changed                    atomic.Int64 // changes of the fenced table
 }
 
 // Run has writers that wait between drawing an ID, inserting and committing, at all
-// levels of isolation. Processes of the server and movers are stopped and killed, and the fenced
-// table is changed so that its view stops and its fence has to be made again. Readers of
+// levels of isolation. Processes of the server and movers are stopped and killed. Readers of
 // the fenced table, and one of both databases, get each row once and in order. Readers
 // without a fence, and with a fence that does not wait or has no trigger, lose rows.
 func Run(t *testing.T, cfg Config) {
@@ -82,7 +80,7 @@ func Run(t *testing.T, cfg Config) {
 		}
 		t.Cleanup(r.pool[i].Close)
 	}
-	changes := r.create()
+	r.create()
 
 	ctx, stop := context.WithCancel(t.Context())
 	var background sync.WaitGroup
@@ -125,16 +123,11 @@ func Run(t *testing.T, cfg Config) {
 	} else {
 		faults.Go(func() { cfg.Faults(writing, sync.OnceFunc(func() { close(had) })) })
 	}
-	changed := make(chan struct{})
-	faults.Go(func() { r.change(ctx, writing, changes, sync.OnceFunc(func() { close(changed) })) })
 	time.Sleep(cfg.For)
-	late := time.After(cfg.Settle)
-	for _, turns := range []chan struct{}{had, changed} {
-		select {
-		case <-turns:
-		case <-late:
-			t.Fatalf("some faults did not have their turn within %v more", cfg.Settle)
-		}
+	select {
+	case <-had:
+	case <-time.After(cfg.Settle):
+		t.Fatalf("some faults did not have their turn within %v more", cfg.Settle)
 	}
 	enough()
 	writers.Wait()
@@ -142,8 +135,8 @@ func Run(t *testing.T, cfg Config) {
 	r.settle(readers)
 	stop()
 	background.Wait()
-	t.Logf("%d transactions committed, %d refused by the trigger, %d failed; the table was changed %d times",
-		r.committed.Load(), r.refused.Load(), r.failed.Load(), r.changed.Load())
+	t.Logf("%d transactions committed, %d refused by the trigger, %d failed",
+		r.committed.Load(), r.refused.Load(), r.failed.Load())
 	if cfg.Program != nil {
 		t.Logf("processes of writers were killed %d times and stopped %d times", r.killed.Load(), r.stopped.Load())
 		if r.killed.Load() == 0 || r.stopped.Load() == 0 {
@@ -159,9 +152,8 @@ func Run(t *testing.T, cfg Config) {
 	parts.log(readers)
 }
 
-// create makes the tables and their fences, and returns the changes of the fenced one.
-func (r *run) create() []setup {
-	var fences [2]map[string]string
+// create makes the tables and their fences.
+func (r *run) create() {
 	for i := range r.urls {
 		parts := ` PARTITION BY HASH (id);
 			CREATE TABLE %[1]s_0 PARTITION OF %[1]s FOR VALUES WITH (MODULUS 2, REMAINDER 0);
@@ -175,18 +167,13 @@ func (r *run) create() []setup {
 		}
 		defer db.Close()
 		for _, name := range []string{whole, noWait, noTrigger} {
-			const columns = " (id bigint PRIMARY KEY, other bigint NOT NULL GENERATED ALWAYS AS (id) STORED)"
-			sql := "CREATE TABLE " + name + columns + strings.ReplaceAll(parts, "%[1]s", name) +
-				"; CREATE INDEX ON " + name + " (other)"
+			sql := "CREATE TABLE " + name + " (id bigint PRIMARY KEY)" + strings.ReplaceAll(parts, "%[1]s", name)
 			if _, err := r.pool[i].Exec(r.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 				r.Fatal(err)
 			}
 			table, err := db.Table(r.Context(), name, "id")
 			if err != nil {
 				r.Fatal(err)
-			}
-			if name == whole {
-				fences[i] = r.fences(db)
 			}
 			if err := table.Init(r.Context(), "", flake.Default, func([]fence.Holder) {}); err != nil {
 				r.Fatal(err)
@@ -196,28 +183,6 @@ func (r *run) create() []setup {
 			r.Fatal(err)
 		}
 	}
-	if _, err := r.pool[0].Exec(r.Context(), `CREATE FOREIGN DATA WRAPPER away; CREATE SERVER away
-		FOREIGN DATA WRAPPER away`, pgx.QueryExecModeSimpleProtocol); err != nil {
-		r.Fatal(err)
-	}
-	return setups(fences)
-}
-
-// fences returns the statements that make the fence of the whole table, for each of its columns.
-func (r *run) fences(db *fence.Database) map[string]string {
-	of := map[string]string{}
-	for _, column := range []string{"id", "other"} {
-		table, err := db.Table(r.Context(), whole, column)
-		if err != nil {
-			r.Fatal(err)
-		}
-		statements, err := table.SQL(r.Context(), "", flake.Default)
-		if err != nil {
-			r.Fatal(err)
-		}
-		of[column] = strings.Join(statements, ";\n")
-	}
-	return of
 }
 
 // settle waits until all readers of views have passed the last ID.
@@ -280,7 +245,7 @@ func (p *parts) log(readers []*reader) {
 	for _, to := range readers {
 		poll = append(poll, to.poll...)
 	}
-	p.of.Logf("the view lags behind the clock, also while the table is changed, by %s; when it moved by %s, of which "+
+	p.of.Logf("the view lags behind the clock by %s; when it moved by %s, of which "+
 		"the mark %s, transactions %s; readers saw that it had moved after %s",
 		Percentiles(p.lag), Percentiles(p.age), Percentiles(p.mark), Percentiles(p.wait), Percentiles(poll))
 	if len(poll) == 0 || len(p.wait) == 0 {

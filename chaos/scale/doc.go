@@ -5,8 +5,6 @@
 // follows from both:
 //
 //	go test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m
-//	go test ./chaos/virtual -run TestReads -reads 32,128,1024 -timeout 60m
-//	go test ./chaos/virtual -run TestReadsOfARealEtcd -reads-etcd http://127.0.0.1:2379
 //	go test ./chaos/scale -run TestCalculation -v
 //
 // The calculation is about traffic and not about time.
