@@ -95,14 +95,19 @@ func (n *scripted) reply(w http.ResponseWriter, r *http.Request, done <-chan str
 		}
 		return
 	}
-	w.Header().Set("Allocator-Space", fmt.Sprintf("%016x", o.space()))
+	if id := o.space(); id != 0 {
+		w.Header().Set("Allocator-Space", fmt.Sprintf("%016x", id))
+	}
 	send(w, code, asJSON, answer)
 }
 
-// space returns the ID of the space that the node of an answer is of.
+// space returns the ID of the space that the node of an answer is of; 0: it has no name.
 func (o outcome) space() uint64 {
-	if o.act == "space" {
+	switch o.act {
+	case "space":
 		return 0xb
+	case "unnamed":
+		return 0
 	}
 	return 0xa
 }

@@ -73,7 +73,7 @@ type scripted struct {
 //	lower            answers with IDs that are not above `after`: its time went back
 //	same             answers with one ID again and again
 //	falling          answers with the IDs in falling order
-//	space            answers as a node of another space
+//	space, unnamed   answers as a node of another space, or of one without a name
 //	layout           answers with IDs of another layout (over HTTP: of another form)
 //	numbers          answers with JSON numbers, which lose digits
 //	text, html 502   answers with no JSON, or as a proxy does that has no node

@@ -183,6 +183,10 @@ func otherSpace(t *stage) {
 		return
 	}
 	t.one(call{})
+	for _, n := range t.nodes { // Etcd's data were lost, and the space goes on in a new etcd.
+		n.play("unnamed")
+	}
+	t.one(call{})
 	for _, n := range t.nodes {
 		n.play("space")
 	}
