@@ -14,8 +14,8 @@ import (
 func TestNames(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	for _, name := range []string{"a", "0", "orders", "eu-1.orders_v2", long} {
-		if _, err := New(nil, name, name); err != nil {
-			t.Errorf("%q: %v", name, err)
+		if s, err := New(nil, name, "a"); err != nil || string(s.Keys) != "/"+name+"/a/" {
+			t.Errorf("%q: %+v, %v", name, s, err)
 		}
 	}
 	for _, name := range []string{"", "-a", ".a", "_", "A", "a/b", "a b", "ä", "a\n", "a\x00", long + "a", ".."} {

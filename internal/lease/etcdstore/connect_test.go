@@ -21,7 +21,7 @@ func TestWithoutAClient(t *testing.T) {
 	calls := map[string]func() error{
 		"load":       func() error { _, err := s.Load(ctx); return err },
 		"read":       func() error { _, err := s.Read(ctx, 1); return err },
-		"commit":     func() error { _, _, err := s.Commit(ctx, extension(lease.Acquire, 1, lease.View{}, "n")); return err },
+		"commit":     func() error { _, _, err := s.Commit(ctx, lease.Txn{Lease: 1}); return err },
 		"register":   func() error { _, err := s.Register(ctx, 0, time.Minute, lease.Registration{Instance: "a"}); return err },
 		"grant":      func() error { _, err := s.Grant(ctx, time.Minute); return err },
 		"keep alive": func() error { return s.KeepAlive(ctx, 1) },

@@ -213,38 +213,6 @@ func (h *hanging) KeepAlive(ctx context.Context, id lease.LeaseID) error {
 	return h.Store.KeepAlive(ctx, id)
 }
 
-// TestStoreHangs: calls that never come back end by their deadline, and stopping
-// ends by its own.
-func TestStoreHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mem := initialized(t)
-		store := &hanging{Store: mem}
-		b := newBench("n1", store, bubbleClock{time.Now()}, 30*time.Second)
-		var stopped time.Time
-		err := b.run(func() {
-			pass(mem, 7*time.Second)
-			store.set(true)
-			pass(mem, 40*time.Second)
-			store.set(false)
-			pass(mem, 2*time.Second)
-			if got := b.reason(); got != 0 {
-				t.Errorf("2 s after the store answers again: %s", got)
-			}
-			store.set(true)
-			stopped = time.Now()
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(stopped); took > 5*time.Second {
-			t.Errorf("stopping took %v with a store that hangs; the limit is 3 s and one call", took)
-		}
-		if got := b.reason(); got != node.NoSID {
-			t.Errorf("after the end: got %q, want NO_SID: it must be sealed all the same", got)
-		}
-	})
-}
-
 // TestGivesUpSealed: the keeper stops while it does not know what became of a write,
 // and the store does not answer. It gives up after its own deadline, and nothing is
 // issued afterwards, though the window is not used up. The log says that the sid was not

@@ -58,14 +58,6 @@ func (s *scenario) refused(p *process, reason string) {
 	}
 }
 
-// record returns the window record of sid 0, as the store has it.
-func (s *scenario) record() lease.Window {
-	s.t.Helper()
-	v, err := s.mem.Read(context.Background(), 0)
-	s.check(err)
-	return v.SIDs[0].Window.Value
-}
-
 // T13: a process finds its lease valid, is paused, and sends a reply afterwards.
 // And: the lease is valid, but the first step of this term is not done.
 func TestT13PauseBetweenCheckAndReply(t *testing.T) {
@@ -97,58 +89,6 @@ func TestT13PauseBetweenCheckAndReply(t *testing.T) {
 		s.issued(a, 1)
 		s.claims()
 	})
-}
-
-// T16: the channel of keepalives is closed or gets no messages, and nothing reads
-// it; or the error of a renewal is ignored. T17: the goroutine that renews does not
-// run, and requests do. Meanwhile a standby takes the sid.
-func TestT16RenewalStopsAndRequestsDoNot(t *testing.T) {
-	for name, f := range map[string]func(*process, lease.Action) outcome{
-		"T16 every keep-alive fails": func(_ *process, x lease.Action) outcome {
-			if _, ok := x.(lease.KeepAlive); ok {
-				return notApplied
-			}
-			return answered
-		},
-		"T16 keep-alives are not answered": func(_ *process, x lease.Action) outcome {
-			if _, ok := x.(lease.KeepAlive); ok {
-				return notAnswered
-			}
-			return answered
-		},
-		"T17 the keeper is starved": nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, a := oneSID(t)
-			s.do("start n2", "b tick")
-			b := s.procs["b"]
-			if f != nil {
-				s.w.fault = func(p *process, x lease.Action) outcome {
-					if p == a {
-						return f(p, x)
-					}
-					return answered
-				}
-			}
-			served := map[*process]int{}
-			for range 4 * 90 {
-				if f == nil {
-					s.drive(250*time.Millisecond, true, b)
-				} else {
-					s.drive(250*time.Millisecond, true, a, b)
-				}
-				for _, p := range []*process{a, b} {
-					if p.issue(100) {
-						served[p]++
-					}
-				}
-			}
-			if served[a] < 40 || served[b] < 40 && f == nil {
-				t.Errorf("a served %d requests and b %d", served[a], served[b])
-			}
-			s.claims()
-		})
-	}
 }
 
 // T35: etcd's disk takes 4 s for each write. Windows are extended early enough that

@@ -7,7 +7,10 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// Keys are a format: a change strands every record in every etcd.
+// Keys are a format: a change strands every record in every etcd. Spaces in one etcd have no key in common, be
+// the name of one the beginning of another's.
+//
+// Incident T31 (two clusters on one etcd), docs/INCIDENTS.md.
 func TestKeys(t *testing.T) {
 	const k Keys = "/allocator/default/"
 	for _, tc := range []struct{ got, want string }{
@@ -30,6 +33,11 @@ func TestKeys(t *testing.T) {
 	} {
 		if got := first <= key && key < end; got != want {
 			t.Errorf("%s watched: got %v, want %v", key, got, want)
+		}
+	}
+	for _, other := range []Keys{"/allocator/default1/", "/allocator/default-1/", "/allocator/default.1/"} {
+		if key := other.Config(); string(k) <= key && key < after(string(k)) {
+			t.Errorf("%s has the key %s of %s", k, key, other)
 		}
 	}
 	if n := after(k.ledgerOf(1)); k.Ledger(10, 1) < n && k.Ledger(10, 1) >= k.ledgerOf(1) {
