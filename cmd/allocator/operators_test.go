@@ -24,17 +24,21 @@ type process struct {
 	logged chan string // messages
 }
 
-// serve starts a node with short times in a process of its own, and returns when it is
-// ready.
+// serve starts a node with short times in a process of its own, and returns when it is ready.
 func (d *testCluster) serve(name string, settings ...string) process {
 	d.Helper()
-	cmd := exec.Command("allocator", append([]string{"serve", "--etcd.endpoints", d.etcd.Endpoint(), "--node.name", name,
-		"--listen.grpc", "127.0.0.1:0", "--listen.http", "", "--listen.admin", "", "--listen.gossip", "127.0.0.1:0",
-		"--lease.window", testWindow.String(), "--watermark.interval", extendEvery.String(), "--lease.ttl", "6s",
-		"--log.format", "json"}, settings...)...)
+	return serve(d.T, append([]string{"serve", "--etcd.endpoints", d.etcd.Endpoint(), "--node.name", name,
+		"--lease.window", testWindow.String(), "--watermark.interval", extendEvery.String(), "--lease.ttl", "6s"}, settings...)...)
+}
+
+// serve runs "allocator serve" with these arguments and listeners for gRPC and gossip alone, and returns when it is ready.
+func serve(t *testing.T, args ...string) process {
+	t.Helper()
+	cmd := exec.Command("allocator", append(args, "--listen.grpc", "127.0.0.1:0", "--listen.http", "", "--listen.admin", "",
+		"--listen.gossip", "127.0.0.1:0", "--log.format", "json")...)
 	stderr, err := cmd.StderrPipe()
-	fatal.If(d, err)
-	fatal.If(d, cmd.Start())
+	fatal.If(t, err)
+	fatal.If(t, cmd.Start())
 	ready, logged := make(chan string, 1), make(chan string, 1000)
 	done := make(chan struct{})
 	go func() {
@@ -56,7 +60,7 @@ func (d *testCluster) serve(name string, settings ...string) process {
 			}
 		}
 	}()
-	d.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		<-done
 		_ = cmd.Wait()
@@ -65,7 +69,7 @@ func (d *testCluster) serve(name string, settings ...string) process {
 	case addr := <-ready:
 		return process{cmd, addr, logged}
 	case <-time.After(patience):
-		d.Fatalf("%s is not ready within %v", name, patience)
+		t.Fatalf("%v is not ready within %v", args, patience)
 	}
 	return process{}
 }
@@ -76,7 +80,12 @@ func (d *testCluster) eventually(code int, args []string, patterns ...string) {
 	if args[0] == "doctor" {
 		args = append(args, "--etcd.endpoints", d.etcd.Endpoint(), "--lease.window", testWindow.String(), "--watermark.interval", extendEvery.String())
 	}
-	wait.NoError(d, "allocator "+strings.Join(args, " "), func() error {
+	eventually(d.T, code, args, patterns...)
+}
+
+func eventually(t *testing.T, code int, args []string, patterns ...string) {
+	t.Helper()
+	wait.NoError(t, "allocator "+strings.Join(args, " "), func() error {
 		got, out, stderr := allocator(args...)
 		for _, p := range patterns {
 			if !regexp.MustCompile("(?m)" + p).MatchString(out) {

@@ -2,68 +2,16 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/pages"
-	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 )
-
-// logged returns the first line of a log with that message.
-func logged(log *output.Text, message string) (line struct {
-	Msg, GRPC string
-}, ok bool) {
-	for text := range strings.Lines(log.String()) {
-		if json.Unmarshal([]byte(text), &line) == nil && line.Msg == message {
-			return line, true
-		}
-	}
-	return line, false
-}
-
-// nodeOf runs "allocator serve" with more arguments until the test ends, and returns the
-// gRPC address of the node once it is ready.
-func nodeOf(t *testing.T, args ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	log, ended := &output.Text{}, make(chan int, 1)
-	for _, l := range []string{"grpc", "http", "admin", "gossip"} {
-		args = append(args, "--listen."+l, "127.0.0.1:0")
-	}
-	args = append(args, "--log.format", "json", "--drain.delay", "0s")
-	go func() { ended <- run(ctx, args, strings.NewReader(""), log, log, nil) }()
-	t.Cleanup(func() {
-		cancel()
-		if code := <-ended; code != cli.ExitOK || t.Failed() {
-			t.Errorf("%v: exit code %d\n%s", args, code, log)
-		}
-	})
-	addr := ""
-	wait.NoError(t, "ready", func() error {
-		select {
-		case code := <-ended:
-			ended <- code
-			t.Fatal("the node ended")
-		default:
-		}
-		line, _ := logged(log, "listening")
-		addr = line.GRPC
-		if _, ready := logged(log, "ready"); !ready {
-			return errors.New("not ready")
-		}
-		return nil
-	})
-	return addr
-}
 
 // TestSeveralRegions follows docs/how-to/several-regions.md with two etcds and a node of
 // each.
@@ -90,26 +38,16 @@ func TestSeveralRegions(t *testing.T) {
 		}
 		return out
 	}
-	sees := func(code int, want string, args ...string) {
-		t.Helper()
-		wait.NoError(t, strings.Join(args, " "), func() error {
-			if got, out, errs := allocator(args...); got != code || !strings.Contains(out+errs, want) {
-				return fmt.Errorf("exit code %d, want %d with %q:\n%s%s", got, code, want, out, errs)
-			}
-			return nil
-		})
-	}
-
 	for i, args := range commands("run: create") {
 		does(cli.ExitOK, []string{"layout twitter (sids 0-255 of 1024)", "layout twitter (sids 256-511 of 1024)"}[i], args...)
 	}
 	var nodes []string
 	for _, args := range commands("run: serve") {
-		nodes = append(nodes, nodeOf(t, args...))
+		nodes = append(nodes, serve(t, args...).grpc)
 	}
 	for i, args := range commands("run: compare") { // A node on a busy machine may not answer in time at first.
 		want := []string{"space default: layout twitter, sids 0-255 of 1024, epoch 2010-11-04T01:42:54.657Z", "sids 256-511 of 1024"}[i]
-		sees(cli.ExitOK, want, append(args[:len(args)-1:len(args)-1], nodes[i])...)
+		eventually(t, cli.ExitOK, append(args[:len(args)-1:len(args)-1], nodes[i]), regexp.QuoteMeta(want))
 	}
 
 	// IDs of both are of their region's sids, and differ.
@@ -128,8 +66,9 @@ func TestSeveralRegions(t *testing.T) {
 	if code := run(t.Context(), []string{"audit", "--layout", "twitter"}, strings.NewReader(sample), &out, &out, nil); code != cli.ExitOK {
 		t.Errorf("audit: exit code %d: %s", code, &out)
 	}
-	sees(cli.ExitOK, "1 node; 1 of 256 sids held", "status", "--addr", nodes[1])
-	sees(cli.ExitOK, "layout twitter, sids 0-255 of 1024, epoch", "doctor", "--etcd.endpoints", eu, "--layout", "twitter")
+	eventually(t, cli.ExitOK, []string{"status", "--addr", nodes[1]}, "1 node; 1 of 256 sids held")
+	eventually(t, cli.ExitOK, []string{"doctor", "--etcd.endpoints", eu, "--layout", "twitter"},
+		"layout twitter, sids 0-255 of 1024, epoch")
 }
 
 // TestHighSIDs: nodes of sids that only wide layouts have compare clocks, and operators
@@ -145,16 +84,11 @@ func TestHighSIDs(t *testing.T) {
 	if !strings.Contains(out, "IDs of this layout end at 2032-07-03T21:24:15Z, in ") { // 2^28 s
 		t.Errorf("init prints %s", out)
 	}
-	a := nodeOf(t, append([]string{"serve", "--node.name", "a"}, space...)...)
-	nodeOf(t, append([]string{"serve", "--node.name", "b"}, space...)...)
-	wait.NoError(t, "each has heard of the other's sid", func() error {
-		_, out, errs := allocator("status", "--addr", a, "--format", "json")
-		if strings.Contains(out, `"pool_size":2,"pool_sids":"4194302-4194303",`) &&
-			strings.Contains(out, `"clock":{"verdict":"open","sid":4194302,"fresh":true`) && strings.Contains(out, `"clock":{"verdict":"open","sid":4194303,"fresh":true`) {
-			return nil
-		}
-		return errors.New(out + errs)
-	})
+	a := serve(t, append([]string{"serve", "--node.name", "a"}, space...)...).grpc
+	serve(t, append([]string{"serve", "--node.name", "b"}, space...)...)
+	// Each has heard of the other's sid.
+	eventually(t, cli.ExitOK, []string{"status", "--addr", a, "--format", "json"}, `"pool_size":2,"pool_sids":"4194302-4194303",`,
+		`"clock":{"verdict":"open","sid":4194302,"fresh":true`, `"clock":{"verdict":"open","sid":4194303,"fresh":true`)
 	if code, _, errs := allocator(append([]string{"admin", "quarantine", "4194303"}, space...)...); code != cli.ExitInvalid || !strings.Contains(errs, "sid 4194303 is held by") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
@@ -176,7 +110,7 @@ func TestMoveFromUUIDs(t *testing.T) {
 	if code, out, errs := allocator(commands[0]...); code != cli.ExitOK {
 		t.Fatal(out, errs)
 	}
-	addr := nodeOf(t, commands[1]...)
+	addr := serve(t, commands[1]...).grpc
 	if _, out, errs := allocator("status", "--addr", addr); !strings.Contains(out, "layout scalable, sids 0-30 of 32, epoch 2015-01-01") {
 		t.Error(out, errs)
 	}
