@@ -137,24 +137,3 @@ func TestPrefetched(t *testing.T) {
 		}
 	}
 }
-
-// TestPrefetchedAfter: it gives what is there if that is above after, and else changes nothing.
-func TestPrefetchedAfter(t *testing.T) {
-	f := newFake(t, 1)
-	c := dial(t, client.Options{Targets: []string{f.addr}, Mode: client.Prefetch, MaxAge: time.Hour})
-	if _, err := c.Next(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	last, ok := c.Prefetched(1)
-	if !ok {
-		t.Fatal("nothing is there after the first ID")
-	}
-	next := last.First + flake.ID(last.Stride)
-	if b, ok := c.PrefetchedAfter(1, next); ok {
-		t.Errorf("%v after %v, which was not given yet", b, next)
-	}
-	got, ok := c.PrefetchedAfter(2, last.First)
-	if !ok || got.First != next || got.Count != 2 {
-		t.Errorf("%v, %v after %v", got, ok, last)
-	}
-}

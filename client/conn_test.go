@@ -3,7 +3,6 @@ package client_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/fatal"
@@ -14,9 +13,7 @@ import (
 // errors.
 func TestConn(t *testing.T) {
 	bad, good := newFake(t, 1), newFake(t, 2)
-	c, err := client.New(client.Options{Targets: []string{bad.addr, good.addr}, Timeout: 2 * time.Second})
-	fatal.If(t, err)
-	defer func() { _ = c.Close() }()
+	c := dialTo(t, bad, good)
 	service := pb.NewAllocatorServiceClient(c.Conn())
 	call := func(count int32) error {
 		res, err := service.Allocate(t.Context(), &pb.AllocateRequest{Count: count})

@@ -35,15 +35,14 @@ func at(ms int64) (int64, flake.ID) {
 	return ms, id
 }
 
-func newClient(t *testing.T, o client.Options, nodes ...*fake) *client.Client {
+// dialTo returns a client of these nodes.
+func dialTo(t *testing.T, nodes ...*fake) *client.Client {
 	t.Helper()
+	var o client.Options
 	for _, f := range nodes {
 		o.Targets = append(o.Targets, f.addr)
 	}
-	c, err := client.New(o)
-	fatal.If(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return dial(t, o)
 }
 
 // TestWatermarkNeverFalls: nodes have read different watermarks, and a client's does not go
@@ -59,7 +58,7 @@ func TestWatermarkNeverFalls(t *testing.T) {
 		}
 		return high, ""
 	})
-	c := newClient(t, client.Options{}, f)
+	c := dialTo(t, f)
 	for i, lag := range []time.Duration{5 * time.Second, 2998 * time.Millisecond, 5 * time.Second} {
 		w, err := c.Watermark(t.Context())
 		fatal.If(t, err)
@@ -140,12 +139,12 @@ func TestWaitFor(t *testing.T) {
 		n++
 		return ms - 2 + n, ""
 	})
-	c := newClient(t, client.Options{}, rewound, f)
+	c := dialTo(t, rewound, f)
 	if w, err := c.WaitFor(t.Context(), id); err != nil || w.UnixMilli != ms+1 || n != 3 {
 		t.Errorf("%+v, %v after %d polls", w, err, n)
 	}
 	id = 1 // A node takes 0 for none, and would not wait.
-	if _, err := newClient(t, client.Options{}, f).WaitFor(t.Context(), 0); err != nil {
+	if _, err := dialTo(t, f).WaitFor(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -175,7 +174,7 @@ func TestWaitForEnds(t *testing.T) {
 	}
 	f := newFake(t, 1)
 	f.marking(never)
-	c := newClient(t, client.Options{}, f)
+	c := dialTo(t, f)
 	if _, err := c.WaitFor(ctx, id); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "node-c is silent") {
 		t.Errorf("canceled: %v", err)
 	}
@@ -202,7 +201,7 @@ func TestWaitForEnds(t *testing.T) {
 func TestWatermarkOfAnOldNode(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1)
-	c := newClient(t, client.Options{}, f)
+	c := dialTo(t, f)
 	if _, err := c.Watermark(t.Context()); !errors.Is(err, client.ErrNoWatermark) || !strings.Contains(err.Error(), f.addr) {
 		t.Error(err)
 	}
@@ -231,7 +230,7 @@ func TestWatchWatermark(t *testing.T) {
 		return ms + n, ""
 	})
 	var got []int64
-	for w, err := range newClient(t, client.Options{}, f).WatchWatermark(t.Context()) {
+	for w, err := range dialTo(t, f).WatchWatermark(t.Context()) {
 		if err != nil {
 			if !errors.Is(err, &client.Refusal{Reason: client.Unauthenticated}) {
 				t.Error(err)
@@ -257,7 +256,7 @@ func TestLowestWatermark(t *testing.T) {
 			ms, _ := at([]int64{20, 10, 30}[i])
 			return ms, ""
 		})
-		clients = append(clients, newClient(t, client.Options{}, f))
+		clients = append(clients, dialTo(t, f))
 	}
 	want, id := at(10)
 	if w, err := client.LowestWatermark(t.Context(), clients...); err != nil || w.UnixMilli != want || w.ID != id {
@@ -289,7 +288,7 @@ func TestWaitForTime(t *testing.T) {
 			ms, _ := at(min(steps*[]int64{10, 50}[i], 100))
 			return ms, ""
 		})
-		clients = append(clients, newClient(t, client.Options{}, f))
+		clients = append(clients, dialTo(t, f))
 	}
 	reached, _ := at(60)
 	if w, err := client.WaitForTime(t.Context(), time.UnixMilli(reached), clients...); err != nil || w.UnixMilli < reached || w.UnixMilli > reached+40 {

@@ -135,39 +135,24 @@ func (b *bounded) honest(t *testing.T) func() (calls, failed int) {
 }
 
 // streamed returns what opens n streams of IDs and sends requests on each.
-func streamed(n, requests int) (b []byte) {
-	head := []byte{}
-	for _, kv := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/allocator.v1.AllocatorService/AllocateStream"},
-		{":authority", "node"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
-		head = append(head, 0, byte(len(kv[0])))
-		head = append(head, kv[0]...)
-		head = append(head, byte(len(kv[1])))
-		head = append(head, kv[1]...)
-	}
+func streamed(n, requests int) []byte {
 	var body []byte
 	for i := range requests {
 		body = append(body, 0, 0, 0, 0, 8, 0x08)
 		body = append(binary.AppendUvarint(body, uint64(i+1)|1<<20), 0x12, 2, 0x08, 1)
 	}
-	for i := range n {
-		b = append(b, frame(1, 4, uint32(2*i+1), head)...)
+	return openCalls(pb.AllocatorService_AllocateStream_FullMethodName, n, func(stream uint32) (b []byte) {
 		for part := range slices.Chunk(body, 16_000) {
-			b = append(b, frame(0, 0, uint32(2*i+1), part)...)
+			b = append(b, frame(0, 0, stream, part)...)
 		}
-	}
-	return b
+		return b
+	})
 }
 
 // calls returns what makes n unary calls with a message.
-func calls(path string, n int, m []byte) (b []byte) {
+func calls(path string, n int, m []byte) []byte {
 	m = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...)
-	for i := range n {
-		head := halfCalls(path, 1)
-		head = head[:9+int(head[0])<<16+int(head[1])<<8+int(head[2])]
-		binary.BigEndian.PutUint32(head[5:], uint32(2*i+1))
-		b = append(append(b, head...), frame(0, 1, uint32(2*i+1), m)...)
-	}
-	return b
+	return openCalls(path, n, func(stream uint32) []byte { return frame(0, 1, stream, m) })
 }
 
 // A client of another protocol gets an answer in that protocol.

@@ -431,9 +431,7 @@ func TestSweep(t *testing.T) {
 // whatever the number of connections; valid calls are read without a delay.
 func TestSourcesPay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		r := &rig{}
-		r.Quota = New(Config{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }})
+		r := newBubble()
 		l := r.Listen(nil, ListenerConfig{})
 		var read, useful atomic.Int64
 		for i := range 9 {
@@ -479,9 +477,7 @@ func TestSourcesPay(t *testing.T) {
 func TestUnknownSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const sources, each, seconds = 1000, 4, 3
-		began := time.Now()
-		r := &rig{}
-		r.Quota = New(Config{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }})
+		r := newBubble()
 		l := r.Listen(nil, ListenerConfig{})
 		var read atomic.Int64
 		open := func(from string, valid bool) {

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/flakelease/allocator/internal/clock"
 )
 
 // TestShed compares with a slow version: the source that got more loses its largest connections
@@ -168,8 +166,7 @@ func TestClosedConnectionsAreForgotten(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		q := New(Config{Now: func() clock.Mono { return clock.Mono(time.Since(began)) }})
+		q := newBubble().Quota
 		c := dial(q.Listen(nil, ListenerConfig{CloseSilent: true}), "10.0.0.1")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
