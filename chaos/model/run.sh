@@ -245,7 +245,7 @@ probe   reserve-issued-outside  -DMAXREQ=2 -DPROBE=10 -DRESERVES=1
 probe   reserve-given-back      -DMAXREQ=2 -DPROBE=11 -DRESERVES=1
 probe   issued-though-replaced  -DMAXREQ=3 -DPROBE=9
 TABLE
-	if [ "$mode" = full ]; then cat <<'TABLE'
+	if [ "$mode" != short ]; then cat <<'TABLE'
 mutant  restore-late-bump       -DMAXREQ=3 -DRESTORES=1 -DMUT_LATE_BUMP
 mutant  restore-era-reused      -DMAXREQ=3 -DRESTORES=1 -DBUMPS=1 -DMUT_ERA_REUSED
 mutant  restore-revision-only   -DMAXREQ=4 -DRESTORES=1 -DREVISION_ONLY -DPURGE
