@@ -71,6 +71,10 @@ var unraced = []string{
 	"./internal/lease/protocol",
 }
 
+// alone are long tests of one goroutine in packages whose other tests run with the race detector, which would find
+// nothing in them and makes them take ten times as long.
+const alone = "^(TestOracle|TestHistories)$"
+
 // bubbles are packages that the race detector sees on one processor: the timers of a bubble of testing/synctest
 // share one context of the detector, and two threads that look at their channels at once corrupt it (Go 1.26;
 // a SIGSEGV outside Go code). Their time is virtual.
@@ -267,6 +271,7 @@ func commandLine(j *job) error {
 func simulated(j *job) error {
 	return errors.Join(
 		j.test(false, append([]string{"-p", "2"}, unraced...)...),
+		j.test(false, "-run", alone, "./internal/gen", "./internal/clock"),
 		j.test(detector(j), append([]string{"-cpu", "1"}, bubbles...)...))
 }
 
@@ -276,7 +281,7 @@ func raced(j *job) error {
 	if err != nil {
 		return err
 	}
-	return j.test(detector(j), append([]string{"-p", "2"}, rest...)...)
+	return j.test(detector(j), append([]string{"-p", "2", "-skip", alone}, rest...)...)
 }
 
 // moduleTests tests a module besides the root. Its tests read files outside of it, which Go's test cache ignores.
