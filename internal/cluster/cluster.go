@@ -176,6 +176,7 @@ func (c *Cluster) SetPeers(peers []agreement.Peer) {
 	now := c.cfg.Local.Clocks().Raw
 	c.mu.Lock()
 	fresh := c.table.list(peers, now)
+	c.requeue()
 	c.addrs = nil
 	for _, p := range peers {
 		c.addrs = append(c.addrs, p.Gossip)

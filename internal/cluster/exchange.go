@@ -75,10 +75,12 @@ func (d delegate) joined(n *memberlist.Node) bool {
 	if err != nil || n.Name == c.name {
 		return false // NotifyAlive let nobody else in
 	}
-	node := copyNode(n)
+	node := *n // a copy that the library does not change
+	node.Addr, node.Meta = slices.Clone(n.Addr), slices.Clone(n.Meta)
 	now := c.cfg.Local.Clocks().Raw
 	c.mu.Lock()
-	c.table.join(id, node, now)
+	c.table.join(id, &node, now)
+	c.requeue()
 	c.mu.Unlock()
 	wake(c.wake)
 	c.log.Info("gossip member joined", "name", n.Name, "addr", n.Address())
@@ -99,13 +101,6 @@ func (d delegate) NotifyLeave(n *memberlist.Node) {
 	c.log.Info("gossip member left", "name", n.Name, "addr", n.Address())
 }
 
-// copyNode returns a copy that the library does not change.
-func copyNode(n *memberlist.Node) *memberlist.Node {
-	m := *n
-	m.Addr, m.Meta = slices.Clone(n.Addr), slices.Clone(n.Meta)
-	return &m
-}
-
 // reply is a ping that waits to be answered.
 type reply struct {
 	ping ping
@@ -121,19 +116,12 @@ func (d delegate) NotifyMsg(b []byte) {
 	c := d.c
 	came := c.cfg.Local.Clocks().Raw
 	msg, err := decode(b)
-	queue := func(r reply) {
-		select {
-		case c.replies <- r:
-		default:
-			c.drop(queueFull)
-		}
-	}
 	switch m := msg.(type) {
 	case ping:
-		queue(reply{m, came, kindPing})
+		c.queue(reply{m, came, kindPing})
 	case ask:
 		if c.cfg.Report != nil {
-			queue(reply{ping(m), came, kindAsk})
+			c.queue(reply{ping(m), came, kindAsk})
 		}
 	case report:
 		c.keep(func(t *table) fault { return t.takeReport(m, came) })
@@ -146,6 +134,23 @@ func (d delegate) NotifyMsg(b []byte) {
 			c.drop(malformed)
 		}
 	}
+}
+
+func (c *Cluster) queue(r reply) {
+	select {
+	case c.replies <- r:
+	default:
+		c.drop(queueFull)
+	}
+}
+
+// requeue has pings answered whose senders may be known by now: those of a node that starts overtake the news of it,
+// since the library answers a join before it notes who joined. mu is held.
+func (c *Cluster) requeue() {
+	for _, r := range c.table.early {
+		c.queue(r)
+	}
+	c.table.early = c.table.early[:0]
 }
 
 func (c *Cluster) drop(f fault) { c.n.dropped[f].Add(1) }
@@ -249,6 +254,10 @@ func (c *Cluster) answer(ctx context.Context) {
 func (c *Cluster) pong(r reply) error {
 	c.mu.Lock()
 	node := c.table.address(r.ping.From)
+	if node == nil && r.kind == kindPing && len(c.table.early) < replyQueue/2 &&
+		c.cfg.Local.Clocks().Raw-r.t2 <= int64(maxRoundTrip) {
+		c.table.early = append(c.table.early, r)
+	}
 	c.mu.Unlock()
 	if node == nil {
 		c.drop(notMember)

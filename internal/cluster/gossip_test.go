@@ -527,6 +527,40 @@ func TestNewPeersAreDialledAtOnce(t *testing.T) {
 	})
 }
 
+// A ping that comes before the news of who sent it is answered with the news, and not only when it is sent again.
+func TestPingBeforeNewsIsAnswered(t *testing.T) {
+	runScenario(t, func(s *scenario) {
+		s.alone = true
+		s.startAll(2)
+		old, fresh := s.nodes[0], s.nodes[1]
+		s.net.Partition(addrs(old), addrs(fresh)) // nor does gossip bring the news
+		var mu sync.Mutex
+		var first []byte
+		s.net.Tap(func(from, _ string, p []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			if from == fresh.t.Addr() && first == nil {
+				first = slices.Clone(p)
+			}
+		})
+		fresh.SetPeers(registered(old))
+		time.Sleep(time.Millisecond)
+		mu.Lock()
+		s.net.Inject(fresh.t.Addr(), old.t.Addr(), first)
+		mu.Unlock()
+		time.Sleep(10 * time.Millisecond)
+		s.net.Heal()
+		old.SetPeers(registered(fresh))
+		time.Sleep(time.Millisecond)
+		if got := fresh.since(s.begin); !slices.ContainsFunc(got, func(e agreement.Exchange) bool {
+			return e.Sample.Hold >= 10*time.Millisecond
+		}) {
+			t.Errorf("the first ping was not answered: %+v", got)
+		}
+		s.sound()
+	})
+}
+
 // Whoever is dialled tells of all members, so a node that starts dials a few of its
 // seeds and not each: the whole list would come as often.
 func TestFewPeersAreDialled(t *testing.T) {

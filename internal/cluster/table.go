@@ -50,8 +50,7 @@ func (q *query) answered(nonce uint64, came int64) fault {
 
 const (
 	// firstRetry is how soon a peer that never answered is asked again, doubling
-	// up to the usual interval: the first ping may overtake the news that we are
-	// a member, and a node that starts wants its round of echoes within a second.
+	// up to the usual interval: a node that starts wants its round of echoes within a second.
 	firstRetry = int64(200 * time.Millisecond)
 
 	// nonceKept is how long a nonce is remembered, in raw ns: long enough to tell
@@ -74,6 +73,7 @@ type table struct {
 	rand    *rand.Rand
 	peers   map[uuid.UUID]*peer
 	members map[uuid.UUID]*memberlist.Node // our copies, by the instance that they announce
+	early   []reply                        // Pings whose senders are not known yet.
 	nonces  map[uint64]*asked
 	order   []uint64 // nonces as they were sent
 	expired uint64   // pings that nobody answered in time
@@ -202,18 +202,13 @@ func (t *table) due(now int64) (targets []target, wait time.Duration) {
 // phase of its own, so that a fleet that starts together does not ask together.
 func (t *table) after(p *peer, now int64) int64 {
 	switch {
-	case p.last == nil && p.asked < 16:
-		return now + min(firstRetry<<p.asked, t.every)
 	case p.last == nil:
-		return now + t.every
+		return now + min(firstRetry<<min(p.asked, 16), t.every)
 	case now-p.due > t.every/2:
 		return now + t.every
 	}
 	return p.due + t.every
 }
-
-// phase spreads the peers over the interval.
-func (t *table) phase(now int64) int64 { return now + t.every/4 + t.rand.Int64N(t.every*3/4) }
 
 // send notes that a ping to a peer leaves at time t1, and returns its nonce.
 func (t *table) send(to uuid.UUID, t1 int64) uint64 {
@@ -253,7 +248,7 @@ const (
 	none          fault = iota
 	version             // another version of the echo
 	malformed           // no message of ours
-	notMember           // from an instance that is not registered, and no live member
+	notMember           // from an instance that is not registered, and no live member when it came
 	unknown             // reply to a ping never sent, or long forgotten
 	stale               // reply after more than maxRoundTrip
 	replayed            // reply to a ping already answered
@@ -307,7 +302,7 @@ func (t *table) receive(p pong, t4 int64) (from *peer, f fault) {
 // answered notes an exchange with p.
 func (t *table) answered(p *peer, e *agreement.Exchange) {
 	if p.last == nil {
-		p.due = t.phase(e.Sample.T4)
+		p.due = e.Sample.T4 + t.every/4 + t.rand.Int64N(t.every*3/4) // spreads the peers over the interval
 	}
 	p.last = e
 }
