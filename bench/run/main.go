@@ -50,6 +50,7 @@ func run(ctx context.Context) error {
 	failover := flag.Bool("failover", false, "end the node, primary or leader of each service under callers alone")
 	cores := flag.Bool("cores", false, "measure -allocator on 1, 2, 4 and more processors alone")
 	starts := flag.Bool("starts", false, "measure the time from a start of -allocator until the first ID alone")
+	curve := flag.Bool("curve", false, "measure the latency at fixed rates of cases that match -only alone")
 	profile := flag.String("cpuprofile", "", "file to write a processor profile of the client to")
 	flag.Parse()
 	if *serve != "" {
@@ -66,7 +67,7 @@ func run(ctx context.Context) error {
 		flag.Usage()
 		return errors.New("-allocator is required")
 	}
-	if *sql || *failover || *starts || *cores {
+	if *sql || *failover || *starts || *cores || *curve {
 		self, err := os.Executable()
 		if err != nil {
 			return err
@@ -79,6 +80,8 @@ func run(ctx context.Context) error {
 			return services.Failover(ctx, *binary, self, *rounds, os.Stdout, os.Stderr)
 		case *starts:
 			return services.Starts(ctx, *binary, self, *rounds, os.Stdout)
+		case *curve:
+			return curves(ctx, *binary, self, which, plan(*rounds, *slice))
 		}
 		return services.Cores(ctx, *binary, self, plan(*rounds, *slice), os.Stdout)
 	}
@@ -158,8 +161,25 @@ func (r *report) services(ctx context.Context, binary string, only *regexp.Regex
 		return err
 	}
 	plan.Slice *= 3
-	r.curves, err = services.Curves(ctx, w, services.Rates, plan)
+	r.curves, err = services.Curves(ctx, w, only, services.Rates, plan)
 	return err
+}
+
+// curves prints the latency at fixed rates in some rounds: compare cases of one round.
+func curves(ctx context.Context, binary, self string, only *regexp.Regexp, p services.Plan) error {
+	w, err := services.Start(ctx, binary, self)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for range p.Rounds {
+		all, err := services.Curves(ctx, w, only, services.Rates, p)
+		if err != nil {
+			return err
+		}
+		services.CurveTable(os.Stdout, services.Rates, all)
+	}
+	return nil
 }
 
 func plan(rounds int, slice time.Duration) services.Plan {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 
@@ -38,11 +39,11 @@ type Curve struct {
 }
 
 // Curves measures the latency of single requests on 64 connections at the given rates, in an
-// open loop: requests come at their times and do not wait for answers.
-func Curves(ctx context.Context, e *Env, rates []float64, p Plan) (all []Curve, err error) {
+// open loop: requests come at their times and do not wait for answers. Only cases whose ID matches are measured.
+func Curves(ctx context.Context, e *Env, only *regexp.Regexp, rates []float64, p Plan) (all []Curve, err error) {
 	for _, name := range curved {
 		for _, c := range Cases() {
-			if c.Group != Single || c.Name != name || len(c.Servers(e)) == 0 {
+			if c.Group != Single || c.Name != name || len(c.Servers(e)) == 0 || !only.MatchString(c.ID()) {
 				continue
 			}
 			curve := Curve{Case: name}
