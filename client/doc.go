@@ -49,7 +49,8 @@
 // # What it does not do
 //
 // It writes no logs: Stats has counters, and package prom turns them into metrics.
-// Traces come from Options.DialOptions. Package clienttest has nodes in memory for the
+// Traces come from Options.DialOptions, as the example of Options shows: a library that chose a provider of spans would
+// choose for the program. Package clienttest has nodes in memory for the
 // tests of a program.
 //
 // It does not use gRPC's own balancing, which chooses a connection for each call: that

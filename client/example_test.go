@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -47,6 +48,18 @@ func ExampleNew() {
 		Targets:   []string{"allocator.example.com:9000"}, // a name stands for all of its addresses
 		TLS:       &tls.Config{RootCAs: roots},
 		TokenFile: "/etc/allocator/token", // read again when it changes
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+}
+
+// Spans of calls and streams, by the program's own provider.
+func ExampleOptions_traces() {
+	c, err := client.New(client.Options{
+		Targets:     []string{"allocator-0:9000"},
+		DialOptions: []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler())}, // otelgrpc.WithTracerProvider: another
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -125,6 +125,13 @@ type Host struct {
 	Gossip func(cluster.Config) (cluster.Transport, string, error)
 	Etcd   []grpc.DialOption // Connections to etcd get these after the options from the settings.
 	Break  console.Breaker   // It breaks the cluster that the node is in; nil: nothing does.
+	Traces Traces
+}
+
+// Traces makes spans of what clients ask; the zero value: nothing does. Programs that embed a node trace their own way.
+type Traces struct {
+	GRPC []grpc.ServerOption
+	HTTP func(http.Handler) http.Handler
 }
 
 // orMachine returns h with this machine's own in the fields that are not set.

@@ -17,8 +17,11 @@ import (
 
 // servers returns the servers of the gRPC, HTTP and admin listeners.
 func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
-	g := d.grpc.GRPC(d.security.grpcOptions(d.cfg.Listen.GRPC)...)
+	g := d.grpc.GRPC(append(d.security.grpcOptions(d.cfg.Listen.GRPC), d.host.Traces.GRPC...)...)
 	h := httpserver.NewServer(d.http, d.log)
+	if spans := d.host.Traces.HTTP; spans != nil {
+		h.Handler = spans(h.Handler)
+	}
 	admin := httpserver.NewServer(d.hosts(d.cfg.CheckAdminHost()).Handler(d.AdminHandler()), d.log)
 	h.TLSConfig = d.security.config(d.cfg.Listen.HTTP, "http/1.1")
 	h.WriteTimeout += d.cfg.Issue.MaxWait

@@ -195,6 +195,7 @@ func (h *handler) mux() http.Handler {
 		// Nearly all requests are of this form, and the mux would cost half as much as
 		// the answer. All other forms, such as an escaped path, go through the mux.
 		if r.Method == http.MethodPost && r.URL.Path == idsPath && r.URL.RawPath == "" {
+			r.Pattern = http.MethodPost + " " + idsPath // as the mux does
 			issue(w, r)
 			return
 		}

@@ -80,12 +80,18 @@ need a restart.`,
 		if err != nil && c.Etcd.Inside.Dir != "" {
 			return cli.UsageError("etcd.inside: the program does not find itself: %w", err)
 		}
+		traced, end, err := traces(os.Getenv, a.Build().Version, log)
+		if err != nil {
+			return cli.UsageError("OpenTelemetry: %w", err)
+		}
+		defer end()
 		d, err := daemon.New(daemon.Config{
 			Settings: c,
 			Sources:  sources,
 			Version:  a.Build().Version,
 			Logger:   log,
 			Program:  program,
+			Host:     daemon.Host{Traces: traced},
 		})
 		switch {
 		case errors.Is(err, inside.ErrPasses), errors.Is(err, certs.ErrTime):
