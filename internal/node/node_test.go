@@ -286,6 +286,7 @@ func TestNextAllocates(t *testing.T) {
 	n := New(testConfig(), clock.NewSystem(clock.SystemConfig{}), gen.Random())
 	now := n.clock.Now().Wall
 	n.Begin(grant(now, now+1_000_000))
+	n.SetVerdict(clock.Verdict{Phase: clock.Confirmed, Finding: clock.Agreed, Limit: 250}) // The gate is a comparison.
 	ctx := context.Background()
 	for name, f := range map[string]func() error{
 		"Try":  func() error { _, err := n.Try(n.clock.Now(), 1, 0); return err },
