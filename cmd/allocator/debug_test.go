@@ -101,7 +101,8 @@ func TestDebugZip(t *testing.T) {
 	}
 }
 
-// A node that answers later than other commands wait for is gathered, as long as --timeout lasts.
+// A node that closes a connection and then answers later than other commands wait for is gathered, as
+// long as --timeout lasts.
 func TestDebugZipOfALateNode(t *testing.T) {
 	t.Parallel()
 	m := deploy(t).node("a")
@@ -112,6 +113,9 @@ func TestDebugZipOfALateNode(t *testing.T) {
 	}
 	defer l.Close()
 	go func() {
+		if from, err := l.Accept(); err == nil {
+			_ = from.Close()
+		}
 		for from, err := l.Accept(); err == nil; from, err = l.Accept() {
 			go func() {
 				defer from.Close()

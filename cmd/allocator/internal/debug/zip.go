@@ -23,6 +23,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
@@ -244,6 +245,10 @@ func (g *gathering) visit(ctx context.Context, name, addr string) {
 		first, cancel := context.WithTimeout(ctx, g.limit)
 		defer cancel()
 		r := deployment.AskNode(first, g.dialer, addr)
+		if grpcstatus.Code(r.Err) == codes.Unavailable {
+			// A node closes a connection that a busy machine opens too slowly.
+			r = deployment.AskNode(first, g.dialer, addr)
+		}
 		r.Name = cmp.Or(r.Name, name)
 		if _, asked := g.asked.LoadOrStore(r.Cluster.Self.Instance, true); asked && r.Err == nil {
 			return // It is asked at another of its addresses.
@@ -291,7 +296,7 @@ func (g *gathering) ask(ctx context.Context, addr, dir string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewAdminServiceClient(conn).GetDebug(ctx,
-		&pb.GetDebugRequest{ProfileMs: int32(profileTime.Milliseconds())})
+		&pb.GetDebugRequest{ProfileMs: int32(profileTime.Milliseconds())}, grpc.WaitForReady(true)) // It answered before.
 	if err != nil {
 		return err
 	}
