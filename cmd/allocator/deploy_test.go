@@ -88,20 +88,35 @@ func field(unit, name string) (out []string) {
 	return out
 }
 
+// unitOf returns a unit of deploy/systemd, and the command that it starts, which there is.
+func unitOf(t *testing.T, name string) (unit, start string) {
+	t.Helper()
+	unit = readFile(t, "../../deploy/systemd/"+name+".service")
+	commands := field(unit, "ExecStart")
+	if len(commands) != 1 {
+		t.Fatalf("ExecStart: %q", commands)
+	}
+	if err := understood(strings.Fields(commands[0])[1:]); err != nil {
+		t.Errorf("ExecStart=%s: %v", commands[0], err)
+	}
+	return unit, commands[0]
+}
+
+// staysDown fails unless a wrong command line does not have a unit started again.
+func staysDown(t *testing.T, unit string) {
+	t.Helper()
+	if got := field(unit, "RestartPreventExitStatus"); !slices.Equal(got, []string{fmt.Sprint(cli.ExitUsage)}) {
+		t.Errorf("RestartPreventExitStatus=%v: a wrong command line ends with %d", got, cli.ExitUsage)
+	}
+}
+
 // The units run commands that there are, with files that the guides install.
 func TestUnitsOfGuides(t *testing.T) {
 	for name, page := range map[string]string{"allocator-doctor": "run-on-machines", "allocator-sql": "id-as-a-column-default"} {
 		t.Run(name, func(t *testing.T) {
-			unit := readFile(t, "../../deploy/systemd/"+name+".service")
-			start := field(unit, "ExecStart")
-			if len(start) != 1 {
-				t.Fatalf("ExecStart: %q", start)
-			}
-			if err := understood(strings.Fields(start[0])[1:]); err != nil {
-				t.Errorf("ExecStart=%s: %v", start[0], err)
-			}
+			unit, start := unitOf(t, name)
 			guide := readFile(t, "../../docs/how-to/"+page+".md")
-			for _, path := range regexp.MustCompile(`/etc/allocator/\S+`).FindAllString(start[0], -1) {
+			for _, path := range regexp.MustCompile(`/etc/allocator/\S+`).FindAllString(start, -1) {
 				if !strings.Contains(guide, filepath.Base(path)) {
 					t.Errorf("the guide does not install %s", path)
 				}
@@ -114,24 +129,15 @@ func TestUnitsOfGuides(t *testing.T) {
 // TestAgentUnit: the unit runs a command that there is, at a socket in the directory that it makes,
 // and ends it later than the agent ends by itself.
 func TestAgentUnit(t *testing.T) {
-	unit := readFile(t, "../../deploy/systemd/allocator-agent.service")
-	start := field(unit, "ExecStart")
-	if len(start) != 1 {
-		t.Fatalf("ExecStart: %q", start)
-	}
-	if err := understood(strings.Fields(start[0])[1:]); err != nil {
-		t.Errorf("ExecStart=%s: %v", start[0], err)
-	}
-	if dir := field(unit, "RuntimeDirectory"); len(dir) != 1 || !strings.Contains(start[0], "unix:/run/"+dir[0]+"/") {
-		t.Errorf("RuntimeDirectory=%v, and %s", dir, start[0])
+	unit, start := unitOf(t, "allocator-agent")
+	if dir := field(unit, "RuntimeDirectory"); len(dir) != 1 || !strings.Contains(start, "unix:/run/"+dir[0]+"/") {
+		t.Errorf("RuntimeDirectory=%v, and %s", dir, start)
 	}
 	stop, err := time.ParseDuration(strings.Join(field(unit, "TimeoutStopSec"), " "))
 	if drain := config.Default().Drain.Timeout; err != nil || stop <= drain {
 		t.Errorf("TimeoutStopSec is %v, %v: the agent may take %v", stop, err, drain)
 	}
-	if got := field(unit, "RestartPreventExitStatus"); !slices.Equal(got, []string{fmt.Sprint(cli.ExitUsage)}) {
-		t.Errorf("RestartPreventExitStatus=%v: a wrong command line ends with %d", got, cli.ExitUsage)
-	}
+	staysDown(t, unit)
 	if before := field(unit, "ExecStartPre"); len(before) > 0 { // RestartPreventExitStatus is not about it.
 		t.Errorf("ExecStartPre=%q: the unit is restarted each second where that fails", before)
 	}
@@ -139,24 +145,14 @@ func TestAgentUnit(t *testing.T) {
 }
 
 func TestSystemdUnit(t *testing.T) {
-	const path = "../../deploy/systemd/allocator.service"
-	unit := readFile(t, path)
-	start := field(unit, "ExecStart")
-	if len(start) != 1 {
-		t.Fatalf("ExecStart: %q", start)
-	}
-	if err := understood(strings.Fields(start[0])[1:]); err != nil {
-		t.Errorf("ExecStart=%s: %v", start[0], err)
-	}
+	unit, _ := unitOf(t, "allocator")
 	var env []string
 	for _, e := range field(unit, "Environment") {
 		env = append(env, strings.Fields(e)...)
 	}
 	c := valid(t, "the unit with its file", "../../deploy/systemd/allocator.yaml", env)
 	enough(t, "TimeoutStopSec", strings.Join(field(unit, "TimeoutStopSec"), " "), c)
-	if got := field(unit, "RestartPreventExitStatus"); !slices.Equal(got, []string{fmt.Sprint(cli.ExitUsage)}) {
-		t.Errorf("RestartPreventExitStatus=%v: a wrong command line ends with %d", got, cli.ExitUsage)
-	}
+	staysDown(t, unit)
 	if user := field(unit, "User"); !slices.Equal(user, []string{"allocator"}) || !strings.Contains(readFile(t, "../../deploy/systemd/allocator.sysusers"), "\nu allocator ") {
 		t.Errorf("User=%v is not the one that allocator.sysusers makes", user)
 	}
@@ -378,20 +374,10 @@ func TestExamples(t *testing.T) {
 	}
 	for _, e := range []example{
 		{"admin release", false}, {"status --adr x", false}, {"admin release-sid", true}, {"doctor --etcd.endpoint …", false}, {"admin quarantine SID --reasons …", false},
+		{"healthy", false}, {"", false}, {"serve now", true}, {"health --space", false},
 	} {
 		if e.check() == nil {
 			t.Errorf("%v is taken for a command", e)
-		}
-	}
-}
-
-func TestUnderstood(t *testing.T) {
-	for line, ok := range map[string]bool{
-		"serve --config x": true, "health --live": true, "gossip keygen": true, "init --fresh --space x": true,
-		"serve --configs x": false, "healthy": false, "": false, "serve now": false, "health --space": false,
-	} {
-		if err := understood(strings.Fields(line)); (err == nil) != ok {
-			t.Errorf("%q: %v", line, err)
 		}
 	}
 }

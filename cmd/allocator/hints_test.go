@@ -51,8 +51,8 @@ func TestErrorsNameTheirCause(t *testing.T) {
 		"above the clock":         {"init --layout twitter --above 9000000000000000000 --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "ahead of the clock, and at most 10m0s is waited for", "does not answer"},
 		"above other bits":        {"init --layout js53 --above 1541815603606036480 --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "more than the 53 bits of layout js53", "does not answer"},
 		"above no ID":             {"init --above 01KATESTX --etcd.endpoints http://127.0.0.1:1", cli.ExitUsage, "write it in decimal", "does not answer"},
-		"no etcd":                 {"init --timeout 5s --etcd.endpoints http://127.0.0.1:1", cli.ExitUnavailable, "connection refused", "firewall"},
-		"an etcd that is none":    {"init --timeout 5s --etcd.endpoints " + web.URL, cli.ExitUnavailable, "an HTTP/1.1 server answers", "firewall"},
+		"no etcd":                 {"init --timeout 10s --etcd.endpoints http://127.0.0.1:1", cli.ExitUnavailable, "connection refused", "firewall"},
+		"an etcd that is none":    {"init --timeout 10s --etcd.endpoints " + web.URL, cli.ExitUnavailable, "an HTTP/1.1 server answers", "firewall"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -42,11 +40,6 @@ func TestDataDirInUse(t *testing.T) {
 	fatal.If(t, err)
 	var stderr strings.Builder
 	ended := make(chan int, 1)
-	root := func(a *cli.App) *cobra.Command {
-		root := &cobra.Command{Use: "allocator"}
-		root.AddCommand(Command(a))
-		return root
-	}
 	go func() {
 		ended <- cli.Run(context.WithoutCancel(t.Context()), []string{"dev", "--data-dir", dir}, strings.NewReader(""), io.Discard, &stderr, nil, "", root)
 	}()

@@ -22,6 +22,13 @@ import (
 	"github.com/flakelease/allocator/internal/server/console"
 )
 
+// root is the program with the command dev alone.
+func root(a *cli.App) *cobra.Command {
+	root := &cobra.Command{Use: "allocator"}
+	root.AddCommand(Command(a))
+	return root
+}
+
 // startDev runs "allocator dev" with args on free ports, and returns the URL of its
 // console.
 func startDev(t *testing.T, args ...string) string {
@@ -31,11 +38,6 @@ func startDev(t *testing.T, args ...string) string {
 	var stderr strings.Builder
 	ended := make(chan int, 1)
 	go func() {
-		root := func(a *cli.App) *cobra.Command {
-			root := &cobra.Command{Use: "allocator"}
-			root.AddCommand(Command(a))
-			return root
-		}
 		ended <- cli.Run(ctx, append([]string{"dev", "--http-port", "0", "--grpc-port", "0", "--format", "json"}, args...), strings.NewReader(""), in, &stderr, nil, "", root)
 		_ = in.Close()
 	}()
