@@ -40,8 +40,8 @@ func TestDebugZip(t *testing.T) {
 	for _, m := range nodes {
 		m.serves(-1)
 	}
-	files := []string{"status.json", "settings.txt", "readyz.txt", "metrics.txt", "events.jsonl", "history.json", "log.txt"}
-	says := []string{`"quarantined"`, "lease.window", "ready: true", "allocator_ids_issued_total", `"kind":"sid_acquired"`,
+	files := []string{"status.json", "settings.txt", "readyz.txt", "callers.txt", "metrics.txt", "events.jsonl", "history.json", "log.txt"}
+	says := []string{`"quarantined"`, "lease.window", "ready: true", "waiting calls", "allocator_ids_issued_total", `"kind":"sid_acquired"`,
 		"stretches", "msg=listening"}
 
 	// Nothing listens on the second, which is asked for a third of the time.

@@ -65,6 +65,13 @@ func (d *Daemon) debug(ctx context.Context, profile time.Duration, send func(str
 			}
 			return nil
 		}},
+		{"callers.txt", func() error {
+			fmt.Fprintln(&b, "source\tconnections\tstreams\twaiting calls\tbytes")
+			for _, h := range d.holders() {
+				fmt.Fprintf(&b, "%s\t%d\t%d\t%d\t%d\n", h.Source, h.Connections, h.Streams, h.Waiting, h.Bytes)
+			}
+			return nil
+		}},
 		{"settings.txt", func() error {
 			for _, s := range d.sources {
 				fmt.Fprintf(&b, "%s\t%s\t%s\n", s.Key, s.Value, s.Source)

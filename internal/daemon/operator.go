@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/adminserver"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/httpserver"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -60,6 +61,7 @@ func (d *Daemon) newConsole() *console.Console {
 		Node:       d.node,
 		Feed:       d.feed,
 		Conditions: d.adminConfig().Conditions,
+		Holders:    d.holders,
 		Format:     d.cfg.Format(),
 		Settings:   d.reader.Settings(),
 		API:        d.addrs.AdvertisedHTTP,
@@ -88,6 +90,9 @@ func (d *Daemon) newConsole() *console.Console {
 	}
 	return console.New(cfg)
 }
+
+// holders returns the callers that hold most of this node, and no more than a person reads.
+func (d *Daemon) holders() []quota.Holder { return d.security.quota.Holders(10) }
 
 // settings returns the settings of the node for pages.
 func (d *Daemon) settings() (list []status.Setting) {

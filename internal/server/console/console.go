@@ -42,7 +42,8 @@ type Config struct {
 	Node       *node.Node
 	Feed       *feed.Feed
 
-	Conditions func() []Condition // Conditions are those of readiness.
+	Conditions func() []Condition    // Conditions are those of readiness.
+	Holders    func() []quota.Holder // They hold most of this node's connections and memory; nil: not known.
 	Format     flake.Format
 	Settings   []status.Setting
 	API        string // host:port of the HTTP API, for examples; "": none

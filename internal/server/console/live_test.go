@@ -32,7 +32,7 @@ func TestLive(t *testing.T) {
 		"nodes":  "space summary tiles sparks nodes sidsection etcd",
 		"pool":   "space summary tiles watermark sidsection sids standbys",
 		"clocks": "space summary tiles intervals clocks",
-		"node":   "space summary tiles conditions refused",
+		"node":   "space summary tiles conditions refused holders",
 		"break":  "space summary watermark sids",
 		"events": "space summary", "timeline": "space summary", "ids": "space summary",
 	} {

@@ -125,10 +125,62 @@ func New(cfg Config) *Quota {
 // Held returns the bytes that connections hold, and the limit; 0: none.
 func (q *Quota) Held() (held, limit int64) { return q.held.Load(), q.cfg.Memory }
 
+// Holder is a source, and what its connections hold at all listeners.
+type Holder struct {
+	Source      string // an address, a network of IPv6, or uid:N at a Unix socket
+	Connections int64
+	Streams     int64
+	Waiting     int64 // calls that wait for something other than their caller
+	Bytes       int64
+}
+
+// KiB returns Bytes in KiB.
+func (h Holder) KiB() int64 { return h.Bytes >> 10 }
+
+// Holders returns the sources with connections, at most n, first those that hold most bytes.
+func (q *Quota) Holders(n int) []Holder {
+	q.mu.Lock()
+	by := map[*source]*Holder{}
+	for key, s := range q.sources {
+		if len(s.conns) > 0 {
+			by[s] = &Holder{Source: key.String(), Bytes: s.held.Load()}
+		}
+	}
+	for _, c := range q.conns {
+		if h := by[c.source]; h != nil && !c.left {
+			h.Connections++
+			h.Streams += c.streams.Load()
+			h.Waiting += c.resting.Load()
+		}
+	}
+	q.mu.Unlock()
+	list := make([]Holder, 0, len(by))
+	for _, h := range by {
+		list = append(list, *h)
+	}
+	slices.SortFunc(list, func(a, b Holder) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Source, b.Source))
+	})
+	return list[:min(len(list), n)]
+}
+
 // origin is what tells sources apart. Exactly one of its fields is set, or neither.
 type origin struct {
 	network netip.Prefix
 	user    string // A connection at a Unix socket has this one.
+}
+
+// String returns the origin as people read it.
+func (o origin) String() string {
+	switch {
+	case o.user != "":
+		return o.user
+	case o.network.IsSingleIP():
+		return o.network.Addr().String()
+	case o.network.IsValid():
+		return o.network.String()
+	}
+	return "unknown"
 }
 
 // source is where connections come from.

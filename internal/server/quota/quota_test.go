@@ -133,6 +133,33 @@ func TestUsersAreSources(t *testing.T) {
 	}
 }
 
+// TestHolders: who holds most comes first, and the list is as long as it is asked for.
+func TestHolders(t *testing.T) {
+	r := newRig(Config{})
+	grpc, http := r.Listen(nil, ListenerConfig{}), r.Listen(nil, ListenerConfig{})
+	conns := map[string]*Conn{}
+	for _, from := range []string{"10.0.0.2", "10.0.0.1", "[2001:db8::1]", "uid:1000", "10.0.0.1"} {
+		conns[from] = dial(grpc, from)
+	}
+	dial(http, "[2001:db8::2]").Rest(1) // of the same /64
+	conns["[2001:db8::1]"].OpenStream(9)
+	conns["10.0.0.2"].Hold(1 << 20)
+	gone := dial(http, "10.0.0.9")
+	gone.Hold(1 << 30)
+	_ = gone.Close()
+	want := []Holder{
+		{"10.0.0.2", 1, 0, 0, connBytes + 1<<20},
+		{"2001:db8::/64", 2, 1, 1, 2*connBytes + streamBytes},
+		{"10.0.0.1", 2, 0, 0, 2 * connBytes},
+		{"uid:1000", 1, 0, 0, connBytes},
+	}
+	for n := range 6 {
+		if got := r.Holders(n); !slices.Equal(got, want[:min(n, len(want))]) {
+			t.Errorf("%d: %+v", n, got)
+		}
+	}
+}
+
 // TestClosedConnectionsGiveAllBack: whatever happened on connections, nothing is counted
 // when all are closed.
 func TestClosedConnectionsGiveAllBack(t *testing.T) {
