@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/chaos/tier"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -171,7 +172,7 @@ func TestFaults(t *testing.T) {
 	up := func() {
 		t.Helper()
 		fatal.If(t, agent.Start())
-		for until := time.Now().Add(20 * time.Second); !strings.Contains(agent.Output(agent.Run()), "msg=listening"); {
+		for until := time.Now().Add(wait.Most); !strings.Contains(agent.Output(agent.Run()), "msg=listening"); {
 			if time.Now().After(until) {
 				t.Fatalf("the agent does not listen:\n%s", agent.Output(agent.Run()))
 			}
@@ -197,7 +198,7 @@ func TestFaults(t *testing.T) {
 				}
 			})
 		}
-		for until := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for until := time.Now().Add(wait.Most); ; time.Sleep(20 * time.Millisecond) {
 			within, end := context.WithTimeout(ctx, 15*time.Second)
 			began := time.Now()
 			out, err := c.draw(within)
@@ -238,7 +239,7 @@ func TestFaults(t *testing.T) {
 		t.Helper()
 		for _, c := range callers {
 			from := progress[c.name].Load()
-			for until := time.Now().Add(20 * time.Second); progress[c.name].Load() < from+2*int64(c.atOnce); {
+			for until := time.Now().Add(wait.Most); progress[c.name].Load() < from+2*int64(c.atOnce); {
 				if time.Now().After(until) || t.Failed() {
 					t.Fatalf("%s: %s makes no progress", what, c.name)
 				}

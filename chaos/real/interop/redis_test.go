@@ -13,12 +13,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/dev/loopback"
@@ -55,7 +55,7 @@ func (w *redisNode) open(addr string) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	w.stop = sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Most)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			w.t.Errorf("shutdown: %v", err)
@@ -100,7 +100,7 @@ func TestGoRedis(t *testing.T) {
 	guard, token := guarded(t)
 	for _, proto := range []int{2, 3} {
 		t.Run("RESP"+strconv.Itoa(proto), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 			defer cancel()
 			w := start(t, guard)
 			options := &redis.Options{Addr: w.addr, Protocol: proto, Password: token, ClientName: "tester", PoolSize: 1}
@@ -212,7 +212,7 @@ func tool(t *testing.T, name string) string {
 
 func run(t *testing.T, input, name string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = strings.NewReader(input)

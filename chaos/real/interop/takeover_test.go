@@ -18,6 +18,7 @@ import (
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/dev/loopback"
@@ -63,7 +64,7 @@ func (k *takeover) legacy(kind string, worker int) *process {
 func (k *takeover) grows(name string) {
 	k.t.Helper()
 	var was int64
-	for deadline, first := time.Now().Add(30*time.Second), true; ; first = false {
+	for deadline, first := time.Now().Add(wait.Most), true; ; first = false {
 		if info, err := os.Stat(k.rows(name)); err == nil {
 			if first {
 				was = info.Size()
@@ -87,7 +88,7 @@ func (k *takeover) node(name, mark string) {
 	cmd.Dir, cmd.Env = k.dir, append(append(os.Environ(), k.env...), "ALLOCATOR_NODE_NAME="+name)
 	n := startProcess(k.t, cmd, log, log+".json")
 	var addr string
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Most); ; time.Sleep(10 * time.Millisecond) {
 		text, err := os.ReadFile(log + ".json")
 		fatal.If(k.t, err)
 		if m := regexp.MustCompile(`"msg":"listening".*?"grpc":"([^"]+)"`).FindSubmatch(text); m != nil && strings.Contains(string(text), `"msg":"ready"`) {
@@ -285,7 +286,7 @@ func startEtcd(t *testing.T) string {
 	startProcess(t, exec.Command(path, "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
 		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1], "--unsafe-no-fsync", "--log-level", "error"),
 		filepath.Join(dir, "etcd.out"), filepath.Join(dir, "etcd.log"))
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Most); ; time.Sleep(20 * time.Millisecond) {
 		if c, err := net.Dial("tcp", strings.TrimPrefix(urls[0], "http://")); err == nil {
 			_ = c.Close()
 			return urls[0]

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 func sleeper(t *testing.T) *Process {
@@ -30,7 +31,7 @@ func TestProcess(t *testing.T) {
 		t.Error("it was started twice")
 	}
 	fatal.If(t, p.Pause())
-	for end := time.Now().Add(10 * time.Second); p.State() != "T"; {
+	for end := time.Now().Add(wait.Most); p.State() != "T"; {
 		if time.Now().After(end) {
 			t.Fatalf("state %q after SIGSTOP", p.State())
 		}
@@ -42,7 +43,7 @@ func TestProcess(t *testing.T) {
 	}
 	fatal.If(t, p.Start())
 	fatal.If(t, p.Pause())
-	fatal.If(t, p.Terminate(10*time.Second))
+	fatal.If(t, p.Terminate(wait.Most))
 	if p.RunName() != "sleeper#2" || !strings.Contains(p.Exit(), "terminated") {
 		t.Errorf("%s ended with %q", p.RunName(), p.Exit())
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 // window is worker.window, as short as possible: faults last longer. firstSID and numbers
@@ -152,9 +153,9 @@ func (f *fleet) node(i int, down, silent bool) {
 // until waits until done is true.
 func (f *fleet) until(what string, done func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(40 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Most); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			f.fatalf("not within 40 s: %s", what)
+			f.fatalf("not within %v: %s", wait.Most, what)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
@@ -105,7 +106,7 @@ func start(t *testing.T) *run {
 		"--initial-cluster", "default=" + peer, "--unsafe-no-fsync", "--log-level", "error"}}}
 	fatal.If(t, r.etcd.Start())
 	t.Cleanup(func() { _, _ = r.etcd.Resume(), r.etcd.Kill() })
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(wait.Most); ; time.Sleep(10 * time.Millisecond) {
 		c, err := net.Dial("tcp", addrs[0])
 		if err == nil {
 			_ = c.Close()
@@ -128,11 +129,11 @@ func start(t *testing.T) *run {
 // both does the same to both fleets at once.
 func (r *run) both(do func(f *fleet)) {
 	r.t.Helper()
-	var wait sync.WaitGroup
+	var all sync.WaitGroup
 	for _, f := range r.fleets {
-		wait.Go(func() { do(f) })
+		all.Go(func() { do(f) })
 	}
-	wait.Wait()
+	all.Wait()
 	if r.t.Failed() {
 		r.t.FailNow()
 	}
@@ -224,7 +225,7 @@ func (f *fleet) killChild(p *program) {
 // killBeforeAnswer has all workers extended by one node, which is killed when it has written
 // an extension and before its answer arrives. The other node must answer for it.
 func (f *fleet) killBeforeAnswer(c *clientv3.Client) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Most)
 	defer cancel()
 	f.node(1, true, false)
 	sid, version := f.extended(ctx, c, func() { f.node(0, false, true) })
