@@ -444,7 +444,6 @@ func TestEtcdInsideBadInput(t *testing.T) {
 		{[]string{"--etcd.inside", dir, "--etcd.join", "127.0.0.1", "--etcd.address", "127.0.0.9"}, "is not in etcd.join"},
 		{[]string{"--etcd.inside", dir, "--etcd.tls.ca", file}, "all of etcd.tls.ca, etcd.tls.cert and etcd.tls.key"},
 		{[]string{"--etcd.inside", dir, "--etcd.port-clients", "70000"}, "out of range"},
-		{[]string{"--etcd.inside", dir, "--etcd.quota", "4GiB"}, "cannot be set any more: the database may have 8GiB"},
 		{[]string{"--etcd.inside", dir, "--lease.ttl", "2s"}, "that etcd inside grants"},
 		{[]string{"--etcd.inside", file}, "is not a directory"},
 		{[]string{"--etcd.inside", "/proc/none"}, "etcd.inside: /proc/none"},

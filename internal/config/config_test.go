@@ -345,27 +345,6 @@ func TestDerived(t *testing.T) {
 	}
 }
 
-// TestRemoved: what could be set once is refused wherever it stands, and the error says what is so now.
-func TestRemoved(t *testing.T) {
-	const key, env = "lease.extend-every", "ALLOCATOR_LEASE_EXTEND_EVERY"
-	for where, s := range map[string]Sources{
-		`"lease.extend-every" in `:           {File: write(t, "lease:\n  extend-every: 20s\n")},
-		"variable " + env:                    {Env: []string{env + "=20s"}},
-		`"lease.extend-every" given by the `: {Given: map[string]string{key: "20s"}},
-	} {
-		_, _, err := Load(s)
-		if !errors.Is(err, ErrUnknownKey) || !strings.Contains(err.Error(), where) ||
-			!strings.Contains(err.Error(), "a sixth of lease.window, and at most watermark.interval") {
-			t.Errorf("%s: %v", where, err)
-		}
-	}
-	for key := range removed {
-		if slices.ContainsFunc(Options(), func(o Option) bool { return o.Key == key }) {
-			t.Errorf("%s is a setting", key)
-		}
-	}
-}
-
 func TestEndpointsAreShownWithoutPasswords(t *testing.T) {
 	_, settings, err := Load(Sources{Env: []string{"ALLOCATOR_ETCD_ENDPOINTS=http://u:hush@a:1"}})
 	fatal.If(t, err)

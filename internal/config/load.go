@@ -208,9 +208,7 @@ func fromEnv(s Sources, known map[string]bool) (layer, error) {
 		case serviceLinks.MatchString(name):
 		default:
 			meant := allSettings
-			if now := removedVariable(name); now != "" {
-				meant = now
-			} else if best := text.Nearest(name, slices.Sorted(maps.Keys(keys))); best != "" {
+			if best := text.Nearest(name, slices.Sorted(maps.Keys(keys))); best != "" {
 				meant = "did you mean " + best + "?"
 			}
 			errs = append(errs, fmt.Errorf("%w: variable %s: %s", ErrUnknownKey, name, meant))
@@ -254,21 +252,8 @@ func isSection(key string, known map[string]bool) bool {
 
 const allSettings = `run "allocator config print" for the names of all settings`
 
-// removedVariable is Removed of the setting with a variable.
-func removedVariable(name string) string {
-	for key := range removed {
-		if (Option{Key: key}).Env() == name {
-			return Removed(key)
-		}
-	}
-	return ""
-}
-
 // hint suggests what an unknown key was meant to be.
 func hint(key string, known map[string]bool) string {
-	if now := Removed(key); now != "" {
-		return now
-	}
 	keys := slices.Sorted(maps.Keys(known))
 	if isSection(key, known) {
 		inside := slices.DeleteFunc(keys, func(k string) bool { return !strings.HasPrefix(k, key+".") })

@@ -351,43 +351,6 @@ func (c *Config) derive() {
 	c.Limit.ConnectionsPerSource = (c.Limit.Connections + 3) / 4
 }
 
-// removed says what is so in place of settings of earlier versions. They are errors: a setting without
-// effect would be believed.
-var removed = map[string]string{
-	"etcd.dial-timeout":            "one attempt to connect may take 3s",
-	"etcd.port-members":            "it is the port after etcd.port-clients",
-	"etcd.quota":                   "the database may have 8GiB",
-	"etcd.snapshot-every":          "etcd inside writes a snapshot each hour",
-	"etcd.snapshot-keep":           "24 snapshots are kept",
-	"lease.extend-every":           "it is a sixth of lease.window, and at most watermark.interval: set one of these",
-	"lease.keepalive":              "it is a fifth of lease.ttl",
-	"lease.reload-every":           "it is 30s",
-	"lease.call-timeout":           "it is 2s, and at most a fifth of lease.window",
-	"watermark.grace":              "it is 5s, or twice issue.max-skew where that is more",
-	"issue.max-wait":               "it is 100ms",
-	"issue.entropy-bytes":          "it is 1",
-	"clock.step-hold":              "it is 10s",
-	"clock.step-limit":             "it is 10m; \"allocator admin accept-time\" goes beyond it",
-	"clock.downtime-limit":         "it is 60 days; \"allocator admin accept-time\" goes beyond it",
-	"clock.grace":                  "it is 1m",
-	"auth.stale-after":             "it is 5m",
-	"limit.burst":                  "it is limit.requests-per-second",
-	"limit.connections-per-source": "it is a quarter of limit.connections",
-	"limit.memory": "it is two fifths of GOMEMLIMIT or of the control group's limit, whichever is lower, else " +
-		"1 GiB: set GOMEMLIMIT",
-	"listen.socket-owner": "the user of the process owns the sockets: set listen.socket-group",
-	"drain.timeout":       "it is 10s",
-	"stop.timeout":        "it is 5s",
-}
-
-// Removed says what is so in place of a setting of an earlier version; "": there was none of that name.
-func Removed(key string) string {
-	if now := removed[key]; now != "" {
-		return "it cannot be set any more: " + now
-	}
-	return ""
-}
-
 // Options returns every option in the order of the reference.
 func Options() []Option {
 	c := Default()

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -89,8 +88,6 @@ func mistake(cmd *cobra.Command, err error) string {
 		return err.Error()
 	}
 	switch short := e.GetSpecifiedShortnames(); {
-	case config.Removed(e.GetSpecifiedName()) != "":
-		return err.Error() + ": " + config.Removed(e.GetSpecifiedName())
 	case short == "":
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
