@@ -27,8 +27,6 @@ const (
 	debugPart = 32 << 10
 )
 
-var errUnread = status.Errorf(codes.ResourceExhausted, "the files were not read for %v: call again", slowAfter)
-
 func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_GetDebugServer) error {
 	s := a.s
 	profile := time.Duration(req.GetProfileMs()) * time.Millisecond
@@ -47,35 +45,18 @@ func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_G
 	}
 	ctx, cancel := context.WithTimeout(stream.Context(), profile+debugTime)
 	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	late := time.AfterFunc(slowAfter, func() { stop(errUnread) })
-	late.Stop()
-	ended := make(chan error, 1)
-	go func() { // A message waits for the client, at most until this method returns.
+	err := sending(ctx, errUnread, func(ctx context.Context, send func(func() error) error) error {
 		defer s.debugging.Unlock()
-		ended <- s.debug(ctx, profile, func(name string, data []byte) error {
+		return s.debug(ctx, profile, func(name string, data []byte) error {
 			for part := range slices.Chunk(data, debugPart) {
-				late.Reset(slowAfter)
-				err := errors.Join(ctx.Err(), stream.Send(&pb.DebugPart{Name: name, Data: part}))
-				if late.Stop(); err != nil {
+				message := &pb.DebugPart{Name: name, Data: part}
+				if err := errors.Join(ctx.Err(), send(func() error { return stream.Send(message) })); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-	}()
-	var err error
-	select {
-	case err = <-ended:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
+	})
 	s.service.Done(server.GRPCCluster, err, s.service.Begin()) // How long it took says nothing.
-	switch {
-	case err == nil:
-		return nil
-	case context.Cause(ctx) == errUnread:
-		return errUnread
-	}
-	return status.FromContextError(err).Err()
+	return withStatus(err)
 }

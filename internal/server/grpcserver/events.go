@@ -2,7 +2,6 @@ package grpcserver
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -14,17 +13,9 @@ import (
 	"github.com/flakelease/allocator/internal/status/feed"
 )
 
-const (
-	heartbeatEvery = 2 * time.Second
-	// slowAfter is how long a message may wait for the client to read those before it.
-	slowAfter = 5 * time.Second
-)
+const heartbeatEvery = 2 * time.Second
 
-var (
-	errNoFeed = status.Error(codes.Unimplemented, "this node has no stream of events")
-	errSlow   = status.Errorf(codes.ResourceExhausted,
-		"the stream was not read for %v: call again with after, the id of the latest event", slowAfter)
-)
+var errNoFeed = status.Error(codes.Unimplemented, "this node has no stream of events")
 
 // WatchEvents sends events until the caller leaves, reads too slowly or may not read any
 // more, or the process stops.
@@ -43,33 +34,17 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 	defer events.Close()
 	connOf(stream.Context()).Valid()
 	s.service.Done(server.GRPCEvents, nil, began)
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
-	ended := make(chan error, 1)
-	go func() { ended <- s.sendEvents(ctx, cancel, events, stream) }() // Send waits for the client
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done(): // a Send that waits ends when this returns
-		if cause := context.Cause(ctx); errors.Is(cause, errSlow) {
-			return cause
-		}
-		return status.FromContextError(ctx.Err()).Err()
-	}
+	return sending(stream.Context(), errSlow, func(ctx context.Context, send func(func() error) error) error {
+		return s.sendEvents(ctx, events, func(m *pb.WatchEventsResponse) error {
+			m.NowUnixMs = int64(s.issuer.Clock().Now().Wall)
+			return send(func() error { return stream.Send(m) })
+		})
+	})
 }
 
-// sendEvents sends what events has. It cancels ctx if a message waits too long.
-func (s *Server) sendEvents(ctx context.Context, cancel context.CancelCauseFunc, events *feed.Stream,
-	stream pb.AdminService_WatchEventsServer) error {
-	late := time.AfterFunc(slowAfter, func() { cancel(errSlow) })
-	defer late.Stop()
-	send := func(m *pb.WatchEventsResponse) error {
-		m.NowUnixMs = int64(s.issuer.Clock().Now().Wall)
-		late.Reset(slowAfter)
-		defer late.Stop()
-		return stream.Send(m)
-	}
-	late.Stop()
+// sendEvents sends what events has.
+func (s *Server) sendEvents(ctx context.Context, events *feed.Stream,
+	send func(*pb.WatchEventsResponse) error) error {
 	tick := time.NewTicker(heartbeatEvery)
 	defer tick.Stop()
 	for begun := false; ; {

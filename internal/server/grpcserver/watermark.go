@@ -2,11 +2,9 @@ package grpcserver
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -48,41 +46,23 @@ func (a allocatorService) GetWatermark(ctx context.Context, req *pb.GetWatermark
 func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 	stream pb.AllocatorService_WatchWatermarkServer) error {
 	s := a.s
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
-	caller := s.caller(ctx)
+	caller := s.caller(stream.Context())
 	tick := time.NewTicker(heartbeatEvery)
 	defer tick.Stop()
-	late := time.AfterFunc(slowAfter, func() { cancel(errSlow) })
-	late.Stop()
-	ended := make(chan error, 1)
-	go func() { // SendMsg waits for the client.
-		ended <- s.service.WatchWatermark(ctx, caller.Owner(), tick.C, func(mark *watermark.Shared, due bool) error {
+	err := sending(stream.Context(), errSlow, func(ctx context.Context, send func(func() error) error) error {
+		return s.service.WatchWatermark(ctx, caller.Owner(), tick.C, func(mark *watermark.Shared, due bool) error {
 			if err := s.service.Guard().May(caller, access.Read); due && err != nil {
 				return s.issuer.Refused(server.AccessRefusal(err, caller, access.Read))
 			}
-			late.Reset(slowAfter)
-			defer late.Stop()
 			message, err := mark.Bytes(watermark.Message, encodeWatermark)
 			if err != nil {
 				return err
 			}
-			return stream.SendMsg(encoded(message))
+			return send(func() error { return stream.SendMsg(encoded(message)) })
 		})
-	}()
-	var err error
-	select {
-	case err = <-ended:
-	case <-ctx.Done(): // A Send that waits ends when this returns.
-		if err = context.Cause(ctx); !errors.Is(err, errSlow) {
-			err = ctx.Err()
-		}
-	}
+	})
 	s.service.Done(server.GRPCWatermark, err, s.service.Begin())
-	if _, ok := status.FromError(err); ok {
-		return err
-	}
-	return statusOf(err)
+	return withStatus(err)
 }
 
 func encodeWatermark(a watermark.Answer) ([]byte, error) {
