@@ -17,35 +17,15 @@ import (
 
 // idsData is what the page of IDs shows.
 type idsData struct {
-	Text    string // as it was sent
-	Count   int
-	Wrong   []wrong // Wrong lists the first 20; Wrongs counts all.
-	Wrongs  int
-	One     *oneID // It is nil unless one ID was sent and is valid.
-	Many    []oneID
-	Cut     bool // Many has the first 200
-	Doubles []double
-	Falls   int // IDs that are not above the one before
-	Curl    string
-	CLI     string
-}
-
-type wrong struct {
-	Line  int
-	Text  string
+	Text  string // as it was sent
+	One   *oneID // nil: none was sent, or Error says what is wrong with it.
 	Error string
-}
-
-// double is an ID that comes more than once.
-type double struct {
-	Text  string
-	Lines []int
+	Curl  string
+	CLI   string
 }
 
 // oneID is an ID with its parts. All numbers are texts, so no digit is lost.
 type oneID struct {
-	Line   int
-	Text   string
 	Kind   string
 	Time   string
 	SID    string
@@ -53,8 +33,6 @@ type oneID struct {
 	Bits   []field
 	Holder string
 	Hint   string // what else it may be
-	flake  flake.ID
-	wide   string // 32 hex digits
 }
 
 // Title is the heading of the page of one ID.
@@ -70,86 +48,37 @@ type form struct{ Name, Text string }
 // field is a run of bits with one meaning.
 type field struct{ Name, Bits, Value string }
 
-const (
-	maxShown  = 200 // IDs of a list
-	maxErrors = 20
-)
-
-// serveIDs takes apart what was pasted: one ID, or a list with one on each line.
+// serveIDs takes apart the ID that was pasted.
 func (c *Console) serveIDs(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
 		c.fail(w, r, http.StatusRequestEntityTooLarge,
-			fmt.Sprintf("the list exceeds %d bytes: use allocator audit", maxForm))
+			fmt.Sprintf("the form exceeds %d bytes: allocator audit reads lists of IDs", maxForm))
 		return
 	}
-	d := idsData{Text: cmp.Or(r.Form.Get("ids"), r.Form.Get("id"))}
-	d.read(d.Text, c.cfg.Format)
-	if d.One != nil {
+	d := idsData{Text: r.Form.Get("id")}
+	if text := strings.Trim(d.Text, " \t\r\n\",'"); text != "" {
+		id, err := describe.Parse(text, describe.Auto, c.cfg.Format)
+		if err != nil {
+			d.Error = err.Error()
+			c.show(w, r, http.StatusOK, "ids", d)
+			return
+		}
 		httpserver.Pay(r, quota.CostScrape)
-		d.One.Holder = c.holder(r, d.One.Text)
-		d.Curl = fmt.Sprintf("curl http://%s/v1/ids/%s", cmp.Or(c.cfg.API, "HOST:PORT"), d.One.Text)
-		d.CLI = fmt.Sprintf("allocator parse %s --addr %s", d.One.Text, cmp.Or(c.cfg.GRPC, "HOST:PORT"))
-	} else if d.Count > 1 {
-		d.CLI = "allocator audit --order file ids.txt"
+		one := take(id, c.cfg.Format)
+		one.Holder = c.holder(r, text)
+		d.One = &one
+		d.Curl = fmt.Sprintf("curl http://%s/v1/ids/%s", cmp.Or(c.cfg.API, "HOST:PORT"), text)
+		d.CLI = fmt.Sprintf("allocator parse %s --addr %s", text, cmp.Or(c.cfg.GRPC, "HOST:PORT"))
 	}
 	c.show(w, r, http.StatusOK, "ids", d)
-}
-
-// read fills in d from a text of IDs.
-func (d *idsData) read(text string, f flake.Format) {
-	seen := map[string]int{} // index of doubles, or −line
-	var before string
-	line := 0
-	for raw := range strings.SplitSeq(text, "\n") {
-		line++
-		raw = strings.Trim(raw, " \t\r\",'")
-		if raw == "" {
-			continue
-		}
-		d.Count++
-		id, err := describe.Parse(raw, describe.Auto, f)
-		if err != nil {
-			if d.Wrongs++; len(d.Wrong) < maxErrors {
-				d.Wrong = append(d.Wrong, wrong{line, raw[:min(len(raw), 60)], err.Error()})
-			}
-			continue
-		}
-		one := take(id, f)
-		one.Line, one.Text = line, raw
-		key := one.wide
-		if key == "" {
-			key = fmt.Sprintf("%016x", uint64(one.flake))
-		}
-		switch at := seen[key]; {
-		case at == 0:
-			seen[key] = -line
-		case at < 0:
-			d.Doubles = append(d.Doubles, double{raw, []int{-at, line}})
-			seen[key] = len(d.Doubles)
-		default:
-			d.Doubles[at-1].Lines = append(d.Doubles[at-1].Lines, line)
-		}
-		if before != "" && len(key) == len(before) && key <= before {
-			d.Falls++
-		}
-		before = key
-		if len(d.Many) < maxShown {
-			d.Many = append(d.Many, one)
-		} else {
-			d.Cut = true
-		}
-	}
-	if d.Count == 1 && len(d.Many) == 1 {
-		d.One = &d.Many[0]
-	}
 }
 
 // take returns the parts of an ID.
 func take(id describe.ID, f flake.Format) oneID {
 	p := describe.Describe(id, f)
 	if w := p.Wide; w != nil {
-		one := oneID{Kind: string(w.Kind), Time: timeOfWide(id, w), wide: w.BytesHex, SID: "–",
+		one := oneID{Kind: string(w.Kind), Time: timeOfWide(id, w), SID: "–",
 			Forms: []form{{"ULID", w.ULID}, {"UUID", w.UUID}, {"128-bit integer", w.U128}, {"hex", w.BytesHex}}}
 		if w.Flake != nil {
 			one.Forms = append(one.Forms, form{"flake", w.Flake.Base32}, form{"flake, integer", w.Flake.Int})
@@ -168,7 +97,7 @@ func take(id describe.ID, f flake.Format) oneID {
 		return one
 	}
 	k := p.Flake
-	one := oneID{Kind: string(k.Kind), Time: timeOf(k.Time), flake: id.Flake, SID: "–",
+	one := oneID{Kind: string(k.Kind), Time: timeOf(k.Time), SID: "–",
 		Forms: []form{{"flake", k.Base32}, {"integer", k.Int}, {"hex", k.Hex}, {"bytes", k.BytesHex}}}
 	if k.SID != nil {
 		one.SID = fmt.Sprint(*k.SID)
