@@ -49,7 +49,6 @@
 // which may have another number. Until then a worker that cannot be extended is only
 // expired: Permit refuses, and permits again when nodes can be reached.
 //
-// Adapters for bwmarrin/snowflake and sonyflake are in the module worker/legacy. A program
-// that is a node itself, by package embed, needs no server: embed.Allocator.Workers.
+// A program that is a node itself, by package embed, needs no server: embed.Allocator.Workers.
 // Programs that cannot be changed are run by "allocator worker run".
 package worker

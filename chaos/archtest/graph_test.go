@@ -41,9 +41,9 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// ruled are the directories of the modules that have rules: the product's, the
-// harness's, and the adapters for other libraries.
-var ruled = []string{".", "chaos/real", "worker/legacy"}
+// ruled are the directories of the modules that have rules: the product's and the
+// harness's.
+var ruled = []string{".", "chaos/real"}
 
 // listModules returns the packages of the modules that have rules.
 func listModules(t *testing.T) graph {

@@ -13,7 +13,7 @@ import (
 )
 
 // public are the packages that programs compile against.
-var public = []string{"flake", "ulid", "client", "client/clienttest", "client/prom", "embed", "worker", "worker/legacy"}
+var public = []string{"flake", "ulid", "client", "client/clienttest", "client/prom", "embed", "worker"}
 
 // exposed returns the exported declarations of a file that name a type of an
 // internal package: nobody outside could write that type down.

@@ -9,10 +9,7 @@ module github.com/flakelease/allocator/chaos/real
 
 go 1.26.0
 
-replace (
-	github.com/flakelease/allocator => ../..
-	github.com/flakelease/allocator/worker/legacy => ../../worker/legacy
-)
+replace github.com/flakelease/allocator => ../..
 
 tool go.etcd.io/etcd/etcdctl/v3
 
@@ -21,7 +18,6 @@ require (
 	github.com/bwmarrin/snowflake v0.3.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/flakelease/allocator v0.0.0-00010101000000-000000000000
-	github.com/flakelease/allocator/worker/legacy v0.0.0-00010101000000-000000000000
 	github.com/getkin/kin-openapi v0.152.0
 	github.com/google/uuid v1.6.0
 	github.com/oklog/ulid/v2 v2.1.2
@@ -41,6 +37,7 @@ require (
 	golang.org/x/sys v0.49.0
 	golang.org/x/time v0.15.0
 	google.golang.org/grpc v1.85.0
+	google.golang.org/protobuf v1.36.12
 )
 
 require (
@@ -127,7 +124,6 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 	k8s.io/utils v0.0.0-20260108192941-914a6e750570 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect

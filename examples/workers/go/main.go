@@ -8,9 +8,10 @@ import (
 	"log"
 	"strings"
 
+	"github.com/bwmarrin/snowflake"
+
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/worker"
-	"github.com/flakelease/allocator/worker/legacy"
 )
 
 func main() {
@@ -23,18 +24,23 @@ func main() {
 }
 
 func run(ctx context.Context, nodes []string, count int) error {
-	ids, err := legacy.OpenSnowflake(ctx, worker.Config{Name: "example-go", Client: client.Options{Targets: nodes}})
+	w, err := worker.Open(ctx, worker.Config{Name: "example-go", Client: client.Options{Targets: nodes}})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if err := ids.Close(); err != nil {
+		if err := w.Close(); err != nil {
 			log.Print(err)
 		}
 	}()
+	ids, err := snowflake.NewNode(w.Number()) // Set snowflake.Epoch, NodeBits and StepBits before.
+	if err != nil {
+		return err
+	}
 	for range count {
-		id, err := ids.Generate()
-		if err != nil {
+		id := ids.Generate()
+		// After it was made: an ID whose time is outside of the worker's interval is dropped.
+		if err := w.Permit(id.Time()); err != nil {
 			return err
 		}
 		fmt.Println(id)

@@ -21,7 +21,8 @@ var (
 // sending runs what sends the messages of a stream, each by a call of send, until it returns, ctx ends, or a message
 // waits too long for the client; the error is then slow. A message that still waits ends when the method of the
 // stream returns, as it must at once.
-func sending(ctx context.Context, slow error, run func(ctx context.Context, send func(func() error) error) error) error {
+func sending(ctx context.Context, slow error,
+	run func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(slowAfter, func() { cancel(slow) })

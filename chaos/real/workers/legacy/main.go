@@ -27,7 +27,6 @@ import (
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/worker"
-	"github.com/flakelease/allocator/worker/legacy"
 )
 
 const (
@@ -90,17 +89,19 @@ func open(ctx context.Context, name, addr string,
 		next, err := underRunner(permit)
 		return next, func() error { return nil }, err
 	}
-	s, err := legacy.OpenSnowflake(ctx,
-		worker.Config{Name: name, Client: client.Options{Targets: strings.Split(addr, ",")}})
+	w, err := worker.Open(ctx, worker.Config{Name: name, Client: client.Options{Targets: strings.Split(addr, ",")}})
 	if err != nil {
 		return nil, nil, err
 	}
-	number(s.Worker().Number())
-	if permit {
-		return s.Generate, s.Close, nil
+	number(w.Number())
+	node, err := snowflake.NewNode(w.Number())
+	if !permit || err != nil {
+		return careless(node), func() error { return w.Release(0) }, err
 	}
-	node, err := snowflake.NewNode(s.Worker().Number())
-	return careless(node), func() error { return s.Worker().Release(0) }, err
+	return func() (snowflake.ID, error) {
+		id := node.Generate()
+		return id, w.Permit(id.Time())
+	}, w.Close, nil
 }
 
 func number(n int64) { fmt.Println("number", n, "pid", os.Getpid()) }
