@@ -296,7 +296,7 @@ func (g *gathering) ask(ctx context.Context, addr, dir string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewAdminServiceClient(conn).GetDebug(ctx,
-		&pb.GetDebugRequest{ProfileMs: int32(profileTime.Milliseconds())}, grpc.WaitForReady(true)) // It answered before.
+		&pb.GetDebugRequest{ProfileMs: int32(profileTime.Milliseconds())}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
