@@ -227,9 +227,8 @@ func (a *Allocator) Next(ctx context.Context) (flake.ID, error) {
 	return b.First, nil
 }
 
-// NextAfter returns one ID that is greater than after, which any node of the space
-// may have issued. It is refused with AFTER_TOO_FAR where after lies more than
-// issue.max-lead ahead of this clock.
+// NextAfter returns one ID that is greater than after, which any node of the space may have issued. It is refused with
+// AFTER_TOO_FAR where after lies more than issue.max-lead ahead of this clock.
 func (a *Allocator) NextAfter(ctx context.Context, after flake.ID) (flake.ID, error) {
 	b, err := a.node.Next(ctx, 1, after)
 	if err != nil {

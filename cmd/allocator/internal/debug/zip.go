@@ -295,6 +295,7 @@ func (g *gathering) ask(ctx context.Context, addr, dir string) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// It answered before.
 	stream, err := pb.NewAdminServiceClient(conn).GetDebug(ctx,
 		&pb.GetDebugRequest{ProfileMs: int32(profileTime.Milliseconds())}, grpc.WaitForReady(true))
 	if err != nil {

@@ -30,8 +30,7 @@ type Nodes struct {
 	dialer  Dialer
 }
 
-// NodesFlags adds --addr and --timeout, and the flags of dialFlags, to cmd and
-// returns what connects.
+// NodesFlags adds --addr and --timeout, and the flags of dialFlags, to cmd and returns what connects.
 func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, error) {
 	or := " (or $" + config.EnvAddr + ")"
 	if len(def) == 0 {
@@ -230,8 +229,7 @@ func (n *Nodes) Unavailable(at int, err error) error {
 	return n.failed([]string{fmt.Sprintf("node at %s: %s", n.Addrs[at], status.Convert(err).Message())}, false)
 }
 
-// callersFault reports whether every node would refuse alike: another one is
-// not asked then.
+// callersFault reports whether every node would refuse alike: another one is not asked then.
 func callersFault(code codes.Code, retry time.Duration) bool {
 	switch code {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.NotFound:
@@ -242,8 +240,7 @@ func callersFault(code codes.Code, retry time.Duration) bool {
 	return false
 }
 
-// refusal returns the reason in a node's error and when to retry; "" if a node
-// did not say.
+// refusal returns the reason in a node's error and when to retry; "" if a node did not say.
 func refusal(err error) (reason string, retry time.Duration) {
 	for _, d := range status.Convert(err).Details() {
 		switch d := d.(type) {
