@@ -1,10 +1,14 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -204,9 +208,9 @@ func (v view) rate(without string, r *status.Report) string {
 	return fmt.Sprintf("%d\t%dms\t", r.Rate, r.Lead)
 }
 
-// printWorkers prints the workers that hold sids.
+// printWorkers prints the workers that hold sids, and how many each owner has if there are several.
 func (v view) printWorkers(w io.Writer) {
-	header := false
+	header, owned := false, map[string]int{}
 	for _, s := range v.SIDs {
 		if s.State != "held" || !s.Worker {
 			continue
@@ -217,6 +221,16 @@ func (v view) printWorkers(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\n", s.Node, s.SID, s.Term, text.Seconds(v.left(s.Ceil)),
 			v.ago(s.Written), cli.OrDash(s.Owner))
+		owned[cli.OrDash(s.Owner)]++
+	}
+	if len(owned) < 2 {
+		return
+	}
+	fmt.Fprintln(w, "\nOWNER\tWORKERS")
+	for _, owner := range slices.SortedFunc(maps.Keys(owned), func(a, b string) int {
+		return cmp.Or(owned[b]-owned[a], strings.Compare(a, b))
+	}) {
+		fmt.Fprintf(w, "%s\t%d\n", owner, owned[owner])
 	}
 }
 
