@@ -156,7 +156,7 @@ func TestEtcdPods(t *testing.T) {
 	// The first two wait for the third: one of them could be a member that lost its data.
 	e.start(0, "initial", "")
 	e.start(1, "initial", "")
-	e.logged(0, "do not answer: ids-etcd-2")
+	e.logged(0, "ids-etcd-2 to answer")
 	e.start(2, "initial", "")
 	e.ready(0, 1, 2)
 	e.access()

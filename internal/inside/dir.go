@@ -32,7 +32,7 @@ import (
 
 // Dir is a directory of etcd.inside:
 //
-//	member.json   who the member is, and how it began
+//	member.json   who the member is, and how it began, or is to begin
 //	run.json      what the child is to run with
 //	node.lock     held by the node
 //	etcd.lock     held by the child, with its process ID and what tells it from a later one
@@ -215,8 +215,15 @@ func ParseData(text []byte) (*member.Data, error) {
 	return &data, nil
 }
 
+// intends reports whether the marker says that a member begins the cluster of a list and a token, in which
+// it has not answered. So it says before the member begins, and until it has answered.
+func (d Dir) intends(peer, initial, token string) (bool, error) {
+	m, err := d.read()
+	return m != nil && m.Cluster == 0 && m.Peer == peer && m.Initial == initial && m.Token == token, err
+}
+
 // own returns what d holds; nil: nothing, or a marker without etcd's log. The log may have been lost
-// then, or there was none yet: the others know, even if the marker does not say that they do.
+// then, or there was none yet: the others know, and intends says whether the member may begin.
 func (d Dir) own() (*member.Data, error) {
 	data, err := d.read()
 	if data == nil || err != nil {

@@ -103,19 +103,32 @@ func TestCheckFree(t *testing.T) {
 }
 
 // A marker without etcd's log counts as no data, whatever it says: the others know whether the log
-// was lost.
+// was lost. Until the member has answered, the marker says that it begins: this one, with this list and token.
 func TestOwn(t *testing.T) {
 	d := Dir(t.TempDir())
 	if data, err := d.own(); data != nil || err != nil {
 		t.Fatalf("nothing: %v, %v", data, err)
 	}
-	want := member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}
+	want := member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3", Initial: "a=http://a:1", Token: "t"}
+	intends := func(begins bool) {
+		t.Helper()
+		for _, other := range []string{"", "peer", "list", "token"} {
+			ask := map[string]string{"peer": want.Peer, "list": want.Initial, "token": want.Token}
+			ask[other] += "x"
+			got, err := d.intends(ask["peer"], ask["list"], ask["token"])
+			if got != (begins && other == "") || err != nil {
+				t.Errorf("it intends to begin with another %q: %v, %v", other, got, err)
+			}
+		}
+	}
+	intends(false)
 	if err := meet.WriteJSON(d.marker(), want); err != nil {
 		t.Fatal(err)
 	}
 	if data, err := d.own(); data != nil || err != nil {
 		t.Errorf("before the member answered: %v, %v", data, err)
 	}
+	intends(true)
 	want.Cluster = 7
 	if err := meet.WriteJSON(d.marker(), want); err != nil {
 		t.Fatal(err)
@@ -123,6 +136,7 @@ func TestOwn(t *testing.T) {
 	if data, err := d.own(); data != nil || err != nil {
 		t.Errorf("etcd's data is gone: %v, %v", data, err)
 	}
+	intends(false)
 	wal := filepath.Join(d.data(), "member", "wal")
 	if err := os.MkdirAll(wal, 0o700); err != nil {
 		t.Fatal(err)

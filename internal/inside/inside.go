@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
@@ -44,7 +45,8 @@ type Inside struct {
 	ip      string   // It listens there.
 	join    []string // sorted
 	process string
-	alone   bool // It was logged of this start that there is one member.
+	intends atomic.Bool // It has written that it begins the cluster.
+	alone   bool        // It was logged of this start that there is one member.
 	// snapshotAfter is when a snapshot, or its copy, may be tried again after one that failed.
 	snapshotAfter time.Time
 
@@ -229,8 +231,12 @@ func (i *Inside) owner(data *member.Data) (member.Own, error) {
 			return member.Own{}, fmt.Errorf("the restored data: %w", err)
 		}
 		own = member.OfRestored(own, *data, founds)
+	} else if data == nil {
+		initial, token := i.founding()
+		own.Intends, err = i.dir.intends(own.Peer, initial, token)
 	}
-	return own, nil
+	i.intends.Store(own.Intends)
+	return own, err
 }
 
 // decide asks the other members until it is clear how to start.
@@ -265,7 +271,7 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 		own.Before = member.Answer{}
 		if data != nil && own.Token == "" {
 			if at := member.Elsewhere(own, *data, seen); at != "" {
-				own.Before = i.askBefore(ctx, at)
+				own.Before = i.askAt(ctx, at)
 			}
 		}
 		step, err := member.Decide(own, data, seen)
@@ -274,6 +280,13 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 		}
 		if err == nil {
 			switch step.Action {
+			case member.Intend:
+				if err := meet.WriteJSON(i.dir.marker(), i.begins(step, peer)); err != nil {
+					return nil, i.dir.unfit("cannot be written: %v", err)
+				}
+				own.Intends = true
+				i.intends.Store(true)
+				continue
 			case member.Start:
 				return data, nil
 			case member.Begin, member.Join:
@@ -347,7 +360,7 @@ func (i *Inside) begins(step member.Step, peer string) *member.Data {
 		Initial:  step.Initial,
 		Existing: step.Action == member.Join,
 	}
-	if step.Action == member.Begin {
+	if step.Action != member.Join {
 		d.Initial, d.Token = i.founding()
 	}
 	return d

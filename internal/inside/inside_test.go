@@ -80,6 +80,11 @@ func TestBeginsWithoutLeftovers(t *testing.T) {
 	if kept, err := filepath.Glob(d.data() + "-lost-*/member/snap"); err != nil || len(kept) != 1 {
 		t.Errorf("kept %v, %v", kept, err)
 	}
+	// That it begins is written first: after a crash it begins, although others may have begun with it.
+	initial, token := i.founding()
+	if intends, err := d.intends(i.peer(), initial, token); !intends || err != nil {
+		t.Errorf("it intends to begin: %v, %v", intends, err)
+	}
 }
 
 // A directory is not started while its member answers elsewhere: where it was before, which need not be
@@ -280,6 +285,7 @@ func TestUpWritesFirst(t *testing.T) {
 }
 
 // A member that waited and is silent now has begun: it closes the port at which it waited before etcd opens it.
+// All tell each other when they have written that they begin.
 func TestDecideSilentAfterWaiting(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
@@ -310,7 +316,10 @@ func TestDecideSilentAfterWaiting(t *testing.T) {
 				http.NotFound(out, r)
 				return
 			}
-			w.Now = time.Now()
+			w.Now, w.Intends = time.Now(), n == 0
+			if a := askOne(r.Context(), http.DefaultClient, i.peer()); n == 1 && a.Waiting != nil {
+				w.Intends = a.Waiting.Intends
+			}
 			_ = json.NewEncoder(out).Encode(w)
 		}))
 		_ = s.Listener.Close()

@@ -94,23 +94,13 @@ func (i *Inside) meet(own member.Own) (*http.Server, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+meetPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(waiting(own))
+		_ = json.NewEncoder(w).Encode(member.Waiting{Host: own.Host, Node: own.Node, Process: own.Process,
+			Join: own.Join, Token: own.Token, Intends: i.intends.Load(), Now: time.Now()})
 	})
 	server := meet.Server(mux, i.cfg.Log)
 	server.WriteTimeout = meet.Timeout
 	go func() { _ = server.Serve(l) }()
 	return server, nil
-}
-
-func waiting(own member.Own) member.Waiting {
-	return member.Waiting{
-		Host:    own.Host,
-		Node:    own.Node,
-		Process: own.Process,
-		Join:    own.Join,
-		Token:   own.Token,
-		Now:     time.Now(),
-	}
 }
 
 // client returns what calls other members.
@@ -128,8 +118,8 @@ func (i *Inside) client() (*http.Client, error) {
 	}}, err
 }
 
-// askBefore asks an address at which the member of this directory ran before, or may run now.
-func (i *Inside) askBefore(ctx context.Context, peer string) member.Answer {
+// askAt asks the URL of a member what is there.
+func (i *Inside) askAt(ctx context.Context, peer string) member.Answer {
 	client, err := i.client()
 	if err != nil {
 		return member.Answer{Err: err}
@@ -140,19 +130,14 @@ func (i *Inside) askBefore(ctx context.Context, peer string) member.Answer {
 // ask asks the other addresses of the list.
 func (i *Inside) ask(ctx context.Context, own member.Own) map[string]member.Answer {
 	out := map[string]member.Answer{}
-	client, err := i.client()
 	var mu sync.Mutex // guards out
 	var all sync.WaitGroup
 	for _, host := range own.Join {
 		if host == own.Host {
 			continue
 		}
-		if err != nil {
-			out[host] = member.Answer{Err: err}
-			continue
-		}
 		all.Go(func() {
-			a := askOne(ctx, client, i.cfg.Etcd.PeerURL(host))
+			a := i.askAt(ctx, i.cfg.Etcd.PeerURL(host))
 			mu.Lock()
 			defer mu.Unlock()
 			out[host] = a

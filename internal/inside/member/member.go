@@ -5,7 +5,8 @@
 // A member that may have voted or acknowledged a write must never come back under its old ID
 // without its data, since raft counts on what it promised. etcd alone does not see to that. So:
 //
-//   - Members begin a cluster only when each of them said that it has no data.
+//   - Members begin a cluster only when each of them said that it has no data, and then wrote that it
+//     intends to begin. One without that intention has had data since.
 //   - A member whose data is gone, or that the cluster removed, comes back as another: a learner,
 //     which votes for nothing until it has all data. Learners join one at a time.
 //   - A member founds only the cluster that its own list begins. A restored cluster names members
@@ -13,19 +14,17 @@
 //   - Restored data in which etcd has never run are as good as none: the cluster that they begin may know
 //     the member already.
 //
-// What a member does about it differs, and so there are two tables, which share what a list of
-// members says and how one joins:
+// Who says that a member may be replaced differs, and is a value, Own.Replaces:
 //
-//   - Decide is for etcd inside. Members are known by hosts, which can change (Move); a list of an
-//     operator says which they are, so lists, names and clocks that contradict each other are
-//     refused before a cluster begins. A member that was lost or removed is refused too: only a
-//     person knows whether a disk is gone or the wrong one was given. Lists of members come from
-//     each member itself, and one may be behind: before a member joins, Decide is asked again with the
-//     list that a majority has, or it could come back as itself without the data that it had meanwhile.
-//   - Fixed.Decide is for pods. Their names are fixed, and a lost volume is a claim that somebody
-//     deleted: a member without data has its predecessor removed. Pods are stopped at any moment,
-//     so a member writes its intention before it begins. The list of members is the one that a
-//     quorum confirms.
+//   - In nodes a person does: only a person knows whether a disk is gone or the wrong one was given. So a
+//     member that was lost or removed is refused. An operator's list says which hosts are members, and hosts
+//     change (Move): lists, names and clocks that contradict each other are refused before a cluster begins.
+//     Each member says itself who the members are, and may be behind: before a member joins, Decide is asked
+//     again with the list that a majority has, or it could come back as itself without the data that it had
+//     meanwhile.
+//   - In pods nobody is asked: names are fixed, and a lost volume is a claim that somebody deleted. A member
+//     without data has its predecessor removed, and moves the data of a removed one away. Only the list that
+//     a majority has counts.
 //
 // The package does no I/O. Its callers ask again after each step that changes what is seen, so
 // that a crash between two steps is one more case of the same table.
@@ -69,12 +68,14 @@ type Waiting struct {
 	Process string    `json:"process"` // random
 	Join    []string  `json:"join"`    // its list, sorted
 	Token   string    `json:"token"`   // It waits with restored data of this token; "": without data.
+	Intends bool      `json:"intends"` // It has written that it begins the cluster.
 	Now     time.Time `json:"now"`
 }
 
-// Answer is what one address of the list answered. Without Waiting and Members it did not.
+// Answer is what one address of the list answered. Without Waiting, Began and Members it did not.
 type Answer struct {
 	Waiting *Waiting
+	Began   bool          // It has data, and does not say who the members are.
 	Skew    time.Duration // Waiting.Now minus our clock when that arrived: an answer is kept for long.
 	Cluster uint64
 	Members []Member
@@ -89,8 +90,12 @@ type Own struct {
 	Join    []string // sorted, with Host in it
 	Peer    string   // URL
 	Token   string   // It has restored data of this token, in which etcd has never run; "": it has none.
+	Intends bool     // It has written that it begins the cluster, and has not answered in it; so do restored data.
 	Founds  uint64   // the cluster that begins from Join and Token
-	Before  Answer   // what the address answered that Elsewhere returned
+	// Replaces says that the member is replaced if its data is gone; else a person is asked. Every list of
+	// members that it is given is then the one that a majority has.
+	Replaces bool
+	Before   Answer // what the address answered that Elsewhere returned
 }
 
 // Data is what the directory of the member holds: who wrote it.
@@ -137,17 +142,16 @@ type Action string
 
 // The actions. After Wait, Add, Move, Remove, Intend and Discard, the caller asks again.
 const (
-	Wait  Action = "wait"  // Step.Why says for what.
-	Begin Action = "begin" // Start a new cluster with all members of the list.
-	Start Action = "start" // Start from the data.
-	Add   Action = "add"   // Add the member to the cluster as a learner.
-	Join  Action = "join"  // Start as the member that the cluster has added already.
-	Move  Action = "move"  // Tell the cluster the new address of the member.
-	// Those of fixed names alone.
+	Wait   Action = "wait"   // Step.Why says for what.
+	Intend Action = "intend" // Write durably that this member begins the cluster.
+	Begin  Action = "begin"  // Start a new cluster with all members of the list.
+	Start  Action = "start"  // Start from the data.
+	Add    Action = "add"    // Add the member to the cluster as a learner.
+	Join   Action = "join"   // Start as the member that the cluster has added already.
+	Move   Action = "move"   // Tell the cluster the new address of the member.
+	// Those of Own.Replaces alone.
 	Remove  Action = "remove"  // Have the predecessor removed.
-	Intend  Action = "intend"  // Write durably that this member begins the cluster.
 	Discard Action = "discard" // Move the data of a removed member out of the way.
-	Restore Action = "restore" // Start a new cluster with the snapshot.
 )
 
 // Step is a decision.
@@ -217,7 +221,7 @@ func Decide(own Own, data *Data, seen map[string]Answer) (Step, error) {
 // OfRestored returns own for restored data in which etcd has never run: who begins with them. founds is
 // the cluster that they begin.
 func OfRestored(own Own, data Data, founds uint64) Own {
-	own.Host, own.Peer, own.Token, own.Founds = data.Host, data.Peer, data.Token, founds
+	own.Host, own.Peer, own.Token, own.Founds, own.Intends = data.Host, data.Peer, data.Token, founds, true
 	own.Join = nil
 	for member := range strings.SplitSeq(data.Initial, ",") {
 		host, _, _ := strings.Cut(member, "=")
@@ -242,7 +246,7 @@ func restoredToo(own Own, seen map[string]Answer) map[string]Answer {
 // theCluster returns the cluster that answers, of which there is at most one.
 func theCluster(own Own, seen map[string]Answer) (id uint64, list []Member, err error) {
 	from := ""
-	for _, host := range sorted(seen) {
+	for _, host := range slices.Sorted(maps.Keys(seen)) {
 		a := seen[host]
 		if len(a.Members) == 0 {
 			continue
@@ -265,7 +269,7 @@ func Elsewhere(own Own, data Data, seen map[string]Answer) string {
 	if data.Peer != own.Peer {
 		return data.Peer
 	}
-	for _, host := range sorted(seen) {
+	for _, host := range slices.Sorted(maps.Keys(seen)) {
 		if at := OtherAddress(seen[host].Members, data.ID, own.Peer); at != "" {
 			return at
 		}
@@ -302,7 +306,11 @@ func withData(own Own, data Data, seen map[string]Answer, cluster uint64, member
 	if data.ID == 0 {
 		me = slices.IndexFunc(members, func(m Member) bool { return slices.Contains(m.Peers, data.Peer) })
 	}
-	if len(members) > 0 && me < 0 && data.Cluster != 0 {
+	if len(members) > 0 && me < 0 && data.ID != 0 {
+		if own.Replaces {
+			return Step{Action: Discard, ID: data.ID,
+				Why: "this member was removed from the cluster: its data are of no use"}, nil
+		}
 		return Step{}, refuse(Removed, "the members removed %s from their cluster, so its data counts no more: to "+
 			"join again, move the directory of etcd.inside away and restart", own.Host)
 	}
@@ -334,8 +342,13 @@ const (
 	started standing = "a member"
 )
 
+// is reports whether a member is the one that decides. Only fixed names tell.
+func (own Own) is(m Member) bool {
+	return slices.Contains(m.Peers, own.Peer) || own.Replaces && m.Name == own.Host
+}
+
 func standingOf(own Own, members []Member) standing {
-	me := slices.IndexFunc(members, func(m Member) bool { return slices.Contains(m.Peers, own.Peer) })
+	me := slices.IndexFunc(members, own.is)
 	switch {
 	case me < 0:
 		return absent
@@ -350,17 +363,19 @@ func standingOf(own Own, members []Member) standing {
 // intoCluster joins a cluster that exists with an empty directory.
 func intoCluster(own Own, seen map[string]Answer, cluster uint64, members []Member) (Step, error) {
 	in := map[standing]string{} // who has it so
-	for _, host := range sorted(seen) {
+	for _, host := range slices.Sorted(maps.Keys(seen)) {
 		if list := seen[host].Members; len(list) > 0 {
 			in[standingOf(own, list)] = host
 		}
 	}
 	switch {
+	case own.Replaces && in[started]+in[founder] != "":
+		return Step{Action: Remove, ID: members[slices.IndexFunc(members, own.is)].ID,
+			Why: "the cluster lists this member, whose data are lost"}, nil
 	case in[started] != "" && own.Token != "":
 		return Step{}, Again(own.Host)
 	case in[started] != "":
-		return Step{}, refuse(Lost, "%s is a member, and the directory of etcd.inside is empty: its data was lost, or "+
-			"it is the wrong directory. If it was lost, run \"allocator etcd replace %s\"", own.Host, own.Host)
+		return Step{}, lost(own.Host)
 	case len(in) > 1: // A list that is behind catches up.
 		return Step{Action: Wait, Why: "the members to agree about " + own.Host}, nil
 	case in[absent] != "":
@@ -368,8 +383,9 @@ func intoCluster(own Own, seen map[string]Answer, cluster uint64, members []Memb
 	case in[added] != "":
 		return join(own.Host, own.Peer, members), nil
 	}
-	if err := sameList(own, members); err != nil {
-		return Step{}, err
+	if len(members) != len(own.Join) {
+		return Step{}, refuse(OtherList, "the cluster began with %d members, and etcd.join of %s names %d: give all "+
+			"of them the same etcd.join", len(members), own.Host, len(own.Join))
 	}
 	// A restored cluster has members that never started too. Those that begin beside it would be a
 	// second cluster, with a quorum of its own.
@@ -389,30 +405,35 @@ func Again(host string) error {
 		"from this snapshot once more, run \"allocator etcd restore\" on each with the same --again", host, host)
 }
 
-func sameList(own Own, members []Member) error {
-	if len(members) != len(own.Join) {
-		return refuse(OtherList, "the cluster began with %d members, and etcd.join of %s names %d: give all of them "+
-			"the same etcd.join", len(members), own.Host, len(own.Join))
-	}
-	return nil
+func lost(host string) error {
+	return refuse(Lost, "%s is a member, and the directory of etcd.inside is empty: its data was lost, or it is the "+
+		"wrong directory. If it was lost, run \"allocator etcd replace %s\"", host, host)
 }
 
 // begin starts a new cluster once each other member is known to have no data, or restored data in which
-// etcd has never run. One that is silent may be who knows that this member has started.
+// etcd has never run. One that is silent may be who knows that this member has started. It is called with members
+// that run only if they know this one as never started: whoever lost its data before the others had its name has
+// lost its intention too.
 func begin(own Own, seen map[string]Answer) (Step, error) {
 	nodes := map[string]string{own.Node: own.Host}
-	var missing []string
+	running := false
+	var missing, hesitant []string
 	for _, host := range own.Join {
 		if host == own.Host {
 			continue
 		}
 		a := seen[host]
-		if len(a.Members) > 0 { // It has begun, and knows us as one that has never started.
+		if len(a.Members) > 0 || a.Began {
+			running = true
 			continue
 		}
 		w := a.Waiting
 		if w == nil {
-			missing = append(missing, because(host, a.Err))
+			host += " to answer"
+			if a.Err != nil {
+				host += fmt.Sprintf(" (%v)", a.Err)
+			}
+			missing = append(missing, host)
 			continue
 		}
 		switch {
@@ -439,22 +460,30 @@ func begin(own Own, seen map[string]Answer) (Step, error) {
 				"time: run NTP on both", host, own.Host, a.Skew.Round(time.Second))
 		}
 		nodes[w.Node] = host
+		if !w.Intends && w.Token == "" {
+			hesitant = append(hesitant, host)
+		}
+	}
+	if own.Replaces && running && !own.Intends {
+		return Step{Action: Wait, Why: "this member has lost its data, and those that have data are no majority: " +
+			"start the others; if they have lost theirs too, restore a snapshot"}, nil
 	}
 	if len(missing) > 0 {
-		rule := "the first start needs all members of etcd.join"
+		rule := "the first start needs all members"
 		if own.Token != "" {
 			rule += "; if a machine is gone for good, restore the others again, with --etcd.join without it"
 		}
 		return Step{Action: Wait, Why: strings.Join(missing, ", ") + ": " + rule}, nil
 	}
-	return Step{Action: Begin}, nil
-}
-
-func because(host string, err error) string {
-	if err == nil {
-		return host + " to answer"
+	switch {
+	case !own.Intends && running:
+		return Step{}, lost(own.Host)
+	case !own.Intends:
+		return Step{Action: Intend, Why: "no member has data"}, nil
+	case !running && len(hesitant) > 0:
+		return Step{Action: Wait, Why: strings.Join(hesitant, ", ") + " to see that no member has data"}, nil
 	}
-	return fmt.Sprintf("%s to answer (%v)", host, err)
+	return Step{Action: Begin, Why: "no member has data"}, nil
 }
 
 // find returns the place of the member with an ID; -1: none has it.
@@ -503,13 +532,4 @@ func clients(members []Member) (urls []string) {
 		}
 	}
 	return urls
-}
-
-func sorted[T any](m map[string]T) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }

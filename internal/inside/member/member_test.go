@@ -36,6 +36,9 @@ func waits(host string, change ...func(*Waiting)) Answer {
 	return Answer{Waiting: w}
 }
 
+// ready waits and has written that it begins the cluster.
+func ready(host string) Answer { return waits(host, func(w *Waiting) { w.Intends = true }) }
+
 // fresh waits with data that a restore prepared.
 func fresh(host string, change ...func(*Waiting)) Answer {
 	return waits(host, append([]func(*Waiting){func(w *Waiting) { w.Token = "restored-1" }}, change...)...)
@@ -63,18 +66,25 @@ func TestDecide(t *testing.T) {
 		name   string
 		data   *Data
 		a, b   Answer
+		ready  bool   // It has written that it begins the cluster.
 		before Answer // It is of the address that Elsewhere returns.
 		want   Action
 		reason Reason
 		says   string
 	}{
 		// Without data.
-		{name: "first start, all wait", a: waits("a"), b: waits("b"), want: Begin},
+		{name: "first start, all wait", a: waits("a"), b: waits("b"), want: Intend},
+		{name: "first start, the others intend", a: ready("a"), b: ready("b"), want: Intend},
+		{name: "first start, one does not intend yet", a: waits("a"), b: ready("b"), ready: true, want: Wait, says: "a to see that no member has data"},
+		{name: "first start, all intend", a: ready("a"), b: ready("b"), ready: true, want: Begin},
+		{name: "first start, all intended and one is silent", a: ready("a"), b: down, ready: true, want: Wait, says: "b to answer"},
 		{name: "first start, one has not come", a: waits("a"), b: down, want: Wait, says: "b to answer (connection refused)"},
 		{name: "first start, nobody has come", a: Answer{}, b: Answer{}, want: Wait, says: "a to answer, b to answer"},
-		{name: "first start, one began already", a: runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")), b: waits("b"), want: Begin},
+		{name: "first start, one began already", a: runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")), b: ready("b"), ready: true, want: Begin},
+		{name: "first start, one began, and one has lost its data since", a: runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")), b: waits("b"), ready: true, want: Begin},
+		{name: "first start, one began, and this lost its data since", a: runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")), b: ready("b"), reason: Lost},
 		{name: "first start, both run", a: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")),
-			b: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")), want: Begin},
+			b: runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")), ready: true, want: Begin},
 		{name: "another was restored", a: runs(9, voter(1, "a"), begun(2, "b"), begun(3, "c")), b: waits("b"), reason: Lost,
 			says: "cluster 9 did not begin from etcd.join of c"},
 		{name: "the others were restored, and wait", a: fresh("a"), b: fresh("b"), reason: Lost, says: "a waits with a restored snapshot"},
@@ -97,7 +107,7 @@ func TestDecide(t *testing.T) {
 		{name: "clock ahead", a: ahead("a", 2*time.Hour), b: waits("b"), reason: Clocks, says: "2h0m0s"},
 		{name: "clock behind", a: ahead("a", -MaxSkew-1), b: waits("b"), reason: Clocks},
 		{name: "clock two minutes ahead", a: ahead("a", 2*time.Minute), b: waits("b"), reason: Clocks},
-		{name: "clock at the limit", a: ahead("a", -MaxSkew), b: waits("b"), want: Begin},
+		{name: "clock at the limit", a: ahead("a", -MaxSkew), b: waits("b"), want: Intend},
 		{name: "two clusters", a: runs(7, abc...), b: runs(8, abc...), reason: OtherCluster},
 		// With data.
 		{name: "starts again", data: had(), a: runs(7, abc...), b: runs(7, abc...), want: Start},
@@ -144,7 +154,7 @@ func TestDecide(t *testing.T) {
 		{name: "changed address, known already", data: had(func(d *Data) { d.Host, d.Peer = "old", peer("old") }), a: runs(7, abc...), b: down, want: Start},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Before: tc.before}
+			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Intends: tc.ready, Before: tc.before}
 			step, err := Decide(own, tc.data, map[string]Answer{"a": tc.a, "b": tc.b})
 			var refusal *Refusal
 			errors.As(err, &refusal)
@@ -287,11 +297,12 @@ func TestOtherAddress(t *testing.T) {
 	}
 }
 
-// Whatever the others answer, a member with an empty directory begins only if each of the others
-// waits without data or knows it as one that has never started. The table is every combination.
+// Whatever the others answer, a member with an empty directory intends to begin only if each of the others waits
+// without data, and begins only if it intends to, and each of the others waits or knows it as one that has never
+// started. The table is every combination.
 func TestNobodyBeginsAgain(t *testing.T) {
 	answers := map[string]Answer{
-		"down": {Err: errors.New("down")}, "silent": {}, "waits": {},
+		"down": {Err: errors.New("down")}, "silent": {}, "waits": {}, "intends": {},
 		"begun":  runs(7, begun(1, "a"), begun(2, "b"), begun(3, "c")),
 		"ours":   runs(7, voter(1, "a"), voter(2, "b"), begun(3, "c")),
 		"lost":   runs(7, voter(1, "a"), voter(2, "b"), voter(3, "c")),
@@ -301,21 +312,32 @@ func TestNobodyBeginsAgain(t *testing.T) {
 		// The members are those of the list, and the cluster is not the one that it begins.
 		"restored": runs(9, voter(1, "a"), begun(2, "b"), begun(3, "c")),
 	}
-	may := map[string]bool{"waits": true, "begun": true, "ours": true}
+	const waiting, running = 1, 2
+	is := map[string]int{"waits": waiting, "intends": waiting, "begun": running, "ours": running}
 	for na, a := range answers {
 		for nb, b := range answers {
-			if na == "waits" {
-				a = waits("a")
+			for host, x := range map[string]*Answer{"a": &a, "b": &b} {
+				switch map[string]string{"a": na, "b": nb}[host] {
+				case "waits":
+					*x = waits(host)
+				case "intends":
+					*x = ready(host)
+				}
 			}
-			if nb == "waits" {
-				b = waits("b")
-			}
-			own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7}
-			step, err := Decide(own, nil, map[string]Answer{"a": a, "b": b})
-			if begins := err == nil && step.Action == Begin; begins && !(may[na] && may[nb]) {
-				t.Errorf("a %s, b %s: it begins", na, nb)
-			} else if !begins && may[na] && may[nb] {
-				t.Errorf("a %s, b %s: %+v, %v; want it to begin", na, nb, step, err)
+			for _, intends := range []bool{false, true} {
+				own := Own{Host: "c", Node: "node-c", Process: "process-c", Join: []string{"a", "b", "c"}, Peer: peer("c"), Founds: 7, Intends: intends}
+				step, err := Decide(own, nil, map[string]Answer{"a": a, "b": b})
+				var want Action
+				switch {
+				case is[na] == 0 || is[nb] == 0:
+				case !intends && is[na]+is[nb] == 2*waiting:
+					want = Intend
+				case intends && (is[na]+is[nb] > 2*waiting || na == nb && na == "intends"):
+					want = Begin
+				}
+				if begins := step.Action == Begin || step.Action == Intend; begins != (want != "") || begins && (err != nil || step.Action != want) {
+					t.Errorf("a %s, b %s, it intends %v: %+v, %v; want %q", na, nb, intends, step, err, want)
+				}
 			}
 		}
 	}

@@ -15,7 +15,7 @@ func TestRandomStarts(t *testing.T) {
 	for name, decides := range map[string]func(*machines, *machine) error{"replace": (*machines).replaces, "ask": (*machines).asks} {
 		for seed := range uint64(3000) {
 			r := rand.New(rand.NewPCG(seed, 28))
-			if err := randomStarts(&machines{decides: decides, r: r, named: name == "ask", held: map[uint64]bool{}, next: 10}); err != nil {
+			if err := randomStarts(&machines{decides: decides, r: r, held: map[uint64]bool{}, next: 10}); err != nil {
 				t.Fatalf("%s, seed %d: %v", name, seed, err)
 			}
 		}
@@ -39,7 +39,6 @@ type machines struct {
 	list    []Member        // nil: there is no cluster
 	held    map[uint64]bool // IDs that have had data
 	next    uint64
-	named   bool // Nobody loses data before the others have its name: asks cannot know.
 	decides func(*machines, *machine) error
 	r       *rand.Rand
 }
@@ -89,7 +88,7 @@ func (c *machines) add(x *machine, instead uint64) {
 // whole reports whether all members run and vote.
 func (c *machines) whole() bool {
 	return len(c.list) == len(c.all) && !slices.ContainsFunc(c.all, func(x *machine) bool { return !x.running }) &&
-		!slices.ContainsFunc(c.list, func(l Member) bool { return l.Learner || c.named && !l.Started() })
+		!slices.ContainsFunc(c.list, func(l Member) bool { return l.Learner })
 }
 
 // step lets a machine do one thing.
@@ -137,17 +136,26 @@ func (c *machines) founds(x *machine) error {
 
 // replaces is what the program of a pod does.
 func (c *machines) replaces(x *machine) error {
-	s := Fixed{Name: x.name, Peer: peer(x.name), Token: "1", Holds: x.data, ID: x.id, Reports: map[string]Report{}, Members: c.quorum()}
-	for _, y := range c.all {
-		if y == x {
-			continue
-		}
-		s.Others = append(s.Others, y.name)
-		if y.up {
-			s.Reports[y.name] = Report{Name: y.name, Token: "1", Holds: y.data}
+	own := Own{Host: x.name, Node: x.name, Process: x.name, Join: []string{"a", "b", "c"}, Peer: peer(x.name), Intends: x.data == HoldsIntent, Replaces: true}
+	seen := map[string]Answer{}
+	if list := c.quorum(); list != nil {
+		seen["a majority"] = runs(7, list...)
+	} else {
+		for _, y := range c.all {
+			if y != x && y.up {
+				seen[y.name] = Report{Name: y.name, Token: "1", Holds: y.data}.Answer(Report{Token: "1"}, own.Join)
+			}
 		}
 	}
-	switch step := s.Decide(); step.Action {
+	var data *Data
+	if x.data == HoldsData {
+		data = &Data{Host: x.name, Peer: own.Peer, ID: x.id}
+	}
+	step, err := Decide(own, data, seen)
+	if err != nil {
+		return err
+	}
+	switch step.Action {
 	case Intend:
 		x.data = HoldsIntent
 	case Discard:
@@ -168,7 +176,7 @@ func (c *machines) replaces(x *machine) error {
 
 // asks is what a node does, and the person whom it asks.
 func (c *machines) asks(x *machine) error {
-	own := Own{Host: x.name, Node: "node-" + x.name, Process: x.name, Join: []string{"a", "b", "c"}, Peer: peer(x.name), Founds: 7}
+	own := Own{Host: x.name, Node: "node-" + x.name, Process: x.name, Join: []string{"a", "b", "c"}, Peer: peer(x.name), Founds: 7, Intends: x.data == HoldsIntent}
 	if x.seen == nil {
 		x.seen = map[string]Answer{}
 	}
@@ -176,8 +184,8 @@ func (c *machines) asks(x *machine) error {
 		a := Answer{Err: errors.New("down")}
 		if y.running {
 			a = runs(7, y.view...)
-		} else if y.up && y.data == HoldsNothing {
-			a = waits(y.name)
+		} else if y.up && y.data != HoldsData {
+			a = waits(y.name, func(w *Waiting) { w.Intends = y.data == HoldsIntent })
 		}
 		if y != x && (a.Err == nil || x.seen[y.name].Waiting == nil) {
 			x.seen[y.name] = a
@@ -196,7 +204,7 @@ func (c *machines) asks(x *machine) error {
 	}
 	var refusal *Refusal
 	errors.As(err, &refusal)
-	lost := slices.IndexFunc(c.list, func(m Member) bool { return m.Started() && slices.Contains(m.Peers, peer(x.name)) })
+	lost := slices.IndexFunc(c.list, func(m Member) bool { return slices.Contains(m.Peers, peer(x.name)) })
 	switch {
 	case refusal != nil && refusal.Reason == Removed:
 		x.data, x.id, x.up, x.seen = HoldsNothing, 0, false, nil
@@ -208,6 +216,8 @@ func (c *machines) asks(x *machine) error {
 		if at := slices.IndexFunc(c.list, func(m Member) bool { return slices.Contains(m.Peers, peer(x.name)) }); at < 0 {
 			c.add(x, 0)
 		}
+	case step.Action == Intend:
+		x.data = HoldsIntent
 	case step.Action == Start:
 		x.running = true
 	case step.Action == Begin:
@@ -222,6 +232,7 @@ func randomStarts(c *machines) error {
 	for _, n := range []string{"a", "b", "c"} {
 		c.all = append(c.all, &machine{name: n, data: HoldsNothing})
 	}
+	early := false // A disk was lost before the cluster began.
 	for range 400 {
 		x := c.all[c.r.IntN(3)]
 		switch c.r.IntN(12) {
@@ -229,7 +240,8 @@ func randomStarts(c *machines) error {
 			x.up, x.running, x.seen = false, false, nil
 		case 1:
 			// Disks are lost one at a time: for two, only a restore helps.
-			if c.whole() {
+			if c.whole() || c.list == nil && !early {
+				early = true
 				*x = machine{name: x.name, data: HoldsNothing}
 			}
 		default:

@@ -171,12 +171,15 @@ func ended(ctx context.Context, err error) error {
 func (r *runner) decide(ctx context.Context) (member.Step, error) {
 	var said member.Step
 	for {
-		seen, admin, err := r.look(ctx)
+		seen, err := r.look(ctx)
 		if err != nil {
 			return said, err
 		}
-		step := seen.Decide()
-		if step.Action != said.Action || step.Why != said.Why {
+		step, err := member.Decide(seen.own, seen.data, seen.answers)
+		if err != nil {
+			step = member.Step{Action: member.Wait, Why: err.Error()}
+		}
+		if step.Action != said.Action || text.Kind(step.Why) != text.Kind(said.Why) {
 			r.log.Info("start of the member", "step", step.Action, "why", step.Why)
 			said = step
 		}
@@ -193,17 +196,19 @@ func (r *runner) decide(ctx context.Context) (member.Step, error) {
 				return said, fmt.Errorf("move the data of the removed member: %w", err)
 			}
 		case member.Remove:
-			err = meet.Limited(ctx, callTimeout, func(ctx context.Context) error { return admin.Remove(ctx, step.ID) })
+			err = meet.Limited(ctx, callTimeout, func(ctx context.Context) error {
+				return seen.admin.Remove(ctx, step.ID)
+			})
 		case member.Add:
 			err = meet.Limited(ctx, callTimeout, func(ctx context.Context) error {
-				_, err := admin.Add(ctx, r.self.peer())
+				_, err := seen.admin.Add(ctx, r.self.peer())
 				return err
 			})
 		default:
-			admin.Close()
+			seen.admin.Close()
 			return step, nil
 		}
-		admin.Close()
+		seen.admin.Close()
 		if err == nil {
 			continue
 		}
@@ -225,62 +230,62 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// look returns what is known now, and the client that the list of members came from; nil
-// without one.
-func (r *runner) look(ctx context.Context) (member.Fixed, *etcdstore.Group, error) {
-	seen := member.Fixed{
-		Name:     r.self.name,
-		Peer:     r.self.peer(),
-		Token:    r.s.token,
-		Reports:  map[string]member.Report{},
-		Snapshot: r.s.snapshot,
+// sight is what is known at a time.
+type sight struct {
+	own     member.Own
+	data    *member.Data // nil: the volume has none
+	answers map[string]member.Answer
+	admin   *etcdstore.Group // It gave the list of members; nil: no quorum did.
+}
+
+func (r *runner) look(ctx context.Context) (seen sight, err error) {
+	self := r.self.name
+	seen.own = member.Own{Host: self, Node: self, Process: self, Peer: r.self.peer(), Replaces: true}
+	for _, h := range r.all {
+		seen.own.Join = append(seen.own.Join, h.name)
 	}
-	var err error
-	if seen.Holds, seen.ID, err = r.volume.state(); err != nil {
-		return seen, nil, fmt.Errorf("read the volume: %w", err)
+	holds, id, err := r.volume.state()
+	if err != nil {
+		return seen, fmt.Errorf("read the volume: %w", err)
 	}
-	r.state.set(func(s *state) { s.report.Holds = seen.Holds })
+	seen.own.Intends = holds == member.HoldsIntent
+	if holds == member.HoldsData {
+		seen.data = &member.Data{Host: self, Peer: seen.own.Peer, ID: id}
+	}
+	r.state.set(func(s *state) { s.report.Holds = holds })
 	ours, err := clientTLS(r.s.tls, r.log)
 	if err != nil {
-		return seen, nil, err
+		return seen, err
 	}
+	seen.answers = map[string]member.Answer{}
+	var endpoints []string
 	asking := &http.Client{Transport: &http.Transport{TLSClientConfig: ours}}
 	defer asking.CloseIdleConnections()
 	for _, h := range r.others {
-		seen.Others = append(seen.Others, h.name)
 		report, err := ask(ctx, asking, h)
 		if err != nil {
-			r.log.Debug("another member does not answer", "member", h.name, "error", err)
-			continue
-		}
-		seen.Reports[h.name] = report
-	}
-	endpoints := r.knowing(seen.Reports)
-	if len(endpoints) == 0 {
-		return seen, nil, ctx.Err()
-	}
-	admin, err := r.dial(endpoints)
-	if err != nil {
-		return seen, nil, err
-	}
-	limited, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if _, seen.Members, err = admin.List(limited); err != nil {
-		r.log.Debug("no quorum answers", "error", err)
-		admin.Close()
-		return seen, nil, ctx.Err()
-	}
-	return seen, admin, nil
-}
-
-// knowing returns where those answer who may say who belongs to the cluster: its members with data.
-func (r *runner) knowing(reports map[string]member.Report) (endpoints []string) {
-	for _, h := range r.others {
-		if report, ok := reports[h.name]; ok && report.Token == r.s.token && report.Holds == member.HoldsData {
+			seen.answers[h.name] = member.Answer{Err: err}
+		} else if seen.answers[h.name] = report.Answer(r.state.report, seen.own.Join); report.Knows(r.s.token) {
 			endpoints = append(endpoints, h.client())
 		}
 	}
-	return endpoints
+	if len(endpoints) == 0 {
+		return seen, ctx.Err()
+	}
+	admin, err := r.dial(endpoints)
+	if err != nil {
+		return seen, err
+	}
+	limited, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	cluster, members, err := admin.List(limited)
+	if err != nil {
+		r.log.Debug("no quorum answers", "error", err)
+		admin.Close()
+		return seen, ctx.Err()
+	}
+	seen.admin, seen.answers = admin, map[string]member.Answer{"a majority": {Cluster: cluster, Members: members}}
+	return seen, nil
 }
 
 func (r *runner) dial(endpoints []string) (*etcdstore.Group, error) {
@@ -293,21 +298,21 @@ func (r *runner) dial(endpoints []string) (*etcdstore.Group, error) {
 
 // etcd runs etcd for a step until ctx ends or it does.
 func (r *runner) etcd(ctx context.Context, step member.Step) error {
-	begin := "existing"
-	initial := r.initial()
+	begin, initial := "existing", r.initial()
 	switch step.Action {
 	case member.Begin, member.Join:
-		if step.Action == member.Begin {
-			begin = "new"
-		} else {
-			initial = step.Initial
-		}
 		if err := r.volume.prepare(); err != nil {
 			return fmt.Errorf("prepare the volume: %w", err)
 		}
-	case member.Restore:
-		if err := r.restore(ctx); err != nil {
-			return err
+		switch {
+		case step.Action == member.Join:
+			initial = step.Initial
+		case r.s.snapshot == "":
+			begin = "new"
+		default:
+			if err := r.restore(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	ca, cert, key := files(r.s.tls)
@@ -373,9 +378,6 @@ func (r *runner) clusterToken() string {
 
 // restore makes the data of a new cluster from the snapshot, which is complete or not there.
 func (r *runner) restore(ctx context.Context) error {
-	if err := r.volume.prepare(); err != nil {
-		return fmt.Errorf("prepare the volume: %w", err)
-	}
 	file, dir := filepath.Join(r.volume.dir, "fetched"), filepath.Join(r.volume.dir, "restoring")
 	err := os.RemoveAll(dir)
 	if err == nil {
@@ -415,12 +417,10 @@ func (r *runner) fetch(ctx context.Context, file string) (err error) {
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
 		return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text)))
 	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
+	return meet.Replace(file, func(w io.Writer) error {
+		_, err := io.Copy(w, answer.Body)
 		return err
-	}
-	_, err = io.Copy(f, answer.Body)
-	return errors.Join(err, f.Close())
+	})
 }
 
 // tend does what a member needs once it runs: its identity is written, a learner is promoted,

@@ -377,21 +377,6 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// Only members of this cluster that have data say who belongs to it.
-func TestWhoKnows(t *testing.T) {
-	r := podOf(t, func(s *settings) {
-		s.members = []string{"a=10.0.0.1", "b=10.0.0.2", "c=10.0.0.3", "d=10.0.0.4", "e=10.0.0.5"}
-	})
-	got := r.knowing(map[string]member.Report{
-		"b": {Name: "b", Token: "0", Holds: member.HoldsData},
-		"c": {Name: "c", Token: "1", Holds: member.HoldsIntent},
-		"d": {Name: "d", Token: "1", Holds: member.HoldsData},
-	})
-	if want := []string{"https://10.0.0.4:2379"}; !slices.Equal(got, want) {
-		t.Errorf("asks %q, want %q", got, want)
-	}
-}
-
 // A learner gets no vote before its volume says which member it is.
 func TestPromotesWhatIsIdentified(t *testing.T) {
 	learner := member.Status{Member: member.Member{ID: 7, Learner: true}}
