@@ -2,6 +2,7 @@ package etcdserver
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
@@ -34,9 +35,14 @@ func Open(file string) (size, revision int64, keys int, err error) {
 }
 
 // complete reads all records of a database first, since damage that etcd's own check comes upon may end the process:
-// a page behind the end of the file, or one that is not where another says.
+// a page behind the end of the file, or one that is not where another says. No check would end on a page below itself.
 func complete(file string) (err error) {
-	info, err := os.Stat(file)
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
@@ -55,6 +61,8 @@ func complete(file string) (err error) {
 		if tx.Size() > info.Size() {
 			return fmt.Errorf("it ends after %d of %d bytes", info.Size(), tx.Size())
 		}
+		size := db.Info().PageSize
+		once(f, size, make([]bool, tx.Size()/int64(size)), int(tx.Cursor().Bucket().Root()))
 		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
 			return b.ForEach(func(key, value []byte) error {
 				_, err := fmt.Fprintf(io.Discard, "%s%s", key, value)
@@ -62,6 +70,36 @@ func complete(file string) (err error) {
 			})
 		})
 	})
+}
+
+// once panics if a page is damaged or was seen, of the one with an ID and those below it.
+func once(f *os.File, size int, seen []bool, id int) {
+	number := func(b []byte) int { return int(binary.NativeEndian.Uint32(b)) }
+	read := func(pages int) []byte {
+		page := make([]byte, pages*size)
+		if _, err := f.ReadAt(page, int64(id)*int64(size)); err != nil {
+			panic(err)
+		}
+		return page
+	}
+	if seen[id] {
+		panic(fmt.Sprintf("page %d is in it twice", id))
+	}
+	seen[id] = true
+	page := read(len(seen[id : id+1+number(read(1)[12:])])) // It may go on in the pages behind it.
+	for i := range int(binary.NativeEndian.Uint16(page[10:])) {
+		const branch, leaf, bucket = 1, 2, 1
+		e := page[16*(i+1):] // The head and each element have 16 bytes.
+		switch kind := page[8]; {
+		case kind == branch:
+			once(f, size, seen, int(binary.NativeEndian.Uint64(e[8:])))
+		case kind == leaf && number(e) == bucket:
+			root := binary.NativeEndian.Uint64(e[number(e[4:])+number(e[8:]):])
+			if root != 0 { // else it has its page in its value
+				once(f, size, seen, int(root))
+			}
+		}
+	}
 }
 
 // Try restores a member from a snapshot, starts it, and returns the space that it has. Nobody else can call the

@@ -3,6 +3,7 @@ package etcd
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"slices"
@@ -99,6 +100,15 @@ func TestVerify(t *testing.T) {
 	for page := 2 * 4096; page < len(db); page += 4096 {
 		damaged[page+3]++ // Each page says that it is another one.
 	}
+	circle := bytes.Clone(db) // Each leaf has a child, which is itself.
+	for page := 2 * 4096; page < len(db); page += 4096 {
+		if flags := binary.NativeEndian.Uint16(circle[page+8:]); flags == 2 {
+			binary.NativeEndian.PutUint16(circle[page+8:], 1)
+			for i := range int(binary.NativeEndian.Uint16(circle[page+10:])) {
+				binary.NativeEndian.PutUint64(circle[page+16+16*i+8:], uint64(page/4096))
+			}
+		}
+	}
 	const fits, restored = "its checksum is right", `a member starts from it, and has space "ids": era 1, records of 0 sids`
 	for _, tc := range []struct {
 		name string
@@ -117,6 +127,7 @@ func TestVerify(t *testing.T) {
 		{"truncated before a checksum", whole[:len(db)-4096+32], "", cli.ExitInvalid, []string{"the checksum in"}},
 		{"truncated at a page", db[:len(db)-4096], "", cli.ExitInvalid, []string{"or is damaged: it ends after"}},
 		{"damaged", damaged, "", cli.ExitInvalid, []string{"or is damaged: assertion failed"}},
+		{"a page below itself", circle, "", cli.ExitInvalid, []string{"or is damaged: page"}},
 		{"changed", changed, "", cli.ExitInvalid, []string{"the checksum in"}},
 		{"zeros", summed(make([]byte, 8192)), "", cli.ExitInvalid, []string{"is no database of etcd"}},
 		{"a short file", []byte("{}"), "", cli.ExitInvalid, []string{"is no snapshot of etcd"}},
