@@ -90,6 +90,7 @@ func TestDebugZip(t *testing.T) {
 		}
 		has("config-print.txt", "lease.window")
 		has("doctor.txt", "exit code")
+		has("index.html", ": sid_acquired: ")
 		if etcd != d.etcd.Endpoint() {
 			has("etcd/records.error.txt", "connection refused")
 			continue
