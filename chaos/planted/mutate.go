@@ -123,7 +123,7 @@ var testsOf = map[string][]string{
 	"client": {"./client",
 		"-skip=TestRandomFaults"},
 	"internal/daemon": {"./internal/daemon",
-		"-skip=TestFilesAreReplaced|TestHostileClients|TestOutage|TestEtcdAppears"},
+		"-skip=TestFilesAreReplaced|TestHostileClients|TestEtcdAppears"},
 	"internal/lease/keeper": {"./internal/lease/keeper", "-skip=OnEtcd"},
 	"internal/lease/catalog": {"./internal/lease/catalog", "./internal/lease/protocol",
 		"-skip=TestEveryCallFails|TestRandomSchedules"},

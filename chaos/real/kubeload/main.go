@@ -1,6 +1,7 @@
 // Command kubeload requests IDs with the Go SDK until it is signaled, and prints
-// a summary as one line of JSON. chaos/kube runs it while it upgrades the chart; it
-// is in this module since that one is bound to the versions of Kubernetes.
+// a summary as one line of JSON. chaos/kube runs it while it upgrades the chart, and
+// deploy/compose-test.sh beside its faults; it is in this module since that of
+// chaos/kube is bound to the versions of Kubernetes.
 //
 //	kubeload --dns 192.0.2.1:53 --target allocator-headless.default.svc.cluster.local:9000
 package main
@@ -14,6 +15,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -43,7 +45,7 @@ func main() {
 }
 
 func run() error {
-	target := flag.String("target", "", "host:port; a name stands for all of its addresses")
+	targets := flag.String("target", "", "host:port,…; a name stands for all of its addresses")
 	dns := flag.String("dns", "", "DNS server to use, host:port")
 	limit := flag.Duration("for", 10*time.Minute, "end after this time")
 	flag.Parse()
@@ -51,7 +53,7 @@ func run() error {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
-	o := client.Options{Targets: []string{*target}}
+	o := client.Options{Targets: strings.Split(*targets, ",")}
 	if *dns != "" {
 		net.DefaultResolver = &net.Resolver{
 			PreferGo: true,
