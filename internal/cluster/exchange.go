@@ -254,9 +254,9 @@ func (c *Cluster) answer(ctx context.Context) {
 func (c *Cluster) pong(r reply) error {
 	c.mu.Lock()
 	node := c.table.address(r.ping.From)
-	if node == nil && r.kind == kindPing && len(c.table.early) < replyQueue/2 &&
-		c.cfg.Local.Clocks().Raw-r.t2 <= int64(maxRoundTrip) {
-		c.table.early = append(c.table.early, r)
+	if node == nil && r.kind == kindPing && c.cfg.Local.Clocks().Raw-r.t2 <= int64(maxRoundTrip) {
+		early := c.table.early
+		c.table.early = append(early[max(0, len(early)-replyQueue/2+1):], r)
 	}
 	c.mu.Unlock()
 	if node == nil {
@@ -277,6 +277,7 @@ func (c *Cluster) pong(r reply) error {
 		c.drop(stale)
 		return nil
 	}
+	p.Hold -= p.Hold / 5000 // The clock of the asker may be 200 ppm slower, and no hold is longer than the exchange.
 	msg, err := appendPong(make([]byte, 0, pongMinimum+len(p.Node)), p)
 	if err != nil {
 		c.n.sendFailures.Add(1)
