@@ -28,3 +28,26 @@ func OnAccept(t testing.TB, f func(fd int)) {
 	accepted = f
 	t.Cleanup(func() { accepted = func(int) {} })
 }
+
+// Turn has the one loop stand still while send runs, and returns how often the loop then wrote to a connection in one
+// look at all of them.
+func (s *Server) Turn(name string, send func()) int {
+	s.mu.Lock()
+	l := s.loops[0]
+	s.mu.Unlock()
+	writes := func() (n uint64) {
+		for _, k := range l.socks {
+			if k != nil && k.name == name {
+				n = k.progress.Load() / 2
+			}
+		}
+		return n
+	}
+	before, after, sent := make(chan uint64), make(chan uint64), make(chan struct{})
+	l.post(func() { before <- writes(); <-sent })
+	was := <-before
+	send()
+	l.post(func() { after <- writes() })
+	close(sent)
+	return int(<-after - was)
+}

@@ -1,6 +1,7 @@
 package respserver_test
 
 import (
+	"io"
 	"runtime"
 	"testing"
 	"time"
@@ -39,5 +40,21 @@ func TestLoopSleeps(t *testing.T) {
 	waiting.parse(waiting.reply())
 	if got := waiting.reply(); got != "+PONG" {
 		t.Error(got)
+	}
+}
+
+// TestFairness: a client of long answers that has room for several writes gets two at most, as one that was read and as
+// one that has more, before all others have their turn.
+func TestFairness(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one loop
+	w := newFixture(t).serve(listenUnix(t)) // What is sent to a Unix socket has arrived.
+	greedy := w.dial()
+	greedy.ask("CLIENT SETNAME greedy")
+	writes := w.listener.Turn("greedy", func() { greedy.send("ID.NEXT COUNT 10000 FORMAT uuid\r\n") })
+	if writes < 1 || writes > 2 {
+		t.Errorf("%d writes in a turn", writes)
+	}
+	if n, err := io.CopyN(io.Discard, greedy.r, 10_000*43); err != nil {
+		t.Errorf("%d bytes: %v", n, err)
 	}
 }

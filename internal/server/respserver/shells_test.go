@@ -644,36 +644,6 @@ func TestRoomIsMade(t *testing.T) {
 	})
 }
 
-// TestFairness: a client that takes long answers as fast as it can delays others by one turn.
-func TestFairness(t *testing.T) {
-	w := newFixture(t).serve(nil)
-	greedy, other := w.dial(), w.dial()
-	const requests = 400
-	done := make(chan error, 1)
-	go func() {
-		_, err := io.WriteString(greedy.Conn, strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", requests))
-		if err == nil {
-			_, err = io.CopyN(io.Discard, greedy.r, requests*10_000*43)
-		}
-		done <- err
-	}()
-	wait.Until(t, "it is served", func() bool { return w.node.Stats().Issued > 0 })
-	turns := 0
-	for {
-		select {
-		case err := <-done:
-			fatal.If(t, err)
-			if turns < 3 { // Of thousands: on a busy machine this goroutine misses most of its turns.
-				t.Errorf("another connection was answered %d times meanwhile", turns)
-			}
-			return
-		default:
-			other.parse(other.ask("ID.NEXT"))
-			turns++
-		}
-	}
-}
-
 // TestShutdownWhileConnecting: connections that are opened while the server stops end, however
 // far they are.
 func TestShutdownWhileConnecting(t *testing.T) {
