@@ -126,6 +126,21 @@ func TestFinish(t *testing.T) {
 	}
 }
 
+// TestDueTimes: at a fixed rate the latency of a request counts from when it was due, also if no worker was free then.
+func TestDueTimes(t *testing.T) {
+	n := 0
+	w := workerOf(20, func(context.Context, Request) (client.Block, error) {
+		if n++; n == 1 {
+			time.Sleep(50 * time.Millisecond)
+		}
+		return blockAt(ms(n), 10), nil
+	})
+	r := New(Plan{Rate: 1000, Length: time.Hour, Workers: []Worker{w}}).Run(t.Context())
+	if r.Requests != 20 || r.Latency.Min() < (30*time.Millisecond).Nanoseconds() { // The last was due after 19 ms.
+		t.Errorf("%d requests, the fastest in %v", r.Requests, time.Duration(r.Latency.Min()))
+	}
+}
+
 func TestSleepUntil(t *testing.T) {
 	for _, d := range []time.Duration{-time.Second, 0, 100 * time.Microsecond, 5 * time.Millisecond} {
 		at := time.Now().Add(d)
