@@ -29,7 +29,7 @@ func OnAccept(t testing.TB, f func(fd int)) {
 	t.Cleanup(func() { accepted = func(int) {} })
 }
 
-// Turn has the one loop stand still while send runs, and returns how often the loop then wrote to a connection in one
+// Turn stops the one loop while send runs, and returns how often the loop then wrote to a connection in one
 // look at all of them.
 func (s *Server) Turn(name string, send func()) int {
 	s.mu.Lock()

@@ -47,7 +47,7 @@ func TestLoopSleeps(t *testing.T) {
 // one that has more, before all others have their turn.
 func TestFairness(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one loop
-	w := newFixture(t).serve(listenUnix(t)) // What is sent to a Unix socket has arrived.
+	w := newFixture(t).serve(listenUnix(t))         // What is sent to a Unix socket has arrived.
 	greedy := w.dial()
 	greedy.ask("CLIENT SETNAME greedy")
 	writes := w.listener.Turn("greedy", func() { greedy.send("ID.NEXT COUNT 10000 FORMAT uuid\r\n") })
