@@ -323,7 +323,7 @@ func TestForms(t *testing.T) {
 	b, err := a.Block(ctx, 10)
 	rises("Block", b.First, err)
 	if b.Count != 10 || b.Format != c.Format() || b.Node != "one" || b.SID != c.Format().SID(b.First) || a.Format() != c.Format() ||
-		b.SID != c.Format().SID(b.Last()) || b.Stride != int64(c.Layout.Holders()) {
+		b.SID != c.Format().SID(b.Last()) || b.SpaceID == 0 || b.Stride != int64(c.Layout.Holders()) {
 		t.Errorf("block %+v", b)
 	}
 	last = b.Last()

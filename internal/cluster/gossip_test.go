@@ -559,6 +559,17 @@ func TestPingBeforeNewsIsAnswered(t *testing.T) {
 		}
 		s.sound()
 	})
+	runScenario(t, func(s *scenario) { // Gossip brings the news.
+		s.net.SetLink(gossiptest.Link{Latency: time.Millisecond})
+		s.alone = true
+		s.startAll(2)
+		s.nodes[1].SetPeers(registered(s.nodes[0]))
+		time.Sleep(100 * time.Millisecond)
+		if got := s.nodes[1].since(s.begin); len(got) == 0 || got[0].Sample.Hold == 0 {
+			t.Errorf("the first ping was not answered: %+v", got)
+		}
+		s.sound()
+	})
 }
 
 // Whoever is dialled tells of all members, so a node that starts dials a few of its

@@ -45,8 +45,10 @@ func (s Space) ID() uint64 {
 		return 0
 	}
 	head, _, _ := strings.Cut(strings.Replace(s.Pool, "-", "", 2), "-")
-	id, _ := strconv.ParseUint(head, 16, 64) // 0 after an error
-	return id
+	if id, err := strconv.ParseUint(head, 16, 64); err == nil {
+		return id
+	}
+	return 0
 }
 
 // UnitStart returns the start of the unit of time that t lies in, in the layout's units.

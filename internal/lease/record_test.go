@@ -32,6 +32,7 @@ func seal(body string) string {
 func TestSpaceID(t *testing.T) {
 	for space, want := range map[Space]uint64{
 		{Pool: aSpace.Pool, Named: true}: 0x0c9e0b8e63a54f3b, {Pool: aSpace.Pool}: 0, {Named: true}: 0, {Pool: "pool-1", Named: true}: 0,
+		{Pool: "fc9e0b8e0-63a5-4f3b", Named: true}: 0,
 	} {
 		if got := space.ID(); got != want {
 			t.Errorf("%+v: %x, want %x", space, got, want)

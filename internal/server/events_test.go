@@ -192,9 +192,11 @@ func testEventsOfARevokedToken(t *testing.T) {
 	}
 	s.until("heartbeat")
 	mark(env, servertest.Start)
-	marks, _ := serveHTTP(t, env.HTTP).watch("/v1/watermark", "Authorization", "Bearer "+tokens["read"],
+	marks, res := serveHTTP(t, env.HTTP).watch("/v1/watermark", "Authorization", "Bearer "+tokens["read"],
 		"Accept", "text/event-stream")
-	marks.until("watermark")
+	if marks.until("watermark"); spaceOf(res) != servertest.SpaceID {
+		t.Errorf("headers %v", res.Header)
+	}
 	none, err := access.ParseTokens(nil)
 	if err != nil {
 		t.Fatal(err)

@@ -90,6 +90,7 @@ func (x fixture) watermarks() map[string]func(after flake.ID, wait time.Duration
 			if res.StatusCode != 200 {
 				return watermark.Answer{}, x.httpAnswer(res)
 			}
+			x.isOf(spaceOf(res))
 			return servertest.Body[watermark.Answer](x.T, res), answer{}
 		},
 		"grpc": func(after flake.ID, wait time.Duration) (watermark.Answer, answer) {

@@ -38,7 +38,8 @@ func (knows) Limit() lease.Limit { return lease.Limit{Extend: math.MaxInt64, Acq
 
 // withWorkers gives sids 16 to 19 to workers, in a space in memory.
 func withWorkers(t *testing.T, mem *storetest.Memory) func(*servertest.Config) {
-	if _, _, err := mem.Init(t.Context(), lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, servertest.Start); err != nil {
+	space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: servertest.Pool, Named: true}
+	if _, _, err := mem.Init(t.Context(), space, servertest.Start); err != nil {
 		t.Fatal(err)
 	}
 	return func(c *servertest.Config) {

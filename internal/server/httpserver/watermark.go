@@ -93,6 +93,7 @@ func (h *handler) streamWatermark(w http.ResponseWriter, r *http.Request) {
 			conn := connOf(r.Context())
 			conn.Valid()
 			conn.OpenStream(1)
+			h.name(w.Header())
 			out = beginStream(w, conn)
 		} else if err := guard.May(caller, access.Read); due && err != nil {
 			return err
