@@ -84,14 +84,23 @@ func (s SIDRecords) Distrust(era Era, sound clock.Millis) string {
 	case s.Holder.Exists() && !s.Window.Exists():
 		return "it has a holder but no window record"
 	case !s.Holder.Exists() && w.Ceil > sound:
-		return fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is far behind",
-			w.Ceil.Time().Format(time.RFC3339))
+		return cmp.Or(w.Waits(sound), fmt.Sprintf("its ceiling is %s: a wrong clock wrote it, or this node's clock is "+
+			"far behind", w.Ceil.Time().Format(time.RFC3339)))
 	}
 	return ""
 }
 
 // TakenByOperator reports whether no node has the sid because an operator decided so.
 func (w Window) TakenByOperator() bool { return w.State == Quarantined || w.State == Reserved }
+
+// Waits says when a sid that an operator released is usable, if that is later than now; "": no operator released
+// it, or it is usable by now.
+func (w Window) Waits(now clock.Millis) string {
+	if w.State != Released || w.Node != Operator || w.Ceil <= now {
+		return ""
+	}
+	return w.ByOperator() + "; usable at " + w.Ceil.Time().Format(time.RFC3339)
+}
 
 // ShowsTime reports whether the wall time in the window of a sid that is not distrusted is
 // evidence of the time. That of an operator is a clock which nobody compares, and a ceiling
@@ -102,12 +111,17 @@ func (s SIDRecords) ShowsTime(sound clock.Millis) bool {
 	return w.Node != Operator && !w.TakenByOperator() && (w.Ceil <= sound || s.Holder.Exists() && w.Gossip)
 }
 
-// ByOperator says that an operator quarantined or reserved the sid, with the reason that was
+// ByOperator says that an operator quarantined, reserved or released the sid, with the reason that was
 // given.
 func (w Window) ByOperator() string {
-	did := cmp.Or(Printable(w.By), "an operator") + " quarantined it"
-	if w.State == Reserved {
-		did = cmp.Or(Printable(w.By), "an operator") + " reserved it for a generator outside of the cluster"
+	did := cmp.Or(Printable(w.By), "an operator")
+	switch w.State {
+	case Reserved:
+		did += " reserved it for a generator outside of the cluster"
+	case Released:
+		did += " released it"
+	default:
+		did += " quarantined it"
 	}
 	if w.Reason == "" {
 		return did

@@ -248,8 +248,8 @@ func TestCluster(t *testing.T) {
 	}
 	summary := fmt.Sprint(got)
 	want := "{test pool-1 3 77 [{node-b 3} {node-c -1}] [{3 held node-b  0 false} {4 free node-b  0 false} {5 waiting node-b usable in 1ms 1769903999950 true}" +
-		" {6 free node-b  0 false} {7 quarantined operator ann quarantined it: why 0 false} {8 quarantined operator its ceiling is 2026-02-01T00:01:00Z: " +
-		"a wrong clock wrote it, or this node's clock is far behind 0 false} {9 quarantined node-b lease: record's checksum does not match 0 false}] {node-a true 7} }"
+		" {6 free node-b  0 false} {7 quarantined operator ann quarantined it: why 0 false} {8 quarantined operator ann released it: why; " +
+		"usable at 2026-02-01T00:01:00Z 0 false} {9 quarantined node-b lease: record's checksum does not match 0 false}] {node-a true 7} }"
 	if summary != want {
 		t.Errorf("got  %s\nwant %s", summary, want)
 	}

@@ -342,6 +342,10 @@ func (r *findings) records(f facts) {
 		s := v.SIDs[sid]
 		w := s.Window.Value
 		release := fmt.Sprintf("\"allocator admin release-sid %d\" repairs it", sid)
+		waits := w.Waits(f.now)
+		if waits != "" || s.Distrust(v.Era.Value, far) != "" {
+			quarantined++
+		}
 		switch {
 		case !v.Config.Value.SIDs().Has(sid):
 			bad++
@@ -367,7 +371,6 @@ func (r *findings) records(f facts) {
 			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md",
 				"the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
 		case w.State == lease.Quarantined:
-			quarantined++
 			r.Add("quarantine", report.Warn,
 				fmt.Sprintf("\"allocator admin release-sid %d\" returns it to the pool", sid),
 				"sid %d: %s", sid, w.ByOperator())
@@ -386,12 +389,14 @@ func (r *findings) records(f facts) {
 				"Is this machine's clock right? If so, stop the node whose clock was wrong. "+release,
 				"the ceiling of sid %d is %s, %s ahead of this clock; %q wrote it", sid, repair.At(w.Ceil),
 				text.Span((w.Ceil - f.now).Duration()), w.Node)
+		case waits != "":
+			r.Add("quarantine", report.Warn, "Wait until then", "sid %d: %s", sid, waits)
 		case w.State == lease.Active && s.Holder.Exists() && f.now-w.Ceil > overdue:
 			unreleased++
 			r.Add("unreleased", report.Warn,
-				fmt.Sprintf("It is dead, paused, or cannot reach etcd, and its lease lives on. A node ends the hold "+
-					"within a minute. If none does: \"allocator admin quarantine %d --force\", then \"allocator admin "+
-					"release-sid %[1]d\"", sid),
+				fmt.Sprintf("It is dead, paused, refuses, or cannot reach etcd, and its lease lives on. A node "+
+					"ends the hold within a minute. If none does: \"allocator admin quarantine %d --force\", then "+
+					"\"allocator admin release-sid %[1]d\"", sid),
 				"%q holds sid %d, and its window ended %v ago", lease.Printable(w.Node), sid,
 				(f.now - w.Ceil).Duration().Round(time.Second))
 		case w.Worker && s.Holder.Exists():

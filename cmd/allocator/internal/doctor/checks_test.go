@@ -262,6 +262,14 @@ func TestExamine(t *testing.T) {
 				w.State, w.By, w.Reason = lease.Quarantined, "ann@ops-1", "disk"
 			})
 		}, []string{"warn quarantine | sid 5: ann@ops-1 quarantined it: disk | release-sid 5"}},
+		{"released, and not usable yet", func(f *facts) {
+			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) {
+				w.Node, w.By, w.Ceil = lease.Operator, "ann@ops-1", at+7000
+			})
+		}, []string{"warn quarantine | sid 5: ann@ops-1 released it; usable at 20 | Wait"}},
+		{"released, and usable", func(f *facts) {
+			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Node, w.Ceil = lease.Operator, at })
+		}, nil},
 		{"poison", func(f *facts) {
 			f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.Ceil += 10 * 365 * 24 * 3600 * 1000 })
 		},
@@ -340,6 +348,8 @@ func TestExamine(t *testing.T) {
 					got = append(got, c)
 				} else if c.Do != "" {
 					t.Errorf("%+v is well and has advice", c)
+				} else if s := f.view.SIDs[5]; c.Name == "quarantine" && s.Distrust(f.view.Era.Value, at+f.slack) != "" {
+					t.Errorf("%+v, and nodes do not use sid 5", c)
 				}
 			}
 			if len(got) != len(tc.want) {
