@@ -302,7 +302,7 @@ func (d *Daemon) state() feed.State {
 	k := d.keeper.Stats()
 	s := feed.State{
 		Node: d.node.Stats(), Refusing: d.node.Ready(), Clocks: d.watch.Report(),
-		EtcdFails: k.Outage.Error != "", EtcdSince: k.Outage.Since, EtcdError: k.Outage.Error,
+		EtcdFails: k.Outage.Error != "", EtcdSince: k.Outage.Since, EtcdLast: k.Outage.Last, EtcdError: k.Outage.Error,
 		Alarms: k.Alarms, Files: map[string]feed.Files{},
 	}
 	if d.inside != nil {

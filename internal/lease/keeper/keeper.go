@@ -53,9 +53,10 @@ type Keeper struct {
 	// Run's goroutine owns these.
 	machine *protocol.Machine
 	failed  error
-	// failing is how many calls in a row have failed, the first of them at failedAt.
-	failing  int
-	failedAt clock.Millis
+	// failing is how many calls in a row have failed, the first of them at failedAt. One was answered at answeredAt.
+	failing    int
+	failedAt   clock.Millis
+	answeredAt clock.Millis
 	// problem is the kind of the one that was logged last.
 	problem   string
 	problemAt clock.Mono
@@ -266,8 +267,9 @@ func (k *Keeper) call(ctx context.Context, a lease.Action) {
 		if c, ok := answer.(lease.Committed); ok && c.Applied && err == nil {
 			k.stats.wrote(Write{now.Sub(from), now})
 			if txn := a.(lease.Commit).Txn; txn.Op == lease.Expire {
-				k.cfg.Logger.Warn("ended the hold of a node that is dead, and whose lease lives on",
-					"sid", txn.SID, "node", lease.Printable(txn.Seen.Holder.Value.Node))
+				k.cfg.Logger.Warn("ended the hold of a node whose window is long over, and whose lease lives on",
+					"sid", txn.SID, "node", lease.Printable(txn.Seen.Holder.Value.Node),
+					"window_ended", txn.Seen.Window.Value.Ceil.Time().UTC())
 			}
 		}
 		k.answers <- answer

@@ -11,9 +11,11 @@ import (
 // is a change of etcd's leader, or a lost packet.
 const outageAfter = 2
 
-// Outage is how calls to etcd fail: several in a row, since the first of them.
+// Outage is how calls to etcd fail: several in a row, since the first of them. Last is when the last call before
+// was answered; 0: none was.
 type Outage struct {
 	Since clock.Millis
+	Last  clock.Millis
 	Error string // empty: there is no outage
 }
 
@@ -33,7 +35,7 @@ func (k *Keeper) noteOutage(now clock.Millis, ev lease.Event) {
 		return
 	}
 	if err == nil || errors.Is(err, lease.ErrLeaseGone) {
-		k.failing = 0
+		k.failing, k.answeredAt = 0, now
 		k.outage.Store(nil)
 		return
 	}
@@ -41,6 +43,6 @@ func (k *Keeper) noteOutage(now clock.Millis, ev lease.Event) {
 		k.failedAt = now
 	}
 	if k.failing++; k.failing == outageAfter {
-		k.outage.Store(&Outage{Since: k.failedAt, Error: err.Error()})
+		k.outage.Store(&Outage{Since: k.failedAt, Last: k.answeredAt, Error: err.Error()})
 	}
 }

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
@@ -39,7 +41,7 @@ func TestOutage(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		k := &Keeper{}
 		k.status.Store(&published{})
-		failed, since := 0, clock.Millis(0)
+		failed, since, last := 0, clock.Millis(0), clock.Millis(0)
 		for now := range clock.Millis(100) {
 			var ev lease.Event
 			switch rnd.IntN(4) {
@@ -47,7 +49,7 @@ func TestOutage(t *testing.T) {
 				ev = lease.Tick{}
 			case 1:
 				ev = calls[rnd.IntN(len(calls))]([]error{nil, lease.ErrLeaseGone}[rnd.IntN(2)])
-				failed = 0
+				failed, last = 0, now
 			default:
 				ev = calls[rnd.IntN(len(calls))](errors.New("away"))
 				if failed++; failed == 1 {
@@ -55,10 +57,31 @@ func TestOutage(t *testing.T) {
 				}
 			}
 			k.noteOutage(now, ev)
-			if got, want := k.Stats().Outage, map[bool]Outage{true: {since, "away"}}[failed > 1]; got != want {
+			if got, want := k.Stats().Outage, map[bool]Outage{true: {since, last, "away"}}[failed > 1]; got != want {
 				t.Fatalf("seed %d, %T, %d failed: outage %v, want %v", seed, ev, failed, got, want)
 			}
 		}
+	}
+}
+
+type applies struct{ Store }
+
+func (applies) Commit(context.Context, lease.Txn) (bool, lease.View, error) {
+	return true, lease.View{}, nil
+}
+
+// TestEndedHold: the log says what is known of a holder whose key was deleted. It may live, and refuse.
+func TestEndedHold(t *testing.T) {
+	log, out := Lines()
+	k := &Keeper{cfg: Config{Logger: log, Store: applies{}, Clock: clocktest.NewManual(0)}, answers: make(chan lease.Event, 1)}
+	txn := lease.Txn{Op: lease.Expire, SID: 2}
+	txn.Seen.Holder.Value.Node, txn.Seen.Window.Value.Ceil = "n3", 5000
+	k.call(t.Context(), lease.Commit{Txn: txn})
+	k.calls.Wait()
+	want := `level=WARN msg="ended the hold of a node whose window is long over, and whose lease lives on" sid=2 node=n3 ` +
+		"window_ended=1970-01-01T00:00:05.000Z\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out, want)
 	}
 }
 

@@ -21,6 +21,7 @@ type State struct {
 	Clocks    clock.Report
 	EtcdFails bool                       // calls to etcd fail, more than one in a row
 	EtcdSince clock.Millis               // since when they do
+	EtcdLast  clock.Millis               // when the last call before succeeded; 0: none did
 	EtcdError string                     // what the calls fail with
 	Backup    string                     // why snapshots of etcd inside fail; "": they do not
 	Alarms    map[lease.AlarmKind]uint64 // counters
@@ -203,7 +204,11 @@ func (c *change) etcd() {
 		if c.new.Node.Holding {
 			message = "calls to etcd fail: IDs are issued until the window ends"
 		}
-		c.add(EtcdFailing, message, "window_left", c.windowLeft(), "error", c.new.EtcdError)
+		last := "never"
+		if at := c.new.EtcdLast; at != 0 {
+			last = at.Time().UTC().Format("2006-01-02T15:04:05.000Z")
+		}
+		c.add(EtcdFailing, message, "last_success", last, "window_left", c.windowLeft(), "error", c.new.EtcdError)
 	case was && !is:
 		c.add(EtcdAnswers, "calls to etcd succeed again", "after", (c.at - c.old.EtcdSince).Duration().String(),
 			"window_left", c.windowLeft())
@@ -243,8 +248,11 @@ func (c *change) ownSID() {
 	was, is := &c.old.Node.Lease, &c.new.Node.Lease
 	same := was.Held && is.Held && was.Grant.SID == is.Grant.SID && was.Grant.Term == is.Grant.Term
 	if is.Phase == lease.Lost && was.Phase != lease.Lost && was.Held {
-		c.add(SIDLost, fmt.Sprintf("sid %d was lost: IDs are issued up to the confirmed ceiling; %s", was.Grant.SID,
-			is.Problem), grantFacts(was.Grant)...).SID = int(was.Grant.SID)
+		message := fmt.Sprintf("sid %d was lost: IDs are issued up to the confirmed ceiling", was.Grant.SID)
+		if is.Problem != "" {
+			message += "; " + is.Problem
+		}
+		c.add(SIDLost, message, grantFacts(was.Grant)...).SID = int(was.Grant.SID)
 	}
 	if was.Held && !same && was.Phase != lease.Lost {
 		switch {
