@@ -248,11 +248,8 @@ func (c *change) ownSID() {
 	was, is := &c.old.Node.Lease, &c.new.Node.Lease
 	same := was.Held && is.Held && was.Grant.SID == is.Grant.SID && was.Grant.Term == is.Grant.Term
 	if is.Phase == lease.Lost && was.Phase != lease.Lost && was.Held {
-		message := fmt.Sprintf("sid %d was lost: IDs are issued up to the confirmed ceiling", was.Grant.SID)
-		if is.Problem != "" {
-			message += "; " + is.Problem
-		}
-		c.add(SIDLost, message, grantFacts(was.Grant)...).SID = int(was.Grant.SID)
+		message := fmt.Sprintf("sid %d was lost: IDs are issued up to the confirmed ceiling; ", was.Grant.SID)
+		c.add(SIDLost, strings.TrimSuffix(message+is.Problem, "; "), grantFacts(was.Grant)...).SID = int(was.Grant.SID)
 	}
 	if was.Held && !same && was.Phase != lease.Lost {
 		switch {

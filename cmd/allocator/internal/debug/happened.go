@@ -16,10 +16,7 @@ import (
 )
 
 // The page has that many of the latest lines of what happened, each cut to that many bytes.
-const (
-	maxHappened = 200
-	maxLine     = 600
-)
+const maxHappened, maxLine = 200, 600
 
 // happened is an event, or a line of a log.
 type happened struct {
