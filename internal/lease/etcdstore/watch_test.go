@@ -68,6 +68,11 @@ func TestWatchOpensAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, changed)
+	await(t, s.Acted()) // An act may have come before the watch.
+	if err := s.Record(ctx, lease.Act{Action: "it", By: "alice@db-1", At: 1, Nonce: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, s.Acted())
 	stop()
 	<-ended
 }
