@@ -79,6 +79,8 @@ var mutants = []struct {
 		}},
 	{name: "does not send after", noticed: "an ID above another that the caller has",
 		call: func(c *call) { c.After = "" }},
+	{name: "judges an after by itself", noticed: "an after of another layout",
+		call: func(c *call) { c.After = "-1" }},
 	{name: "gives integers whatever was asked for", noticed: "a UUID",
 		call: func(c *call) { c.Form = "" }},
 	{name: "asks a second time without a token", noticed: "UNAUTHENTICATED is the same at every node and time",

@@ -127,6 +127,12 @@ func refusing() (all []situation) {
 			want: "refused AFTER_TOO_FAR", least: 1, most: 2, within: soon,
 		},
 		{
+			name:    "an after of another layout",
+			nodes:   "refuse INVALID_ID | refuse INVALID_ID",
+			options: patient, call: call{After: "1990000000000000000"},
+			want: "refused INVALID_ID", least: 1, most: 1, within: soon,
+		},
+		{
 			name:    "a reason of a later version, and another node serves",
 			nodes:   "unknown, serve | unknown, serve",
 			options: patient, want: "ids 1", least: 2, most: 8, within: soon,
