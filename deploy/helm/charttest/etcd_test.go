@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 )
@@ -23,10 +24,10 @@ func flagsOf(args []string) map[string][]string {
 }
 
 // Members, their names and their number agree in all places; nodes and members connect to
-// names that the certificate has.
+// names that the certificate has; "allocator etcd" in these pods is told of the nodes' space.
 func TestEtcdMembers(t *testing.T) {
 	for _, members := range []string{"1", "3", "5"} {
-		r := mustRender(t, with(t, "{etcd: {endpoints: [], bundled: {enabled: true, members: "+members+", restore: {snapshot: a.snapshot, token: t}}}}"), install)
+		r := mustRender(t, with(t, "{space: {name: sp, root: ro}, etcd: {endpoints: [], bundled: {enabled: true, members: "+members+", restore: {snapshot: a.snapshot, token: t}}}}"), install)
 		set := typed(t, r.find(t, "StatefulSet/ids-allocator-etcd")).(*appsv1.StatefulSet)
 		flags := flagsOf(set.Spec.Template.Spec.Containers[0].Args)
 		if int(*set.Spec.Replicas) != len(flags["members"]) || set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement {
@@ -62,6 +63,14 @@ func TestEtcdMembers(t *testing.T) {
 		}
 		if flags["user"][0] != made["user"][0] || flags["prefix"][0] != "/"+c.Root+"/"+c.Space+"/" {
 			t.Errorf("the user is %q and %q, the prefix %q", flags["user"], made["user"], flags["prefix"])
+		}
+		keeper := typed(t, r.find(t, "StatefulSet/ids-allocator-etcd-snapshots")).(*appsv1.StatefulSet)
+		for _, s := range []*appsv1.StatefulSet{set, keeper} {
+			for name, want := range map[string]string{"ALLOCATOR_SPACE": c.Space, "ALLOCATOR_ROOT": c.Root} {
+				if env := s.Spec.Template.Spec.Containers[0].Env; !slices.Contains(env, corev1.EnvVar{Name: name, Value: want}) {
+					t.Errorf("%s: %s is not %s: %v", s.Name, name, want, env)
+				}
+			}
 		}
 		budget := r.has("PodDisruptionBudget/ids-allocator-etcd")
 		if budget != (members != "1") {

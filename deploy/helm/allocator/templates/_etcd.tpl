@@ -84,8 +84,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 {{- end -}}
 
-{{/* So that etcdctl, and "allocator etcd", in these pods need no flags. */}}
+{{/* So that etcdctl, and "allocator etcd", in these pods need no flags; nodes of this space log what it does. */}}
 {{- define "allocator.etcdctlEnv" -}}
+- name: ALLOCATOR_SPACE
+  value: {{ .Values.space.name | quote }}
+- name: ALLOCATOR_ROOT
+  value: {{ .Values.space.root | quote }}
 {{- range list "ETCDCTL_ENDPOINTS" "ALLOCATOR_ETCD_ENDPOINTS" }}
 - name: {{ . }}
   value: {{ include "allocator.etcdEndpoints" $ | fromJsonArray | join "," }}
