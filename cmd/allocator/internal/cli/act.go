@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"os"
 	"os/user"
+	"strconv"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -13,15 +14,20 @@ import (
 
 // OperatorName returns who runs the command, and where, as well as it is known.
 func OperatorName() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
+	name := userName(user.Current())
 	if by := os.Getenv("SUDO_USER"); by != "" && by != name {
 		name = by + " as " + name
 	}
 	host, _ := os.Hostname()
 	return lease.Printable(name + "@" + cmp.Or(host, "unknown"))
+}
+
+// userName returns the name of a user, or the number of the process's where no name is known, as in the image.
+func userName(u *user.User, err error) string {
+	if err != nil {
+		return "uid:" + strconv.Itoa(os.Getuid())
+	}
+	return u.Username
 }
 
 // WhyDone is the usage of --reason where the reason is no part of a record.
