@@ -139,7 +139,8 @@ func TestDebugZipOfALateNode(t *testing.T) {
 	}
 }
 
-// A node that accepts connections and says nothing is named after the timeout.
+// A node that accepts connections and says nothing is named after the timeout. Where the archive goes to stdout
+// nothing else does.
 func TestDebugZipWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -148,12 +149,21 @@ func TestDebugZipWithoutAnAnswer(t *testing.T) {
 	}
 	defer silent.Close()
 	file, addr := filepath.Join(t.TempDir(), "all.zip"), silent.Addr().String()
-	var out, errs bytes.Buffer
-	code := run(t.Context(), []string{"debug", "zip", "--timeout", "1s", "--output", file, "--etcd.endpoints", "127.0.0.1:1",
-		"--addr", addr}, strings.NewReader(""), &out, &errs, nil)
-	if code != cli.ExitUnavailable || !strings.Contains(out.String(), "0 of 1 node") ||
-		!strings.Contains(errs.String(), addr+": does not answer") || !strings.Contains(unzip(t, file)["index.html"], addr) {
-		t.Fatalf("exit code %d: %s%s", code, &out, &errs)
+	for _, output := range []string{file, "-"} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), []string{"debug", "zip", "--timeout", "1s", "--output", output, "--etcd.endpoints", "127.0.0.1:1",
+			"--addr", addr}, strings.NewReader(""), &out, &errs, nil)
+		told := &out
+		if output == "-" {
+			told = &errs
+			if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if code != cli.ExitUnavailable || !strings.Contains(told.String(), "0 of 1 node") ||
+			!strings.Contains(errs.String(), addr+": does not answer") || !strings.Contains(unzip(t, file)["index.html"], addr) {
+			t.Fatalf("%s: exit code %d: %q %s", output, code, &out, &errs)
+		}
 	}
 }
 

@@ -66,7 +66,8 @@ not answer is named. After --timeout what is there is written.`,
 	}
 	addrs := cmd.Flags().StringSlice("addr", nil, "gRPC addresses of nodes, comma-separated or given several times, "+
 		"besides those that are registered")
-	output := cmd.Flags().String("output", "", "`file` to write; default: allocator-debug-TIME.zip here")
+	output := cmd.Flags().String("output", "", "`file` to write, or - for stdout; default: allocator-debug-TIME.zip "+
+		"here")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Second, "how long to wait for answers")
 	_ = cmd.MarkFlagFilename("output", "zip")
 	load := a.Settings(cmd)
@@ -87,11 +88,17 @@ not answer is named. After --timeout what is there is written.`,
 		}
 		now := time.Now().UTC()
 		name := cmp.Or(*output, "allocator-debug-"+now.Format("20060102T150405Z")+".zip")
-		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
-			return cli.UsageError("--output: %w", err)
+		out, told, done, discard := a.Out, a.Err, func() error { return nil }, func() {}
+		if name != "-" {
+			f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if err != nil {
+				return cli.UsageError("--output: %w", err)
+			}
+			defer f.Close()
+			out, told, done, discard = f, a.Out, f.Close, func() { _ = os.Remove(name) }
+		} else if a.OutTerminal() != nil {
+			return cli.UsageError("--output -: stdout is a terminal: redirect it to a file")
 		}
-		defer f.Close()
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
 		progress := a.Progress()
@@ -107,11 +114,11 @@ not answer is named. After --timeout what is there is written.`,
 		}
 		g.gather(ctx, cmd.Flags(), c, given, load)
 		if errors.Is(cmd.Context().Err(), context.Canceled) {
-			_ = os.Remove(name)
+			discard()
 			return cli.ErrInterrupted
 		}
-		if err := errors.Join(g.write(f), f.Close()); err != nil {
-			_ = os.Remove(name)
+		if err := errors.Join(g.write(out), done()); err != nil {
+			discard()
 			return err
 		}
 		progress.End()
@@ -123,7 +130,7 @@ not answer is named. After --timeout what is there is written.`,
 				fmt.Fprintf(a.Err, "allocator: %s: %s\n", n.Label, n.Err)
 			}
 		}
-		if _, err := fmt.Fprintf(a.Out, "%s: %d files of %d of %s; begin with index.html\n", name, len(g.Files),
+		if _, err := fmt.Fprintf(told, "%s: %d files of %d of %s; begin with index.html\n", name, len(g.Files),
 			answered, text.Count(len(g.Nodes), "node")); err != nil {
 			return err
 		}
