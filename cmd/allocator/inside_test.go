@@ -354,7 +354,9 @@ func TestEtcdInside(t *testing.T) {
 	if !strings.Contains(out, "does the quorum survive this? yes") || !strings.Contains(out, "nothing was changed") {
 		t.Errorf("replace --dry-run: %s", out)
 	}
-	t.Logf("%s", c.changes(1, "etcd", "replace", "127.0.0.3", "--yes"))
+	t.Logf("%s", c.changes(1, "etcd", "replace", "127.0.0.3", "--yes", "--reason", "data lost"))
+	c.logged(1, `msg="action of an operator" action="replace 127.0.0.3 with 127.0.0.3" `)
+	c.logged(1, ` by=os-user from=etcd reason="data lost"`)
 	c.says(1, "3 of 3 voting members answer", "etcd", "status")
 	c.logged(3, "votes now")
 
@@ -365,7 +367,9 @@ func TestEtcdInside(t *testing.T) {
 	c.start(3)
 	c.logged(3, "removed 127.0.0.3 from their cluster")
 	c.stop(3)
-	c.changes(1, "etcd", "remove", "127.0.0.3", "--yes")
+	c.changes(1, "etcd", "remove", "127.0.0.3", "--yes", "--reason", "old data")
+	c.logged(2, `msg="action of an operator" action="remove 127.0.0.3" `)
+	c.logged(2, ` by=os-user from=etcd reason="old data"`)
 	c.says(1, "2 of 2 voting members answer", "etcd", "status")
 	fatal.If(t, os.RemoveAll(c.data(3)))
 	c.start(3)
