@@ -62,11 +62,19 @@ func (m *machine) here(text string) string {
 // Others than root are the user of nodes themselves.
 const nodeUser = 64321
 
+// rooted reports whether root runs the test. In the namespace that pages.OwnNetwork makes for another user, that
+// user alone is mapped, to 0, and can be nobody else.
+func rooted() bool {
+	ids, _ := os.ReadFile("/proc/self/uid_map") // inside, outside, how many
+	f := strings.Fields(string(ids))
+	return os.Geteuid() == 0 && len(f) >= 3 && f[2] != "1"
+}
+
 // script runs commands of a page at a machine. Etcd's user is left out.
 func (m *machine) script(t *testing.T, work, commands string) string {
 	t.Helper()
 	user, owner := "", ""
-	if os.Geteuid() == 0 {
+	if rooted() {
 		user = fmt.Sprintf("setpriv --reuid %d --regid %[1]d --clear-groups ", nodeUser)
 		owner = fmt.Sprintf("-o root -g %d ", nodeUser)
 	}
@@ -178,7 +186,7 @@ func (m *machine) copies(t *testing.T, work, commands string) {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() == 0 {
+	if rooted() {
 		if err := os.Chown(to, nodeUser, nodeUser); err != nil {
 			t.Fatal(err)
 		}
@@ -386,7 +394,7 @@ func (m *machine) startNode(t *testing.T) {
 	args := strings.Fields(m.here(field(readFile(t, "../../deploy/systemd/allocator.service"), "ExecStart")[0]))
 	state, user := filepath.Join(m.dir, "state"), (*syscall.Credential)(nil) // StateDirectory= and User= of the unit
 	fatal.If(t, os.MkdirAll(state, 0o700))
-	if os.Geteuid() == 0 {
+	if rooted() {
 		user = &syscall.Credential{Uid: nodeUser, Gid: nodeUser}
 		fatal.If(t, os.Lchown(state, nodeUser, nodeUser))
 	}
