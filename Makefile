@@ -77,7 +77,7 @@ abuse: ## attacks on a node beside honest callers: 8 minutes; ARGS='--only reset
 bugs: ## which test finds each known bug; ARGS='-mutate ./internal/gen' for mutants
 	$(GO) run ./chaos/planted $(or $(ARGS),-write $(BIN)/planted-bugs.md)
 
-ROUNDS ?= 5
+ROUNDS ?= 7
 SLICE  ?= 1s
 BENCH  ?= .
 COUNT  ?= 1

@@ -258,7 +258,7 @@ writes requests by hand for HTTP, Redis and PostgreSQL, and uses grpc-go or etcd
 for the rest. A time is that of one answer; of 16 answers where 16 requests are sent at
 once; or of 64 calls of a prefetching client, since one call takes no longer than a clock
 read. The processor time of PostgreSQL is unknown, since it has a process for each
-connection. redis-benchmark is measured by itself, on one thread.
+connection. redis-benchmark is measured by itself.
 
 "Steps" is how our IDs within one millisecond differ: by random steps (draw) while the
 clock keeps up with demand, and by +1 (sustained) once IDs run ahead of it. One node then
