@@ -79,7 +79,7 @@ func (m *machine) script(t *testing.T, work, commands string) string {
 		owner = fmt.Sprintf("-o root -g %d ", nodeUser)
 	}
 	commands = m.here(strings.NewReplacer("sudo -u allocator ", user, "sudo ", "", "-o root -g allocator ", owner,
-		"-o root -g etcd ", "").Replace(commands))
+		"-o root -g etcd ", "", "allocator init ", "allocator init --timeout 1m ").Replace(commands))
 	out, _, err := pages.NewShell(t, pages.Config{Dir: work, Env: []string{"IP=" + m.ip, "ALLOCATOR_ETCD_ADDRESS=" + m.ip, "PATH=" + work + "/bin:" + os.Getenv("PATH")}}).Run(commands)
 	fatal.If(t, err)
 	return out
