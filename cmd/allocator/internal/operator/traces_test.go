@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/daemontest"
@@ -80,6 +82,38 @@ func TestSpans(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{"/", "GET /v1/ids/{id}", "POST /v1/ids", "allocator.v1.AllocatorService/Allocate"}; !slices.Equal(got, want) {
 		t.Errorf("spans %q, want %q", got, want)
+	}
+}
+
+// A collector gets spans over OTLP's gRPC, with the name that OpenTelemetry's variables give.
+func TestCollector(t *testing.T) {
+	got := make(chan string, 1)
+	collector := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		method, _ := grpc.Method(s.Context())
+		var request emptypb.Empty // Its unknown fields are the request; without fields an answer says that all were taken.
+		if err := s.RecvMsg(&request); err != nil {
+			return err
+		}
+		got <- method + " " + string(request.ProtoReflect().GetUnknown())
+		return s.SendMsg(&emptypb.Empty{})
+	}))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fatal.If(t, err)
+	go collector.Serve(l)
+	defer collector.Stop()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
+	t.Setenv("OTEL_SERVICE_NAME", "ids-of-checkout")
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
+	traced, end, err := traces(os.Getenv, "v1.2.3", slog.New(slog.DiscardHandler))
+	fatal.If(t, err)
+	defer end()
+	traced.HTTP(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	export := <-got
+	const method = "/opentelemetry.proto.collector.trace.v1.TraceService/Export "
+	for _, want := range []string{method, "ids-of-checkout", "v1.2.3", "HTTP"} {
+		if !strings.Contains(export, want) {
+			t.Errorf("%q is missing in %q", want, export)
+		}
 	}
 }
 
