@@ -194,7 +194,7 @@ func TestEventsSince(t *testing.T) {
 			t.Errorf("%d: %d events %q: %s", code, got, kind, out)
 		}
 	}
-	if !strings.Contains(errs, "has none before") {
+	if !strings.Contains(errs, "has no events before") {
 		t.Errorf("stderr: %s", errs)
 	}
 	if code, out, errs := allocator("events", "--since", "1ns", "--addr", second.Addresses().GRPC); code != cli.ExitOK || out != "" {

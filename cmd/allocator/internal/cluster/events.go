@@ -152,7 +152,7 @@ func (w *eventWatch) watch(ctx context.Context, at int) error {
 			w.from = &pb.WatchEventsRequest{After: m.GetEvent().GetId()}
 			happened := m.GetEvent().GetAtUnixMs()
 			if !w.seen && w.first > 0 && happened >= w.first {
-				fmt.Fprintf(w.err, "allocator: the node at %s has none before %s; its events.file may have\n",
+				fmt.Fprintf(w.err, "allocator: the node at %s has no events before %s; its events.file may have some\n",
 					w.nodes.Addrs[at], time.UnixMilli(happened).UTC().Format(time.RFC3339))
 			}
 			if w.seen = true; happened < w.first {
