@@ -169,6 +169,13 @@ func TestFromUnixSecondsDoesNotWrap(t *testing.T) {
 	}
 }
 
+func TestAccessors(t *testing.T) {
+	if flake.ID(1).IsZero() || !flake.ID(0).IsZero() || someID.Time().Location() != time.UTC ||
+		someID.Compare(someID-1) != 1 || someID.Compare(someID) != 0 || someID.Compare(someID+1) != -1 {
+		t.Error("IsZero, Time or Compare")
+	}
+}
+
 func TestParseErrors(t *testing.T) {
 	const good = "00CMXB6TAK4SA"
 	for _, x := range []struct {
