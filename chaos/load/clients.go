@@ -35,8 +35,8 @@ const (
 // Config says how clients reach nodes. The zero Config is plaintext without a
 // token.
 type Config struct {
-	TLS   *tls.Config // nil: plaintext; its ServerName may be empty. Not used by gRPC.
-	Token string      // not used by gRPC
+	TLS   *tls.Config // nil: plaintext; its ServerName may be empty. Only HTTP and RESP use it.
+	Token string      // Only HTTP and RESP use it.
 	// GRPC are the options of gRPC connections, with the transport's credentials
 	// and the token; nil: plaintext.
 	GRPC []grpc.DialOption
@@ -87,15 +87,8 @@ func (c Config) Open(kind, addr string) (Client, error) {
 	return &g, nil
 }
 
-// OpenSDK returns a client of the Go SDK, which workers may share. It adds c to o.
+// OpenSDK returns a client of the Go SDK, which workers may share. It dials and checks as c says; o says all else.
 func (c Config) OpenSDK(o client.Options) (Client, error) {
-	if c.TLS != nil {
-		o.TLS = c.TLS.Clone()
-	}
-	if c.Token != "" {
-		o.Token = func(context.Context) (string, error) { return c.Token, nil }
-		o.PlaintextToken = o.TLS == nil
-	}
 	o.DialOptions = append(o.DialOptions, c.dialer()...)
 	s, err := client.New(o)
 	if err != nil {

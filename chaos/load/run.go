@@ -68,7 +68,7 @@ type Run struct {
 	due        chan time.Time
 	shards     []*shard
 	checker    *duplicates.Checker
-	notStarted int64 // pace's, until it has ended
+	notStarted int64 // pace's
 }
 
 // shard holds the counters of some workers.
@@ -76,11 +76,9 @@ type shard struct {
 	mu       sync.Mutex // guards all below
 	requests int64
 	ids      int64
-	warm     int64 // IDs outside the measured time
 	refused  map[string]int64
 	failed   int64
 	failure  error
-	refusal  error
 	latency  *hdrhistogram.Histogram
 }
 
@@ -137,9 +135,7 @@ func (r *Run) Run(ctx context.Context) *Result {
 	checked()
 	stop()
 	others.Wait()
-	out := r.Result()
-	out.NotStarted = r.notStarted
-	return out
+	return r.result()
 }
 
 // work sends the requests of one worker until working ends.
@@ -264,19 +260,13 @@ func (r *Run) pace(working context.Context) {
 			continue
 		case <-working.Done():
 		}
-		left := r.took() - max(due.Sub(r.measured), 0)
-		r.notStarted = int64(max(left, 0).Seconds() * r.plan.Rate)
+		late := min(time.Since(due), time.Since(r.measured))
+		if !r.end.IsZero() {
+			late -= max(time.Since(r.end), 0)
+		}
+		r.notStarted = int64(max(late, 0).Seconds() * r.plan.Rate)
 		return
 	}
-}
-
-// took returns how much of the measured time has passed.
-func (r *Run) took() time.Duration {
-	took := max(time.Since(r.measured), 0)
-	if !r.end.IsZero() {
-		took = min(took, r.plan.Length)
-	}
-	return took
 }
 
 func (s *shard) add(b client.Block, err error, took time.Duration, sampled, counts bool) {
@@ -288,7 +278,6 @@ func (s *shard) add(b client.Block, err error, took time.Duration, sampled, coun
 	}
 	switch {
 	case !counts:
-		s.warm += int64(b.Count)
 	case outcome == OK:
 		s.requests++
 		s.ids += int64(b.Count)
@@ -297,23 +286,17 @@ func (s *shard) add(b client.Block, err error, took time.Duration, sampled, coun
 		}
 	case outcome == Refused:
 		s.refused[reason]++
-		if s.refusal == nil {
-			s.refusal = err
-		}
 	default:
 		s.failed++
 	}
 }
 
-// Result is what a run has measured. Drawn, Failure and Check are of the whole run;
+// Result is what a run has measured. Failure and Check are of the whole run;
 // all else is of requests that were due in the measured time.
 type Result struct {
-	Took       time.Duration // measured time so far; 0: still warming up
-	Requests   int64         // answered with IDs
+	Requests   int64 // answered with IDs
 	IDs        int64
-	Drawn      int64 // IDs of the whole run
 	Refused    map[string]int64
-	Refusal    error // the first of a worker
 	Failed     int64 // requests without an answer, or with a broken one
 	Failure    error // the first of a worker
 	NotStarted int64 // requests that were due and that no worker was free for
@@ -329,25 +312,18 @@ func (r *Result) Refusals() (sum int64, reasons []string) {
 	return sum, slices.Sorted(maps.Keys(r.Refused))
 }
 
-// Result returns what was measured so far. While the run goes on, NotStarted is 0
-// and Check is behind by some seconds. It is safe for concurrent use with Run.
-func (r *Run) Result() *Result {
-	out := &Result{Took: r.took(), Refused: map[string]int64{}, Latency: newHistogram()}
+// result returns what was measured, once all workers have ended.
+func (r *Run) result() *Result {
+	out := &Result{Refused: map[string]int64{}, NotStarted: r.notStarted, Latency: newHistogram()}
 	for _, s := range r.shards {
-		s.mu.Lock()
-		out.Requests, out.IDs, out.Drawn, out.Failed = out.Requests+s.requests, out.IDs+s.ids, out.Drawn+s.ids+s.warm,
-			out.Failed+s.failed
+		out.Requests, out.IDs, out.Failed = out.Requests+s.requests, out.IDs+s.ids, out.Failed+s.failed
 		for reason, n := range s.refused {
 			out.Refused[reason] += n
 		}
 		if out.Failure == nil {
 			out.Failure = s.failure
 		}
-		if out.Refusal == nil {
-			out.Refusal = s.refusal
-		}
 		out.Latency.Merge(s.latency)
-		s.mu.Unlock()
 	}
 	if r.checker != nil {
 		c := r.checker.Checks()

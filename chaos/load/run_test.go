@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/flakelease/allocator/client"
@@ -48,7 +49,7 @@ func TestOutcomesAreCounted(t *testing.T) {
 		return blockAt(ms(n), 10), nil
 	})}}).Run(t.Context())
 	if r.Requests != 10 || r.IDs != 100 || r.Refused["NO_SID"] != 8 || r.Failed != 2 || r.Failure == nil || r.Latency.TotalCount() != 10 ||
-		r.Drawn != 100 || *r.Check != (duplicates.Checks{Checked: 100}) {
+		*r.Check != (duplicates.Checks{Checked: 100}) {
 		t.Errorf("%+v, %+v", r, r.Check)
 	}
 }
@@ -63,7 +64,7 @@ func TestWarmUp(t *testing.T) {
 			return blockAt(ms(n), 10), nil
 		})}})
 		r.measured = time.Now().Add(begins)
-		if got := r.Run(t.Context()); got.Requests != want || got.Drawn != 50 || got.Check.Checked != 50 || (got.Took > 0) != (want > 0) {
+		if got := r.Run(t.Context()); got.Requests != want || got.IDs != 10*want || got.Check.Checked != 50 {
 			t.Errorf("measured from %v on: %+v", begins, got)
 		}
 	}
@@ -139,6 +140,26 @@ func TestDueTimes(t *testing.T) {
 	if r.Requests != 20 || r.Latency.Min() < (30*time.Millisecond).Nanoseconds() { // The last was due after 19 ms.
 		t.Errorf("%d requests, the fastest in %v", r.Requests, time.Duration(r.Latency.Min()))
 	}
+}
+
+// TestNotStarted: requests that no worker was free for until the end, and that the measured time has, are counted.
+func TestNotStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := Worker{Counts: []int{1}, Targets: []Target{{Client: Func(func(ctx context.Context, _ Request) (client.Block, error) {
+			<-ctx.Done()
+			return client.Block{}, ctx.Err()
+		})}}}
+		for _, p := range []Plan{
+			{Length: 11 * time.Second},
+			{Length: 8 * time.Second, WarmUp: 3 * time.Second},
+		} {
+			p.Workers, p.Rate, p.Timeout = []Worker{w}, 10, time.Minute
+			got, want := New(p).Run(t.Context()), int64(p.Length.Seconds()*p.Rate)
+			if got.NotStarted < want-1 || got.NotStarted > want || got.Requests != 0 {
+				t.Errorf("%+v: %d requests, %d not started, want about %d", p, got.Requests, got.NotStarted, want)
+			}
+		}
+	})
 }
 
 func TestSleepUntil(t *testing.T) {
