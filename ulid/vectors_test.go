@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
@@ -107,6 +108,9 @@ func class(err error) string {
 func TestVectorsULID(t *testing.T) {
 	v := load(t)
 	count(t, v.ULID, 40)
+	if !(ulid.ID{}).IsZero() || ulid.FromArray([16]byte{1}).IsZero() || ulid.FromArray([16]byte{15: 1}).IsZero() {
+		t.Error("IsZero is not of the zero ID alone")
+	}
 	for _, x := range v.ULID {
 		id := ulid.FromArray([16]byte(x.Bytes))
 		if id.String() != x.ULID || id.Uint128() != x.U128 || id.UUID() != x.UUID || id.Hex() != hex.EncodeToString(x.Bytes) {
@@ -121,7 +125,7 @@ func TestVectorsULID(t *testing.T) {
 		if got := id.ForceV7(); got.UUID() != x.ForcedV7 || !got.IsV7() {
 			t.Errorf("%s: forced %s, want %s", x.ULID, got.UUID(), x.ForcedV7)
 		}
-		if got := id.Time(); x.Time != nil && got.Format("2006-01-02T15:04:05.000Z") != *x.Time || x.Time == nil && got.Year() < 10000 {
+		if got := id.Time(); x.Time != nil && got.Format("2006-01-02T15:04:05.000Z") != *x.Time || x.Time == nil && got.Year() < 10000 || got.Location() != time.UTC {
 			t.Errorf("%s: time %v, want %v", x.ULID, got, x.Time)
 		}
 		if got, err := ulid.Make(x.UnixMs, [10]byte(x.Random)); err != nil || got != id {
