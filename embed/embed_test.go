@@ -646,9 +646,8 @@ func TestKilled(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	file := t.TempDir() + "/server.yaml"
-	if err := os.WriteFile(file, []byte("listen:\n  grpc: :9000\n  http: :8080\n  gossip: 10.0.0.1:7946\nsid-range: 3-5\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file,
+		[]byte("listen:\n  grpc: :9000\n  http: :8080\n  gossip: 10.0.0.1:7946\nsid-range: 3-5\n"), 0o600))
 	local := []string{"http://127.0.0.1:2379"}
 	for _, tt := range []struct {
 		name string

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 )
 
@@ -23,9 +24,7 @@ func refusal(r client.Reason) error { return fmt.Errorf("asked: %w", &client.Ref
 func begin(t *testing.T) *keep {
 	t.Helper()
 	k, err := newKeep(granted(5000, 65_000), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return k
 }
 
@@ -56,14 +55,11 @@ func TestKeepExtends(t *testing.T) {
 	until(t, k, 23*second, 40*second)
 	expect(t, k, 40*second)
 	// A node that extended nothing, since it was early.
-	if err := k.answered(granted(45_000, 85_000), 40*second); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, k.answered(granted(45_000, 85_000), 40*second))
 	// One that says to extend in the past does not make a loop of it.
 	expect(t, k, 60*second)
-	if err := k.answered(&pb.Worker{Id: k.id, Handle: k.handle, NotBeforeUnixMs: 1000, NotAfterUnixMs: 85_000, NowUnixMs: 9, ExtendAtUnixMs: 1}, 60*second); err != nil {
-		t.Fatal(err)
-	}
+	w := &pb.Worker{Id: k.id, Handle: k.handle, NotBeforeUnixMs: 1000, NotAfterUnixMs: 85_000, NowUnixMs: 9, ExtendAtUnixMs: 1}
+	fatal.If(t, k.answered(w, 60*second))
 	until(t, k, 60*second, 60*second+leastEvery)
 }
 
@@ -93,9 +89,7 @@ func TestKeepIsDemanded(t *testing.T) {
 	k.wanted()
 	until(t, k, 0, demandEvery) // not at once: generators ask thousands of times a second
 	expect(t, k, demandEvery)
-	if err := k.answered(granted(6000, 66_000), demandEvery); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, k.answered(granted(6000, 66_000), demandEvery))
 	until(t, k, demandEvery, demandEvery+20*second)
 	now := 90 * second
 	for range 8 {

@@ -36,9 +36,7 @@ func TestCopiedMemory(t *testing.T) {
 			w.stop = cancel
 			now := time.Now().UnixMilli()
 			w.notAfter.Store(now + 60_000)
-			if err := w.Permit(now); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, w.Permit(now))
 			ahead = tc.by
 			if by == "extension" || by == "close" {
 				service := counting{}
@@ -141,9 +139,7 @@ func TestPermitDuringExtension(t *testing.T) {
 // worker-permit-looks-first; this holds the code to the model.
 func TestPermitReadsUsedFirst(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "worker.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var reads []string
 	for _, d := range file.Decls {
 		f, ok := d.(*ast.FuncDecl)

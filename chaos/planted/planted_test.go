@@ -228,9 +228,8 @@ func TestCompilesNotices(t *testing.T) {
 // nothing.
 func TestApplyRefuses(t *testing.T) {
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "f.go"), []byte("package f\n\tone()\n\ttwo()\n\tif two() {\n\ttwo()\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(root, "f.go"),
+		[]byte("package f\n\tone()\n\ttwo()\n\tif two() {\n\ttwo()\n"), 0o600))
 	for _, tc := range []struct{ old, new, want string }{
 		{"\tone()\n", "\tother()\n", ""},
 		{"\ttwo()\n", "", "occurs 2 times"},

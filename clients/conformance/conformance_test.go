@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 )
@@ -48,9 +49,7 @@ func TestDriversOfOthers(t *testing.T) {
 				t.Skipf("not run: %s is not installed", command[0])
 			}
 			d, err := run(t.Context(), command)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			var out strings.Builder
 			failed, err := check(t.Context(), d, languageOf(command), regexp.MustCompile(""), &out)
 			if err != nil || failed > 0 {
@@ -431,31 +430,21 @@ func TestExpect(t *testing.T) {
 // TestTwice: the second answer comes without a request.
 func TestTwice(t *testing.T) {
 	n, err := newScripted(1, "twice", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer n.stop()
 	c, err := net.Dial("tcp", n.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(soon)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.SetDeadline(time.Now().Add(soon)))
 	if _, err := io.WriteString(c, "POST /v1/ids HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	in, bodies := bufio.NewReader(c), make([]string, 2)
 	for i := range bodies {
 		res, err := http.ReadResponse(in, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		text, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		bodies[i] = string(text)
 	}
 	if bodies[0] != bodies[1] || !strings.Contains(bodies[0], `"ids":["`) {
@@ -506,16 +495,12 @@ func TestScripts(t *testing.T) {
 	} {
 		t.Run(act, func(t *testing.T) {
 			n, err := newScripted(1, act, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer n.stop()
 			post := func() (code int, ids []int64, body string, err error) {
 				url := "http://" + n.http + "/v1/ids?as=int&count=3&after=" + strconv.Itoa(after)
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				r.Header.Set("Authorization", "Bearer secret")
 				r.Close = true
 				res, err := http.DefaultClient.Do(r)

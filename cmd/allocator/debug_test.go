@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/internal/access"
@@ -25,13 +26,9 @@ func TestDebugZip(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
 	token, line, err := access.NewToken("operator", "read,admin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tokens := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(tokens, []byte(line+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(tokens, []byte(line+"\n"), 0o600))
 	guarded := func(pprof bool) func(*config.Config) {
 		return func(c *config.Config) { c.Auth.TokenFile, c.PProf = tokens, pprof }
 	}
@@ -109,9 +106,7 @@ func TestDebugZipOfALateNode(t *testing.T) {
 	m := deploy(t).node("a")
 	m.serves(-1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	go func() {
 		if from, err := l.Accept(); err == nil {
@@ -144,9 +139,7 @@ func TestDebugZipOfALateNode(t *testing.T) {
 func TestDebugZipWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer silent.Close()
 	file, addr := filepath.Join(t.TempDir(), "all.zip"), silent.Addr().String()
 	for _, output := range []string{file, "-"} {
@@ -156,9 +149,7 @@ func TestDebugZipWithoutAnAnswer(t *testing.T) {
 		told := &out
 		if output == "-" {
 			told = &errs
-			if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(file, out.Bytes(), 0o600))
 		}
 		if code != cli.ExitUnavailable || !strings.Contains(told.String(), "0 of 1 node") ||
 			!strings.Contains(errs.String(), addr+": does not answer") || !strings.Contains(unzip(t, file)["index.html"], addr) {
@@ -171,20 +162,14 @@ func TestDebugZipWithoutAnAnswer(t *testing.T) {
 func unzip(t *testing.T, file string) map[string]string {
 	t.Helper()
 	z, err := zip.OpenReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer z.Close()
 	texts := map[string]string{}
 	for _, f := range z.File {
 		r, err := f.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		texts[f.Name] = string(data)
 	}
 	return texts

@@ -148,9 +148,7 @@ func TestPageEmbeds(t *testing.T) {
 	}
 	if settings["gossip.key-file"] != "" {
 		settings["gossip.key-file"] = filepath.Join(t.TempDir(), "gossip.key")
-		if err := os.WriteFile(settings["gossip.key-file"], []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(settings["gossip.key-file"], []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600))
 	}
 	a, err := embed.Open(t.Context(), embed.Config{
 		Endpoints: []string{"http://127.0.0.1:1"}, Gossip: gossip[1], Settings: settings, OpenTimeout: time.Second,

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -29,9 +30,7 @@ func serveAt(t *testing.T, env *servertest.Env, at string) (addr string, stop fu
 		at = loopback.Address()
 	}
 	l, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s := env.GRPC.GRPC()
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -108,9 +107,7 @@ func TestEventsGoOn(t *testing.T) {
 	env.Observe()
 	refused := make(chan struct{})
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	go func() {
 		defer close(refused)
 		for range 3 { // Each call fails.
@@ -176,9 +173,7 @@ func TestEventsSince(t *testing.T) {
 	act(second, "release sid 20", "admin", "release-sid", "20", "--yes")
 	act(second, "defragment the members", "etcd", "defragment", "--yes")
 	reply, err := http.Get("http://" + second.Addresses().Admin + "/console/events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	page, err := io.ReadAll(reply.Body)
 	_ = reply.Body.Close()
 	if got := strings.Count(string(page), `data-kind="started"`); err != nil || got != 2 {

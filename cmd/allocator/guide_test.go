@@ -183,13 +183,9 @@ func TestGuide(t *testing.T) {
 func (m *machine) copies(t *testing.T, work, commands string) {
 	t.Helper()
 	to := m.here("/mnt/backup")
-	if err := os.Mkdir(to, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(to, 0o700))
 	if rooted() {
-		if err := os.Chown(to, nodeUser, nodeUser); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Chown(to, nodeUser, nodeUser))
 	}
 	m.script(t, work, commands)
 	m.stopNode()

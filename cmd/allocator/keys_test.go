@@ -31,9 +31,7 @@ func handshakes(t *testing.T, ca *certstest.Authority, protocols ...string) stri
 		Certificates: []tls.Certificate{ca.Issue(t, "other", -time.Hour, time.Hour).TLS(t)},
 		NextProtos:   protocols,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for c, err := l.Accept(); err == nil; c, err = l.Accept() {

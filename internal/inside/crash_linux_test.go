@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/meet"
@@ -46,9 +47,7 @@ func TestCrashChild(t *testing.T) {
 	if what == "" {
 		t.Skip("not run: only TestCrashes runs it")
 	}
-	if err := crashes[what].do(Dir(dir)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, crashes[what].do(Dir(dir)))
 }
 
 // traced runs a child, and kills it before its n-th call that changes a file below dir, counted from 0. It returns
@@ -63,9 +62,7 @@ func traced(t *testing.T, what string, dir Dir, n int) (calls []change, killed b
 	cmd.Env = append(os.Environ(), crash+"="+what+"="+string(dir), "GOMAXPROCS=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
 	output, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer func() { _ = output.Close() }()
 	cmd.Stdout, cmd.Stderr = output, output
 	if err := cmd.Start(); err != nil {
@@ -176,9 +173,7 @@ var crashes = map[string]struct {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 func restoreAgain(again uint) func(Dir) error {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -43,9 +44,7 @@ func TestCheck(t *testing.T) {
 			d := Dir(t.TempDir())
 			for name, text := range tc.files {
 				path := filepath.Join(string(d), name)
-				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)))
 			}
 			err := d.Check()
 			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, ErrDir) || !strings.Contains(err.Error(), tc.want)) {
@@ -57,9 +56,7 @@ func TestCheck(t *testing.T) {
 		})
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, nil, 0o600))
 	if err := Dir(file).Check(); !errors.Is(err, ErrDir) {
 		t.Errorf("a file: %v", err)
 	}
@@ -90,9 +87,7 @@ func TestCheckFree(t *testing.T) {
 		for _, d := range []Dir{Dir(dir), Dir(filepath.Join(dir, "new", "one"))} {
 			if tc.has {
 				marker := member.Data{Host: "a", Peer: "http://a:1", Version: "3.5.9"}
-				if err := errors.Join(os.MkdirAll(string(d), 0o700), meet.WriteJSON(d.marker(), marker)); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, errors.Join(os.MkdirAll(string(d), 0o700), meet.WriteJSON(d.marker(), marker)))
 			}
 			err := d.check(func(string) (int64, error) { return tc.free, tc.err })
 			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, ErrDir) || !strings.Contains(err.Error(), tc.want)) {
@@ -122,34 +117,24 @@ func TestOwn(t *testing.T) {
 		}
 	}
 	intends(false)
-	if err := meet.WriteJSON(d.marker(), want); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, meet.WriteJSON(d.marker(), want))
 	if data, err := d.own(); data != nil || err != nil {
 		t.Errorf("before the member answered: %v, %v", data, err)
 	}
 	intends(true)
 	want.Cluster = 7
-	if err := meet.WriteJSON(d.marker(), want); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, meet.WriteJSON(d.marker(), want))
 	if data, err := d.own(); data != nil || err != nil {
 		t.Errorf("etcd's data is gone: %v, %v", data, err)
 	}
 	intends(false)
 	wal := filepath.Join(d.data(), "member", "wal")
-	if err := os.MkdirAll(wal, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(wal, "0.tmp"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(wal, 0o700))
+	fatal.If(t, os.WriteFile(filepath.Join(wal, "0.tmp"), nil, 0o600))
 	if data, err := d.own(); data != nil || err != nil {
 		t.Errorf("etcd's log is gone: %v, %v", data, err)
 	}
-	if err := os.WriteFile(filepath.Join(wal, "0-0.wal"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(wal, "0-0.wal"), nil, 0o600))
 	if data, err := d.own(); data == nil || err != nil {
 		t.Errorf("with a log: %v, %v", data, err)
 	}
@@ -160,15 +145,11 @@ func TestSnapshots(t *testing.T) {
 	if list, err := d.Snapshots().List(now); len(list) > 0 || err != nil {
 		t.Errorf("none: %v, %v", list, err)
 	}
-	if err := os.MkdirAll(filepath.Dir(d.database()), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(filepath.Dir(d.database()), 0o700))
 	if err := d.beforeUpgrade("3.8.0", now, 0); err != nil {
 		t.Errorf("never ran: %v", err)
 	}
-	if err := os.WriteFile(d.database(), []byte("data"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(d.database(), []byte("data"), 0o600))
 	if err := d.beforeUpgrade("3.8.0", now, minFree+3); err == nil || !strings.Contains(err.Error(), "too little disk free") {
 		t.Errorf("on a full disk: %v", err)
 	}
@@ -176,13 +157,9 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("on a full disk: %v, %v", list, err)
 	}
 	for i := range 3 {
-		if err := d.beforeUpgrade("3.8.0", now.Add(time.Duration(i)*time.Hour), minFree+4); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, d.beforeUpgrade("3.8.0", now.Add(time.Duration(i)*time.Hour), minFree+4))
 	}
-	if err := os.WriteFile(filepath.Join(d.Snapshots().Dir, "mine.db"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(d.Snapshots().Dir, "mine.db"), nil, 0o600))
 	list, err := d.Snapshots().List(now.Add(2 * time.Hour))
 	if err != nil || len(list) != 3 || !list[0].At.Equal(now.Add(2*time.Hour)) || list[0].Size != 4 {
 		t.Errorf("got %+v, %v", list, err)
@@ -217,15 +194,11 @@ func FuzzParseData(f *testing.F) {
 // Each machine restores into the same cluster, whatever the order of its etcd.join.
 func TestPlanRestoreOrder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "snapshot")
-	if err := os.WriteFile(file, make([]byte, 4096), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, make([]byte, 4096), 0o600))
 	peer := func(host string) string { return "https://" + host + ":2380" }
 	plan := func(hosts ...string) Restored {
 		r, err := Dir(t.TempDir()).PlanRestore(file, "a", peer("a"), Initial(hosts, peer), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return r
 	}
 	one, other := plan("a", "b", "c"), plan("c", "a", "b")
@@ -254,15 +227,9 @@ func TestForget(t *testing.T) {
 	now := time.Now()
 	const week = 7 * 24 * time.Hour
 	for i, age := range []time.Duration{3 * week, 2 * week, 0, -time.Hour} {
-		if err := os.MkdirAll(filepath.Join(d.data(), "member"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(d.data(), "member", "db"), make([]byte, i+1), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.setAside("before", now.Add(-age)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Join(d.data(), "member"), 0o700))
+		fatal.If(t, os.WriteFile(filepath.Join(d.data(), "member", "db"), make([]byte, i+1), 0o600))
+		fatal.If(t, d.setAside("before", now.Add(-age)))
 		// A later one of them is the latest in its turn, and no earlier one is deleted while it is young.
 		gone, err := d.forget(now)
 		if want := map[int]int{0: 0, 1: 1, 2: 1, 3: 0}[i]; err != nil || len(gone) != want {

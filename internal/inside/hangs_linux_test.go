@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/config"
 )
 
@@ -31,9 +32,7 @@ func TestHangs(t *testing.T) {
 	files := config.TLS{CA: certstest.File(t, dir, "ca.pem", authority.PEM)}
 	files.Cert, files.Key = authority.Issue(t, "member", -time.Hour, time.Hour).Write(t, dir, "member")
 	conf, err := tlsOf(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	const own, unresolved = "127.0.0.1", "a.invalid"
 	plain := config.TLS{}
 	var all sync.WaitGroup
@@ -55,9 +54,7 @@ func TestHangs(t *testing.T) {
 		{"SYN is dropped", own, plain, drops, false},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer l.Close()
 		i := &Inside{host: tc.host, ip: own}
 		i.cfg.Etcd.TLS, i.cfg.Etcd.Inside.PeerPort = tc.tls, l.Addr().(*net.TCPAddr).Port

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
@@ -61,9 +62,7 @@ func TestDecidePrepared(t *testing.T) {
 // A member that begins starts without what is left of the data that it lost, and keeps that.
 func TestBeginsWithoutLeftovers(t *testing.T) {
 	d := Dir(t.TempDir())
-	if err := os.MkdirAll(filepath.Dir(d.database()), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(filepath.Dir(d.database()), 0o700))
 	i := &Inside{
 		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
 		dir:  d,
@@ -140,9 +139,7 @@ func TestDecideJoin(t *testing.T) {
 		t.Skipf("this machine has one address of loopback: %v", err)
 	}
 	grpcAt, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	of := config.Etcd{Inside: config.Inside{PeerPort: l.Addr().(*net.TCPAddr).Port}}
 	own := of.PeerURL("127.0.0.1")
 	behind := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -259,9 +256,7 @@ func TestUpWritesFirst(t *testing.T) {
 	ranWith := func(version string) {
 		t.Helper()
 		data.Version = version
-		if err := meet.WriteJSON(d.marker(), data); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, meet.WriteJSON(d.marker(), data))
 	}
 	up("start ")
 	if list, err := d.Snapshots().List(time.Now()); err != nil || len(list) > 0 {
@@ -276,9 +271,7 @@ func TestUpWritesFirst(t *testing.T) {
 	}
 	// Without a copy the new version opens nothing.
 	ranWith(older)
-	if err := errors.Join(os.RemoveAll(d.Snapshots().Dir), os.WriteFile(d.Snapshots().Dir, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(os.RemoveAll(d.Snapshots().Dir), os.WriteFile(d.Snapshots().Dir, nil, 0o600)))
 	if got := up("snapshot before the upgrade of etcd from " + older); got.Version != older {
 		t.Errorf("without a copy: %+v", got)
 	}
@@ -420,9 +413,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("the time of the authority is over: %v", err)
 	}
 	conf, err := tlsOf(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
 	s.TLS, s.Config.ErrorLog = conf, slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	s.StartTLS()
@@ -550,9 +541,7 @@ func TestPromotesWhatIsNoted(t *testing.T) {
 // Each start of a member that is alone says that its disk has the only copy, and a member that becomes so.
 func TestAlone(t *testing.T) {
 	d := Dir(t.TempDir())
-	if err := meet.WriteJSON(d.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, meet.WriteJSON(d.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}))
 	var log strings.Builder
 	i := &Inside{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, dir: d, host: "a"}
 	stopped, stop := context.WithCancel(t.Context())
@@ -602,9 +591,7 @@ func TestSnapshotRoom(t *testing.T) {
 	old := time.Now().Add(-2 * time.Hour)
 	for n := range 3 {
 		path := i.dir.Snapshots().Path("hourly", old.Add(time.Duration(n)*time.Minute))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)))
 	}
 	if got := logs(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "too little disk free for a snapshot") {
 		t.Errorf("a disk without room: %q", got)
@@ -635,9 +622,7 @@ func TestSnapshotRoom(t *testing.T) {
 // A member that ends ends the calls to it: its snapshot, of which no byte came, does not keep the next start.
 func TestTendEndsWithItsMember(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	c, called := &child{ended: make(chan struct{})}, make(chan struct{})
 	server := grpc.NewServer()
 	hanging := hangingMember{called: called}
@@ -653,9 +638,7 @@ func TestTendEndsWithItsMember(t *testing.T) {
 	}
 	i.cfg.Etcd.Inside.ClientPort = l.Addr().(*net.TCPAddr).Port
 	i.cfg.Etcd.Inside.SnapshotEvery, i.cfg.Etcd.Inside.SnapshotKeep = time.Hour, 1
-	if err := meet.WriteJSON(i.dir.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, meet.WriteJSON(i.dir.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}))
 	tended := make(chan struct{})
 	go func() {
 		defer close(tended)
@@ -704,9 +687,7 @@ func (m hangingMember) Snapshot(_ *etcdserverpb.SnapshotRequest, s etcdserverpb.
 // A member that was started long ago has answered: also one that hangs when a node takes it over is stopped.
 func TestQuietAtFirst(t *testing.T) {
 	i, now := &Inside{dir: Dir(t.TempDir())}, time.Now()
-	if err := i.dir.Prepare(member.Run{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, i.dir.Prepare(member.Run{}))
 	for _, tc := range []struct {
 		name  string
 		c     *child

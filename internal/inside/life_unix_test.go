@@ -20,6 +20,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -140,9 +141,7 @@ func (n *node) with(t *testing.T, f func(context.Context, *clientv3.Client) erro
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
 	c, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{n.cfg.Etcd.ClientURL(n.host)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.Close()
 	if err := f(ctx, c); err != nil {
 		t.Fatalf("%s: %v", n.host, err)
@@ -242,17 +241,13 @@ func TestLifeOfARestore(t *testing.T) {
 	})
 	one.stop()
 	two.stop()
-	if err := one.dir.beforeUpgrade("3.99.0", time.Now(), minFree+1<<30); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, one.dir.beforeUpgrade("3.99.0", time.Now(), minFree+1<<30))
 	list, err := one.dir.Snapshots().List(time.Now())
 	if err != nil || len(list) != 1 {
 		t.Fatalf("the copy: %v, %v", list, err)
 	}
 	before, err := one.dir.read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	plan := func(n *node) (Restored, error) {
 		return n.dir.PlanRestore(list[0].Path, n.host, n.peer(), Initial(join, n.cfg.Etcd.PeerURL), 0)
 	}
@@ -291,9 +286,7 @@ func TestLifeOfARestore(t *testing.T) {
 	}
 
 	two.stop()
-	if err := os.RemoveAll(string(two.dir)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.RemoveAll(string(two.dir)))
 	restore(two) // Nobody on this machine knows that it had started.
 	two = m.start(2, 3, join...)
 	two.logged(t, "has started from this restore already")
@@ -362,9 +355,7 @@ func TestExecuteEnds(t *testing.T) {
 		t.Errorf("too long: %v", err)
 	}
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, syscall.Mkfifo(pipe, 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -373,9 +364,7 @@ func TestExecuteEnds(t *testing.T) {
 		ended <- err
 	}()
 	f, err := os.Open(pipe) // once sleep has it open
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer f.Close()
 	cancel()
 	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {

@@ -21,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/meet"
@@ -30,9 +31,7 @@ import (
 func TestLock(t *testing.T) {
 	d := Dir(t.TempDir())
 	release, err := d.lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := d.Check(); !errors.Is(err, ErrDir) || !errors.Is(err, ErrPasses) || !strings.Contains(err.Error(), "in use by another node") {
 		t.Errorf("in use: %v", err)
 	}
@@ -44,9 +43,7 @@ func TestLock(t *testing.T) {
 		t.Errorf("no member runs, and %d does", pid)
 	}
 	release, _, err = hold(d.etcdLock(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if pid := d.runs(); pid != os.Getpid() {
 		t.Errorf("runs: %d", pid)
 	}
@@ -58,9 +55,7 @@ func TestLock(t *testing.T) {
 		"all processes":     strings.Replace(me, strconv.Itoa(os.Getpid()), "-1", 1),
 		"nobody":            "",
 	} {
-		if err := os.WriteFile(d.etcdLock(), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(d.etcdLock(), []byte(text), 0o600))
 		if pid := d.runs(); pid != unnamed {
 			t.Errorf("%s: %d runs", name, pid)
 		}
@@ -74,12 +69,8 @@ func TestLock(t *testing.T) {
 	}
 	// Who asks shares the lock, and whoever starts then waits for that moment.
 	f, err := os.Open(d.etcdLock())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, syscall.Flock(int(f.Fd()), syscall.LOCK_SH))
 	time.AfterFunc(3*lockPause, func() { _ = f.Close() })
 	release, _, err = hold(d.etcdLock(), wait.Most)
 	if err != nil {
@@ -92,9 +83,7 @@ func TestLock(t *testing.T) {
 // data for its node to take over.
 func TestServePrepared(t *testing.T) {
 	d := Dir(t.TempDir())
-	if err := meet.WriteJSON(d.restoredMarker(), member.Data{Host: "a"}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, meet.WriteJSON(d.restoredMarker(), member.Data{Host: "a"}))
 	if err := Serve(t.Context(), d, nil); !errors.Is(err, errPrepared) {
 		t.Errorf("got %v, want %v", err, errPrepared)
 	}
@@ -155,9 +144,7 @@ func TestUpTakesOver(t *testing.T) {
 		{"of another address", func(i *Inside) { i.cfg.Etcd.Inside.Quota, i.ip = 1<<30, "127.0.0.2" }, false},
 		{"whose data was lost", func(i *Inside) {
 			i.cfg.Etcd.Inside.Quota, i.ip = 1<<30, "127.0.0.2"
-			if err := os.RemoveAll(d.data()); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.RemoveAll(d.data()))
 		}, false},
 	} {
 		i := node()
@@ -179,9 +166,7 @@ func TestUpTakesOver(t *testing.T) {
 		}
 		last = c.pid
 		wal := filepath.Join(d.data(), "member", "wal", "0-0.wal") // etcd has begun.
-		if err := errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, nil, 0o600)))
 	}
 }
 
@@ -192,9 +177,7 @@ func snapshotFile(t *testing.T) string {
 	be := backend.NewDefaultBackend(zap.NewNop(), file)
 	schema.NewMembershipBackend(zap.NewNop(), be).MustCreateBackendBuckets()
 	schema.CreateMetaBucket(be.BatchTx())
-	if err := be.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, be.Close())
 	return file
 }
 
@@ -207,21 +190,15 @@ func TestRestoreAsRoot(t *testing.T) {
 	const user, group = 65534, 65533
 	d, outside := Dir(t.TempDir()), filepath.Join(t.TempDir(), "file")
 	err := errors.Join(os.WriteFile(outside, nil, 0o600), os.Lchown(string(d), user, group))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r, err := d.PlanRestore(snapshotFile(t), "a", "http://a:2380", "a=http://a:2380", 0)
 	if err == nil {
 		err = d.Restore(r, etcdserver.Restore)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	owner := func(path string) [2]uint32 {
 		info, err := os.Lstat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		s := info.Sys().(*syscall.Stat_t)
 		return [2]uint32{s.Uid, s.Gid}
 	}
@@ -259,9 +236,7 @@ func TestRestoreAlone(t *testing.T) {
 		return d.PlanRestore(file, "a", "http://a:2380", "a=http://a:2380", again)
 	}
 	r, err := plan(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	prepared := func(want bool) {
 		t.Helper()
 		_, err := os.Stat(d.restored())
@@ -269,14 +244,10 @@ func TestRestoreAlone(t *testing.T) {
 			t.Errorf("prepared %v, directory %v; want %v", d.prepared(), err, want)
 		}
 	}
-	if err := d.Restore(r, etcdserver.Restore); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, d.Restore(r, etcdserver.Restore))
 	prepared(true)
 	release, err := d.holdRestored()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	says := fmt.Sprintf("a restore that process %d prepares or takes over", os.Getpid())
 	if err := d.Restore(r, etcdserver.Restore); !errors.Is(err, ErrDir) || !strings.Contains(err.Error(), says) {
 		t.Errorf("restored beside another: %v", err)
@@ -295,9 +266,7 @@ func TestRestoreAlone(t *testing.T) {
 	if taken, err := d.takeRestored(time.Now()); taken || err != nil {
 		t.Errorf("nothing was prepared: %v, %v", taken, err)
 	}
-	if err := d.Restore(r, etcdserver.Restore); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, d.Restore(r, etcdserver.Restore))
 	if taken, err := d.takeRestored(time.Now()); !taken || err != nil {
 		t.Errorf("taken over: %v, %v", taken, err)
 	}
@@ -319,9 +288,7 @@ func TestRestoreAlone(t *testing.T) {
 		{"replaced in that cluster", member.Data{Cluster: r.Cluster, ID: 9, Existing: true}, true},
 	} {
 		tc.data.Host, tc.data.Peer, tc.data.Version = data.Host, data.Peer, data.Version
-		if err := meet.WriteJSON(d.marker(), tc.data); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, meet.WriteJSON(d.marker(), tc.data))
 		if _, err := plan(0); errors.As(err, &refusal) != tc.again || (err != nil) != tc.again {
 			t.Errorf("%s: planned again: %v", tc.name, err)
 		}
@@ -329,9 +296,7 @@ func TestRestoreAlone(t *testing.T) {
 			t.Errorf("%s: restored again: %v", tc.name, err)
 		}
 		prepared(!tc.again)
-		if err := errors.Join(os.RemoveAll(d.restored()), os.RemoveAll(d.restoredMarker())); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.RemoveAll(d.restored()), os.RemoveAll(d.restoredMarker())))
 		if later, err := plan(1); err != nil || later.Token == r.Token {
 			t.Errorf("%s: for all members once more: %+v, %v", tc.name, later, err)
 		}
@@ -358,9 +323,7 @@ func TestPrivate(t *testing.T) {
 		if tc.root && os.Geteuid() != 0 {
 			continue
 		}
-		if err := errors.Join(os.Chmod(string(d), tc.mode), os.Chown(string(d), tc.user, tc.gid)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.Chmod(string(d), tc.mode), os.Chown(string(d), tc.user, tc.gid)))
 		err := d.Check()
 		if (err == nil) != (tc.says == "") || err != nil && (!errors.Is(err, ErrDir) || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%+v: %v", tc, err)

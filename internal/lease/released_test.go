@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -76,9 +77,7 @@ func TestReleasedRecords(t *testing.T) {
 		for _, r := range releases[*released] {
 			out.WriteString(r.kind + " " + r.raw + "\n")
 		}
-		if err := os.WriteFile(filepath.Join(releasedDir, *released, "records.txt"), []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(releasedDir, *released, "records.txt"), []byte(out.String()), 0o644))
 	}
 	dirs, err := os.ReadDir(releasedDir)
 	if err != nil || len(dirs) == 0 {
@@ -86,9 +85,7 @@ func TestReleasedRecords(t *testing.T) {
 	}
 	for _, dir := range dirs {
 		text, err := os.ReadFile(filepath.Join(releasedDir, dir.Name(), "records.txt"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		lines, records := strings.Split(strings.TrimSpace(string(text)), "\n"), releases[dir.Name()]
 		if len(lines) != len(records) {
 			t.Errorf("release %s has %d records, and the test knows %d", dir.Name(), len(lines), len(records))

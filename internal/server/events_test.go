@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -93,16 +94,12 @@ func (s *site) watch(path string, header ...string) (sse, *http.Response) {
 	t := s.t
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://node"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	res, err := s.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = res.Body.Close() })
 	return sse{t, bufio.NewScanner(res.Body)}, res
 }
@@ -184,9 +181,7 @@ func testEventsOfARevokedToken(t *testing.T) {
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens["read"])
 	stream, err := env.Admin().WatchEvents(ctx, &pb.WatchEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if m, err := stream.Recv(); err != nil || m.GetEvent() != nil || m.GetNowUnixMs() != int64(servertest.Start) {
 		t.Fatalf("%v, %v", m, err)
 	}
@@ -198,9 +193,7 @@ func testEventsOfARevokedToken(t *testing.T) {
 		t.Errorf("headers %v", res.Header)
 	}
 	none, err := access.ParseTokens(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	guard.SetTokens(none)
 	began := time.Now()
 	for _, stream := range []sse{s, marks} {
@@ -221,16 +214,12 @@ func TestEventsOverGRPC(t *testing.T) {
 	env := servertest.New(t)
 	env.Observe()
 	stream, err := env.Admin().WatchEvents(t.Context(), &pb.WatchEventsRequest{After: "boot-1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var kinds []string
 	recv := func() *pb.WatchEventsResponse {
 		t.Helper()
 		m, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return m
 	}
 	for m := recv(); m.GetEvent() != nil; m = recv() {
@@ -269,13 +258,9 @@ func testStreamsSaySomething(t *testing.T) {
 	mark(env, servertest.Start)
 	node := serveHTTP(t, env.HTTP)
 	events, err := env.Admin().WatchEvents(t.Context(), &pb.WatchEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	marks, err := env.Client().WatchWatermark(t.Context(), &pb.WatchWatermarkRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	httpEvents, _ := node.watch("/v1/events")
 	httpMarks, _ := node.watch("/v1/watermark", "Accept", "text/event-stream")
 	said := map[string]chan time.Time{}
@@ -323,9 +308,7 @@ func testSlowStreamsAreDropped(t *testing.T) {
 		httpserver.ServeStream(w, r, httpserver.Stream{Feed: env.Feed, Node: env.Node, Show: func(text any, send func(kind, text string)) { send("show", text.(string)) }})
 	})
 	conn, err := serveHTTP(t, handler).dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: n\r\n\r\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -349,9 +332,7 @@ func TestSlowCallsAreEnded(t *testing.T) { synctest.Test(t, testSlowCallsAreEnde
 func testSlowCallsAreEnded(t *testing.T) {
 	env := servertest.New(t)
 	stream, err := env.Admin().WatchEvents(t.Context(), &pb.WatchEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for i := range 2000 { // more than the windows of the connection hold
 		env.SetVerdict([]clock.State{clock.Skewed, clock.Open}[i%2])
 		env.Observe()

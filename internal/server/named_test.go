@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/server"
@@ -76,18 +77,12 @@ func TestRefusedIsLogged(t *testing.T) {
 		}
 		stream := func(count int32) {
 			s, err := env.Client().AllocateStream(named)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: count}}); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
+			fatal.If(t, s.Send(&pb.AllocateStreamRequest{Request: &pb.AllocateRequest{Count: count}}))
 			if _, err := s.Recv(); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.CloseSend(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, s.CloseSend())
 		}
 		post("0", false)
 		_, _ = env.Client().Allocate(t.Context(), &pb.AllocateRequest{})

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -71,9 +72,7 @@ func TestClusterShowsClocks(t *testing.T) {
 			Clock   json.RawMessage
 		}
 	}
-	if err := json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got))
 	if string(got.Self.Clock) != ownClock {
 		t.Errorf("own clock\ngot  %s\nwant %s", got.Self.Clock, ownClock)
 	}
@@ -87,9 +86,7 @@ func TestClusterShowsClocks(t *testing.T) {
 	}
 
 	res, err := pb.NewAdminServiceClient(env.Dial()).GetCluster(t.Context(), &pb.GetClusterRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got := fields(t, res.Self.Clock); got != sorted(t, ownClock) {
 		t.Errorf("own clock, gRPC\ngot  %s\nwant %s", got, sorted(t, ownClock))
 	}
@@ -110,9 +107,7 @@ func TestClusterShowsClocks(t *testing.T) {
 func fields(t *testing.T, m proto.Message) string {
 	t.Helper()
 	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return sorted(t, string(b))
 }
 
@@ -121,13 +116,9 @@ func fields(t *testing.T, m proto.Message) string {
 func sorted(t *testing.T, text string) string {
 	t.Helper()
 	var v any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal([]byte(text), &v))
 	b, err := json.Marshal(plainNumbers(v))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(b)
 }
 
@@ -152,9 +143,7 @@ func TestClusterBeforeTheFirstJudgement(t *testing.T) {
 	env := servertest.New(t, func(c *servertest.Config) { c.Clocks = func() clock.Report { return clock.Report{Gossip: 1} } })
 	env.Dir.Err = servertest.ErrAway
 	b, err := io.ReadAll(env.Do("GET", "/v1/cluster", "").Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, want := range []string{`"clock":{"state":"unverified","phase":"starting","finding":"unconfirmed","known":false,`, `"falsetickers":[],`} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("%s\nhas no %s", b, want)

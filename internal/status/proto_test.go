@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -56,20 +57,14 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatalf("%d values", n)
 	}
 	wire, err := proto.Marshal(ToProto(want))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var res pb.GetClusterResponse
-	if err := proto.Unmarshal(wire, &res); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, proto.Unmarshal(wire, &res))
 	if got := FromProto(&res); !reflect.DeepEqual(got, want) {
 		t.Errorf("gRPC: got %+v\nwant %+v", got, want)
 	}
 	text, err := json.Marshal(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var got Cluster
 	if err := json.Unmarshal(text, &got); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("JSON: %v, got %+v\nwant %+v", err, got, want)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -243,9 +244,7 @@ func TestCluster(t *testing.T) {
 		}
 		Problem string
 	}
-	if err := json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got))
 	summary := fmt.Sprint(got)
 	want := "{test pool-1 3 77 [{node-b 3} {node-c -1}] [{3 held node-b  0 false} {4 free node-b  0 false} {5 waiting node-b usable in 1ms 1769903999950 true}" +
 		" {6 free node-b  0 false} {7 quarantined operator ann quarantined it: why 0 false} {8 quarantined operator ann released it: why; " +
@@ -254,9 +253,7 @@ func TestCluster(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", summary, want)
 	}
 	res, err := pb.NewAdminServiceClient(env.Dial()).GetCluster(t.Context(), &pb.GetClusterRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if res.Era != 3 || res.Revision != 77 || len(res.Nodes) != 2 || len(res.Sids) != 7 || !res.Sids[2].Unreleased || res.Sids[2].WrittenUnixMs != 1769903999950 || res.Self.Sid != 7 || !res.Self.Ready ||
 		res.PoolSize != 32 || res.Nodes[0].Sid != 3 || res.Sids[0].State != "held" || res.Layout != "scalable" {
 		t.Errorf("%v", res)
@@ -375,9 +372,7 @@ func TestClusterOfGarbage(t *testing.T) {
 	})
 	env.Clock.Advance(time.Second)
 	res, err := pb.NewAdminServiceClient(env.Dial()).GetCluster(t.Context(), &pb.GetClusterRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	last := res.Nodes[len(res.Nodes)-1]
 	if len(res.Nodes) != 2048 || last.Name != "z" || last.Sid != 3 || !strings.Contains(res.Problem, "17953 more nodes are registered") {
 		t.Errorf("%d nodes, the last %v; %s", len(res.Nodes), last, res.Problem)
@@ -416,13 +411,9 @@ func TestConsoleURLs(t *testing.T) {
 			Started  int64  `json:"started_unix_ms"`
 		}
 	}
-	if err := json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.NewDecoder(env.Do("GET", "/v1/cluster", "").Body).Decode(&got))
 	res, err := pb.NewAdminServiceClient(env.Dial()).GetCluster(t.Context(), &pb.GetClusterRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(got.Nodes) != len(registered) {
 		t.Fatalf("%d nodes, want %d", len(got.Nodes), len(registered))
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -96,9 +97,7 @@ func TestGlance(t *testing.T) {
 				"c-1": {Report: &Report{Rate: 6, Age: 20_001}},
 			}
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got := r.Glance(20 * time.Second)
 	if len(got.Nodes) != 3 || got.Nodes[1].SID != 7 || got.Nodes[1].State != Serving || got.Nodes[1].Report.Rate != 5 {
 		t.Errorf("%+v", got.Nodes)
@@ -117,9 +116,7 @@ func TestClusterAsksMembers(t *testing.T) {
 	asked := make(chan struct{})
 	r, err := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: empty{}, Space: "test",
 		Members: func(context.Context) Etcd { <-asked; return Etcd{Endpoints: 3, Answer: 3} }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	time.AfterFunc(10*time.Millisecond, func() { close(asked) })
 	if c, err := r.Cluster(t.Context()); err != nil || c.Etcd == nil || c.Etcd.Answer != 3 {
 		t.Errorf("%+v, %v", c.Etcd, err)
@@ -144,9 +141,7 @@ func TestMembersAreNotWaitedFor(t *testing.T) {
 		answer := make(chan Etcd)
 		r, err := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: nobody{t}, Space: "test",
 			Members: func(context.Context) Etcd { asked.Add(1); return <-answer }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for range 3 {
 			if c := r.picture(reading{}, ""); c.Etcd != nil {
 				t.Errorf("nobody answered: %+v", c.Etcd)

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.uber.org/zap"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/member"
 )
@@ -32,9 +33,7 @@ func TestConfig(t *testing.T) {
 	for _, existing := range []bool{false, true} {
 		r.Existing = existing
 		cfg, err := config(r, t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if (cfg.ClusterState == embed.ClusterStateFlagNew) == existing || cfg.InitialCluster != r.Initial ||
 			cfg.InitialClusterToken != r.Token {
 			t.Errorf("existing %v: it starts as %s, of %s, token %s", existing, cfg.ClusterState, cfg.InitialCluster,
@@ -95,9 +94,7 @@ func TestClusterOf(t *testing.T) {
 func TestConfigSocket(t *testing.T) {
 	cfg, err := config(member.Run{Name: "127.0.0.1", Client: "unix:///d/sockets/clients", Peer: "http://127.0.0.1:2380",
 		IP: "127.0.0.1", Initial: "127.0.0.1=http://127.0.0.1:2380"}, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got := []string{cfg.ListenClientUrls[0].Path, cfg.ListenPeerUrls[0].Host, cfg.AdvertiseClientUrls[0].String(),
 		cfg.AdvertisePeerUrls[0].String()}
 	want := []string{"/d/sockets/clients", "/d/sockets/members", "unix:///d/sockets/clients", "http://127.0.0.1:2380"}

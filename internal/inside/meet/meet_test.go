@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -94,9 +95,7 @@ func TestHasLog(t *testing.T) {
 		data := t.TempDir()
 		if tc.file != "" {
 			path := filepath.Join(data, tc.file)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)))
 		}
 		if has, err := HasLog(data); has != tc.has || (err != nil) != tc.failed {
 			t.Errorf("%s: %v, %v; want %v, failed %v", tc.name, has, err, tc.has, tc.failed)
@@ -202,14 +201,10 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 // Snapshots are taken whole, and the oldest give way; nothing else is removed.
 func TestSnapshots(t *testing.T) {
 	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer server.Close()
 	g, err := etcdstore.OpenGroup(etcdstore.Config{Endpoints: []string{server.Endpoint()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer g.Close()
 	s := Snapshots{Dir: filepath.Join(t.TempDir(), "x"), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -223,27 +218,19 @@ func TestSnapshots(t *testing.T) {
 			t.Errorf("%d: %+v, removed %d, %v", i, list, removed, err)
 		}
 		for _, other := range []string{"notes", "lost.snapshot", "a-b.snapshot", "2020-01-01t00-00-00z.snapshot.part"} {
-			if err := os.WriteFile(filepath.Join(s.Dir, other), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(filepath.Join(s.Dir, other), nil, 0o600))
 		}
-		if err := os.MkdirAll(filepath.Join(s.Dir, "2020-01-02t00-00-00z.snapshot"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Join(s.Dir, "2020-01-02t00-00-00z.snapshot"), 0o700))
 	}
 	if files, err := filepath.Glob(filepath.Join(s.Dir, "*")); err != nil || len(files) != 7 {
 		t.Errorf("there are %v, %v", files, err)
 	}
 	// What a crash left goes after an hour.
 	left := filepath.Join(s.Dir, ".2026-11-20t12-00-00z.snapshot-123")
-	if err := os.WriteFile(left, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(left, nil, 0o600))
 	began := time.Now()
 	for after, there := range map[time.Duration]bool{0: true, 2 * time.Hour: false} {
-		if err := errors.Join(os.WriteFile(left, nil, 0o600), os.Chtimes(left, began, began)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.WriteFile(left, nil, 0o600), os.Chtimes(left, began, began)))
 		if _, _, err := s.Take(t.Context(), g, "", began.Add(after), 2); err != nil {
 			t.Fatal(err)
 		}
@@ -283,9 +270,7 @@ func TestSnapshotsMakeRoom(t *testing.T) {
 	} {
 		s := Snapshots{Dir: t.TempDir(), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
 		for i := range tc.has {
-			if err := os.WriteFile(s.Path("", now.Add(time.Duration(i)*time.Hour)), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(s.Path("", now.Add(time.Duration(i)*time.Hour)), nil, 0o600))
 		}
 		removed, err := s.makeRoom(now.Add(24*time.Hour), func() error {
 			if list, err := s.List(now); err != nil || len(list) > tc.room {
@@ -324,9 +309,7 @@ func TestSnapshotsOfAClockAhead(t *testing.T) {
 	} {
 		s := Snapshots{Dir: t.TempDir(), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
 		for _, after := range tc.named {
-			if err := os.WriteFile(s.Path("", now.Add(after)), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(s.Path("", now.Add(after)), nil, 0o600))
 		}
 		list, err := s.List(now)
 		if due := Due(list, now, time.Hour); err != nil || due != tc.due {
@@ -357,9 +340,7 @@ func TestPruneFails(t *testing.T) {
 
 func TestReplace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if err := WriteJSON(path, 1); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, WriteJSON(path, 1))
 	failed := errors.New("full")
 	if err := Replace(path, func(w io.Writer) error { _, _ = w.Write([]byte("half")); return failed }); !errors.Is(err, failed) {
 		t.Errorf("got %v", err)
@@ -374,9 +355,7 @@ func TestReplace(t *testing.T) {
 	}
 	// A file that does not get its name was not written.
 	dir := filepath.Join(t.TempDir(), "dir")
-	if err := os.MkdirAll(filepath.Join(dir, "full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(filepath.Join(dir, "full"), 0o700))
 	if err := WriteJSON(dir, 2); err == nil {
 		t.Error("a directory was replaced")
 	}

@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/dev/devetcd"
@@ -27,14 +28,10 @@ func held(t *testing.T) *Store {
 		t.Fatal(err)
 	}
 	id, err := s.Register(ctx, 0, time.Minute, lease.Registration{Instance: "i1", Node: "n1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for term := range int64(2) {
 		v, err := s.Read(ctx, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		op := lease.Acquire
 		if v.SIDs[3].Holder.Exists() {
 			op = lease.Reclaim
@@ -55,9 +52,7 @@ func held(t *testing.T) *Store {
 func survey(t *testing.T, s *Store, sid flake.SID) (lease.View, []repair.Line) {
 	t.Helper()
 	v, lines, err := s.Survey(timeout(t, time.Minute), sid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return v, lines
 }
 
@@ -105,9 +100,7 @@ func TestRepairIsGuarded(t *testing.T) {
 			ctx := timeout(t, time.Minute)
 			v, lines := survey(t, s, 3)
 			w, err := repair.Quarantine(v, len(lines) > 0, 3, "", true, repair.Author{Instance: "op", Nonce: "q", Now: adminNow})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			w.Gone = "gone"
 			if _, err := s.connected.Load().Txn(ctx).Then(tc.meddle(s)...).Commit(); err != nil {
 				t.Fatal(err)
@@ -133,13 +126,9 @@ func TestReserveComparesTheMark(t *testing.T) {
 	reserve := func() error {
 		t.Helper()
 		v, err := s.Load(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		w, _, err := repair.Reserve(v, 9, "", by)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		next := lease.Mark{Era: 1, At: v.Mark.Value.At + 1, Nonce: fmt.Sprint(v.Revision)}
 		raise := lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: next}
 		if by.Nonce == "q" { // The first one meets a raise.
@@ -169,14 +158,10 @@ func TestBeginEra(t *testing.T) {
 	s := held(t)
 	ctx := timeout(t, time.Minute)
 	seen, err := s.Load(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	next := lease.Era{Number: 2, Floor: adminNow + 1, Cluster: seen.Cluster}
 	for range 2 { // the second is a sending that the client repeats
-		if err := s.BeginEra(ctx, seen, next); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, s.BeginEra(ctx, seen, next))
 	}
 	got, err := s.Load(ctx)
 	if err != nil || got.Era.Value != next {
@@ -204,9 +189,7 @@ func TestBeginEra(t *testing.T) {
 // With authentication on, the role decides; nothing is written to find out.
 func TestRole(t *testing.T) {
 	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer server.Close()
 	ctx := timeout(t, time.Minute)
 	root := open(t, server)
@@ -217,9 +200,7 @@ func TestRole(t *testing.T) {
 			cfg.Username, cfg.Password = user, "secret"
 		}
 		client, err := Dial(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer client.Close()
 		s := &Store{Timeout: callTimeout}
 		s.Space = records.Space{Keys: root.Keys, DB: s}
@@ -231,9 +212,7 @@ func TestRole(t *testing.T) {
 	}
 	must := func(_ any, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	prefix := string(root.Keys)
 	must(root.connected.Load().RoleAdd(ctx, "root"))
@@ -256,9 +235,7 @@ func TestRole(t *testing.T) {
 		t.Errorf("without a name: %+v", got)
 	}
 	client, err := Dial(Config{Endpoints: []string{server.Endpoint()}, Username: "root", Password: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer client.Close()
 	if r, err := client.Get(ctx, "/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || r.Count != 0 {
 		t.Errorf("keys were written: %v, %v", r, err)
@@ -267,21 +244,15 @@ func TestRole(t *testing.T) {
 
 func TestMembersAndCompaction(t *testing.T) {
 	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer server.Close()
 	ctx := timeout(t, time.Minute)
 	dead := "http://127.0.0.1:1"
 	client, err := Dial(Config{Endpoints: []string{server.Endpoint(), dead}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer client.Close()
 	s, err := New(client, "test", "members")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	list := s.Members(ctx, clock.NewSystem(clock.SystemConfig{}))
 	if len(list) != 2 || list[0].Err != nil || list[1].Err == nil || list[1].Endpoint != dead {
 		t.Fatalf("got %+v", list)
@@ -299,9 +270,7 @@ func TestMembersAndCompaction(t *testing.T) {
 	var rev int64
 	for range 5 {
 		r, err := client.Put(ctx, "k", "v")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		rev = r.Header.Revision
 	}
 	if got, err := s.Compacted(ctx, 1); err != nil || got {
@@ -324,9 +293,7 @@ func TestActs(t *testing.T) {
 	}
 	acts := func() (out []string) {
 		list, err := s.Acts(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, a := range list {
 			out = append(out, a.Action)
 		}
@@ -334,13 +301,9 @@ func TestActs(t *testing.T) {
 	}
 	v, lines := survey(t, s, 3)
 	w, err := repair.Quarantine(v, len(lines) > 0, 3, "why", true, repair.Author{Instance: "op", Nonce: "q", Now: adminNow})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	w.Act = act(1)
-	if err := s.Repair(ctx, w); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Repair(ctx, w))
 	w.Window.Nonce, w.Act = "late", act(2)
 	if err := s.Repair(ctx, w); !errors.Is(err, repair.ErrChanged) {
 		t.Errorf("an old view: %v", err)
@@ -359,9 +322,7 @@ func TestActs(t *testing.T) {
 	}
 	c := s.connected.Load()
 	r, err := c.Get(ctx, string(s.Keys)+"act/", clientv3.WithPrefix())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, kv := range r.Kvs {
 		ttl, err := c.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))
 		if err != nil || ttl.TTL <= 0 || ttl.TTL > 3600 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -26,17 +27,11 @@ func TestDeadlineNamesItsCause(t *testing.T) {
 	secret.StartTLS()
 	defer secret.Close()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, closed.Close())
 	// etcd ends a connection that begins with TLS where it speaks without.
 	clear, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer clear.Close()
 	go func() {
 		for {
@@ -56,14 +51,10 @@ func TestDeadlineNamesItsCause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, err := Dial(Config{Endpoints: []string{c.endpoint}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer client.Close()
 			s, err := New(client, "allocator", "default")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			names := func(err error) error { // Until an attempt to connect has ended there is no cause.
 				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
 					return fmt.Errorf("%v, want %q", err, c.want)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
@@ -14,9 +15,7 @@ import (
 // After Connect they reach etcd, and a watch that began before does too.
 func TestWithoutAClient(t *testing.T) {
 	s, err := New(nil, "test", "without-a-client")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx := timeout(t, time.Minute)
 	calls := map[string]func() error{
 		"load":       func() error { _, err := s.Load(ctx); return err },
@@ -68,9 +67,7 @@ func TestWithoutAClient(t *testing.T) {
 	}
 
 	disconnect, err := s.Connect(func() (Config, error) { return Config{Endpoints: []string{shared.Endpoint()}}, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(disconnect)
 	if _, err := s.Load(ctx); err != nil {
 		t.Error(err)

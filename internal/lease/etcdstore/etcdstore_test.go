@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/lease"
@@ -39,14 +40,10 @@ func TestMain(m *testing.M) {
 func open(t *testing.T, server *devetcd.Server, options ...grpc.DialOption) *Store {
 	t.Helper()
 	client, err := Dial(Config{Endpoints: []string{server.Endpoint()}, Options: options})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { client.Close() })
 	s, err := New(client, "test", fmt.Sprintf("space-%d", spaces.Add(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return s
 }
 

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
@@ -51,14 +52,10 @@ func TestReadsAreLinearizable(t *testing.T) {
 		return invoke(ctx, method, req, reply, conn, o...)
 	}
 	client, err := Dial(Config{Endpoints: []string{shared.Endpoint()}, Options: []grpc.DialOption{grpc.WithChainUnaryInterceptor(listen)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { client.Close() })
 	s, err := New(client, "test", "linearizable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx := timeout(t, time.Minute)
 	for what, read := range map[string]func() error{
 		"load":   func() error { _, err := s.Load(ctx); return err },

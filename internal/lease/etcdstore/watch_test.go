@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -69,9 +70,7 @@ func TestWatchOpensAgain(t *testing.T) {
 	}
 	await(t, changed)
 	await(t, s.Acted()) // An act may have come before the watch.
-	if err := s.Record(ctx, lease.Act{Action: "it", By: "alice@db-1", At: 1, Nonce: "a"}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Record(ctx, lease.Act{Action: "it", By: "alice@db-1", At: 1, Nonce: "a"}))
 	await(t, s.Acted())
 	stop()
 	<-ended
@@ -85,9 +84,7 @@ func TestLeaseExpires(t *testing.T) {
 	changed := s.connected.Load().Watch(ctx, s.Keys.Node("a"), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
 	<-changed // It is open: nothing is missed however long the next call takes.
 	id, err := s.Register(ctx, 0, 5*time.Second, lease.Registration{Instance: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if r := <-changed; len(r.Events) != 1 || r.Events[0].Type != clientv3.EventTypeDelete {
 		t.Errorf("got %+v, want the registration deleted", r)
 	}
@@ -100,14 +97,10 @@ func TestLeaseExpires(t *testing.T) {
 func TestCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	client, err := Dial(Config{Endpoints: []string{"http://127.0.0.1:1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer client.Close()
 	s, err := New(client, "test", "nobody")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s.Timeout = 100 * time.Millisecond
 	done := make(chan error, 3)
 	go func() { _, err := s.Load(t.Context()); done <- err }()

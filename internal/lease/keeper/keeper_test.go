@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -105,9 +106,7 @@ func initialize(t *testing.T, mem *storetest.Memory) {
 	t.Helper()
 	_, _, err := mem.Init(context.Background(), lease.Space{
 		Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 // pass lets bubble time go by, and the store's leases with it.
@@ -144,9 +143,7 @@ func TestLife(t *testing.T) {
 			id, _ := b.node.Next(context.Background(), 1, 0)
 			last = clock.Millis(flake.Default.UnixMilli(id.First))
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		v, _ := mem.Load(context.Background())
 		w := v.SIDs[0].Window.Value
 		if w.State != lease.Released || w.Ceil != last+1 {
@@ -231,9 +228,7 @@ func TestGivesUpSealed(t *testing.T) {
 				t.Errorf("with a window and no store: %s", got)
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if got := b.reason(); got != node.NoSID {
 			t.Errorf("after the end: got %q, want NO_SID", got)
 		}

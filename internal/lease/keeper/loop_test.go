@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -95,9 +96,7 @@ func TestLoopPassesOn(t *testing.T) {
 				t.Errorf("after it gave its sid up: %+v", after)
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	})
 }
 
@@ -122,9 +121,7 @@ func TestLog(t *testing.T) {
 			mem.Delete("era")
 			pass(mem, 10*time.Second)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		var got []string
 		for line := range strings.Lines(out.String()) {
 			short := regexp.MustCompile(`^level=(\w+) msg=("[^"]*"|\w+) (\w+=\w+)`).FindString(line)
@@ -217,9 +214,7 @@ func TestProblems(t *testing.T) {
 			store.SetScript(storetest.Every(storetest.NotApplied))
 			logged("an outage", "problem", 0)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	})
 }
 
@@ -252,9 +247,7 @@ func TestWatchOpensAgain(t *testing.T) {
 				t.Errorf("logged\n%s", got)
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	})
 }
 

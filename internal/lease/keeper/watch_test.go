@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -44,9 +45,7 @@ func TestWatch(t *testing.T) {
 				}
 			})
 		}
-		if err := b.run(func() { pass(mem, 10*time.Second) }); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, b.run(func() { pass(mem, 10*time.Second) }))
 		all.Wait()
 		last, changed := b.keeper.Watch()
 		if last.Phase != lease.Stopped {
@@ -82,8 +81,6 @@ func TestWatchIdle(t *testing.T) {
 			default:
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -46,13 +47,9 @@ func newSchedule(t *testing.T) *schedule {
 	}
 	// Another process holds 30 of 32 sids, so that the nodes compete for two.
 	v, err := mem.Load(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	id, err := mem.Register(context.Background(), 0, 24*time.Hour, lease.Registration{Instance: "other", Node: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for sid := flake.SID(2); sid < 32; sid++ {
 		if applied, _, err := mem.Commit(context.Background(), lease.Txn{
 			Op: lease.Acquire, SID: sid, Config: v.Config, Era: v.Era, Lease: id,

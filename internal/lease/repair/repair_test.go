@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -160,9 +161,7 @@ func TestNextEra(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e, err := NextEra(tc.view, tc.reports, tc.floor, slack, now)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			want := lease.Era{Number: tc.number, Floor: tc.want, Cluster: cluster}
 			if e.Era != want {
 				t.Errorf("got %+v, want %+v", e.Era, want)
@@ -203,9 +202,7 @@ func TestQuarantine(t *testing.T) {
 		force bool
 	}{{1, false}, {2, true}} {
 		w, err := Quarantine(v, true, tc.sid, "disk", tc.force, by)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		// Term, owner and ceiling stay: nothing is forgotten.
 		want := v.SIDs[tc.sid].Window.Value
 		want.State, want.Reason, want.Nonce, want.Wall, want.By = lease.Quarantined, "disk", "fresh", now, by.Who
@@ -288,9 +285,7 @@ func TestReleaseSID(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := ReleaseSID(tc.view, tc.ledger, 1, tc.above, slack, by)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: lease.Operator, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now, By: by.Who,
 				Prior: r.Write.Window.Prior} // See TestPriorsOfRepairs.
 			if r.Write.Window != want {

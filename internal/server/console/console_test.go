@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -105,14 +106,10 @@ func TestSize(t *testing.T) {
 	total := 0
 	for _, dir := range []string{"static", "templates"} {
 		list, err := fs.ReadDir(files, dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, f := range list {
 			content, err := fs.ReadFile(files, dir+"/"+f.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			all.Reset()
 			z, _ := gzip.NewWriterLevel(&all, gzip.BestCompression)
 			_, _ = z.Write(content)
@@ -188,15 +185,11 @@ func guarded(t *testing.T, cluster *status.Cluster) (*Console, map[string]string
 	tokens, lines := map[string]string{}, ""
 	for _, scope := range []string{"read", "issue", "admin"} {
 		token, line, err := access.NewToken(scope+"-client", scope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		tokens[scope], lines = token, lines+line+"\n"
 	}
 	parsed, err := access.ParseTokens([]byte(lines))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	guard := access.New(access.Config{Tokens: parsed})
 	return fixture(cluster, func(c *Config) { c.Guard, c.Break = guard, new(breaker) }), tokens, guard
 }
@@ -491,9 +484,7 @@ func TestIDs(t *testing.T) {
 func TestFields(t *testing.T) {
 	for _, name := range []string{"scalable", "fleet", "twitter", "sonyflake", "js53"} {
 		l, err := flake.ParseLayout(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		f := flake.Format{Layout: l, Epoch: l.Epoch()}
 		id, err := describe.Parse("4503599627370495", describe.Auto, f)
 		if err != nil {
@@ -537,9 +528,7 @@ func TestRunbooks(t *testing.T) {
 // TestMeanings: the words that pages explain are explained as in the glossary.
 func TestMeanings(t *testing.T) {
 	glossary, err := os.ReadFile("../../../docs/reference/glossary.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, m := range meanings() {
 		if !regexp.MustCompile(`(?m)^\| \[`+m.Word+`\]\([^)]*\) \| `+regexp.QuoteMeta(m.Says)+` \|$`).Match(glossary) || len(m.Says) < 20 {
 			t.Errorf("%q is explained as %q", m.Word, m.Says)

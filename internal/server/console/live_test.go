@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -198,13 +199,9 @@ func TestStreamLines(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+Path+"feed?page=nodes&new=1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer res.Body.Close()
 	c.cfg.Feed.SetSnapshot(c.Picture(cluster))
 	var sent strings.Builder

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status"
@@ -36,9 +37,7 @@ func TestPast(t *testing.T) {
 		c.Add(s)
 	}
 	var got charts
-	if err := json.Unmarshal(do(c, "GET", Path+"charts?span=1h", "").Body.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(do(c, "GET", Path+"charts?span=1h", "").Body.Bytes(), &got))
 	if rate := got.Charts["rate"].Lists; len(got.Times) != 3 || got.Times[2]-got.Times[0] != 10 || rate[0][2] == nil || *rate[0][2] != 3 || len(got.Charts) != 4 {
 		t.Errorf("%+v", got)
 	}
@@ -50,9 +49,7 @@ func TestPast(t *testing.T) {
 		first float64
 	}{"node": {"window", 29}, "clocks": {"clocks", 1}} { // of node b: its name is first
 		var lines charts
-		if err := json.Unmarshal(do(c, "GET", Path+"charts?page="+page, "").Body.Bytes(), &lines); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, json.Unmarshal(do(c, "GET", Path+"charts?page="+page, "").Body.Bytes(), &lines))
 		if lists := lines.Charts[want.chart].Lists; len(lines.Times) != 3 || len(lists) == 0 || len(lists[0]) != 3 || lists[0][0] == nil || *lists[0][0] != want.first {
 			t.Errorf("a page of %s that is opened has %+v", page, lines)
 		}

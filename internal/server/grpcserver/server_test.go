@@ -143,9 +143,7 @@ func TestReflection(t *testing.T) {
 	env := servertest.New(t)
 	s, err := reflectpb.NewServerReflectionClient(env.Dial()).ServerReflectionInfo(t.Context())
 	fatal.If(t, err)
-	if err := s.Send(&reflectpb.ServerReflectionRequest{MessageRequest: &reflectpb.ServerReflectionRequest_ListServices{}}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Send(&reflectpb.ServerReflectionRequest{MessageRequest: &reflectpb.ServerReflectionRequest_ListServices{}}))
 	res, err := s.Recv()
 	fatal.If(t, err)
 	names := make(map[string]bool)
@@ -270,9 +268,10 @@ func TestForms(t *testing.T) {
 	stream, err := env.Client().AllocateStream(t.Context())
 	fatal.If(t, err)
 	for i, form := range []pb.Form{pb.Form_FORM_ULID, 9, 0} {
-		if err := stream.Send(&pb.AllocateStreamRequest{Sequence: int64(i), Request: &pb.AllocateRequest{Count: 1, Form: form}}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, stream.Send(&pb.AllocateStreamRequest{
+			Sequence: int64(i),
+			Request:  &pb.AllocateRequest{Count: 1, Form: form},
+		}))
 		res, err := stream.Recv()
 		if err != nil || res.Sequence != int64(i) {
 			t.Fatalf("%v, %v", res, err)

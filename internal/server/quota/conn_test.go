@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -234,20 +235,14 @@ func TestCauses(t *testing.T) {
 // kept for it.
 func TestNothingStaysInTheKernel(t *testing.T) {
 	nl, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer nl.Close()
 	l := newRig(Config{}).Listen(nl, ListenerConfig{})
 	client, err := net.Dial("tcp", nl.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer client.Close()
 	nc, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	Of(nc).end(Memory)
 	_ = client.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
@@ -34,9 +35,7 @@ func numbers(t *testing.T, s *Stream) (list []string, missed *Missed) {
 	t.Helper()
 	for {
 		b, _, err := s.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if b.Missed != nil {
 			missed = b.Missed
 		}
@@ -91,9 +90,7 @@ func TestResume(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := observed(t, Config{Entries: tc.entries}, 100)
 			s, err := f.Open(tc.from)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer s.Close()
 			got, missed := numbers(t, s)
 			switch {
@@ -111,9 +108,7 @@ func TestResume(t *testing.T) {
 func TestSlowStream(t *testing.T) {
 	f := observed(t, Config{Entries: 10}, 5)
 	s, err := f.Open(From{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got, missed := numbers(t, s); len(got) != 5 || missed != nil {
 		t.Fatalf("%v, %+v", got, missed)
 	}
@@ -153,9 +148,7 @@ func TestEndComesLast(t *testing.T) {
 	const events = 2*maxBatch + 5
 	f := observed(t, Config{}, events)
 	s, err := f.Open(From{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer s.Close()
 	f.End()
 	got := 0
@@ -174,9 +167,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	var open []*Stream
 	for range 3 {
 		s, err := f.Open(From{Snapshots: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		open = append(open, s)
 	}
 	if _, err := f.Open(From{}); !errors.Is(err, ErrFull) {
@@ -222,16 +213,12 @@ func TestStreamsOfAClient(t *testing.T) {
 		t.Errorf("after one was closed: %v", err)
 	}
 	ann, err := f.Open(From{Client: "ann", Operator: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer ann.Close()
 	var pages []*Stream
 	for range operators - 1 {
 		s, err := f.Open(From{Client: "reader", Operator: true, Snapshots: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		pages = append(pages, s)
 	}
 	_, changed, _ := pages[0].Next()
@@ -338,9 +325,7 @@ func TestEtcdFails(t *testing.T) {
 func TestObserve(t *testing.T) {
 	f := New(Config{Boot: "b"})
 	s, err := f.Open(From{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	woken := func(do func()) bool {
 		_, changed, _ := s.Next()
 		do()
@@ -398,9 +383,7 @@ func TestPagesGiveWay(t *testing.T) {
 	var pages []*Stream
 	for range operators + 3 {
 		s, err := f.Open(From{Client: "ann", Operator: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		pages = append(pages, s)
 	}
 	for i, s := range pages {
@@ -423,9 +406,7 @@ func TestPlacesAreGivenBack(t *testing.T) {
 		return err
 	}
 	for range perClient {
-		if err := add(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, add())
 	}
 	open[0].Close()
 	if open = open[1:]; add() != nil || !errors.Is(add(), ErrFull) {
@@ -445,9 +426,7 @@ func TestConcurrentStreams(t *testing.T) {
 	done := make(chan error, 8)
 	for range cap(done) {
 		s, err := f.Open(From{Snapshots: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		go func() {
 			defer s.Close()
 			last, missed := 0, int64(0)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -289,13 +290,9 @@ func TestBounds(t *testing.T) {
 // docs/reference/events.md, which the contracts refer to, has every kind.
 func TestKindsAreDocumented(t *testing.T) {
 	source, err := os.ReadFile("event.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	page, err := os.ReadFile("../../../docs/reference/events.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	kinds := regexp.MustCompile(`Kind = "(\w+)"`).FindAllSubmatch(source, -1)
 	if len(kinds) < 30 {
 		t.Fatalf("found %d", len(kinds))

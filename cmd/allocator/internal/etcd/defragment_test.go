@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/dev/devetcd"
@@ -21,14 +22,10 @@ import (
 func TestDefragment(t *testing.T) {
 	const quota = 16 << 20
 	s, err := devetcd.Start(t.Context(), devetcd.Config{Quota: quota, NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	c, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{s.Endpoint()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	const size = 1 << 20
 	write := func() error {
@@ -50,17 +47,13 @@ func TestDefragment(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := etcdstore.New(c, "allocator", "default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, _, err = st.Init(t.Context(), lease.Space{Layout: flake.Scalable, Epoch: 1, Pool: "pool"}, 1000); !errors.Is(err, lease.ErrRefused) ||
 		!strings.HasSuffix(err.Error(), `space exceeded: "allocator doctor" says how to make room`) {
 		t.Errorf("a node's write gives %v", err)
 	}
 	s.Stop()
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Restart(t.Context()))
 	for _, tc := range []struct {
 		words []string
 		code  int

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -24,9 +25,7 @@ import (
 func TestFilesAreKept(t *testing.T) {
 	dir := t.TempDir()
 	pki, backup := filepath.Join(dir, "pki"), filepath.Join(dir, "backup.db")
-	if err := os.WriteFile(backup, []byte("of yesterday"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(backup, []byte("of yesterday"), 0o600))
 	certs := []string{"certs", "--hosts", "10.0.0.1,10.0.0.2", "--out", pki}
 	for _, tc := range []struct {
 		words []string
@@ -52,37 +51,25 @@ func TestFilesAreKept(t *testing.T) {
 func database(t *testing.T) []byte {
 	t.Helper()
 	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: t.TempDir(), NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer etcd.Close()
 	dial := etcdstore.Config{Endpoints: []string{etcd.Endpoint()}}
 	client, err := etcdstore.Dial(dial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer client.Close()
 	store, err := etcdstore.New(client, "allocator", "ids")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "p"}
 	if _, _, err := store.Init(t.Context(), space, 1); err != nil {
 		t.Fatal(err)
 	}
 	g, err := etcdstore.OpenGroup(dial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer g.Close()
-	if err := g.Grant(t.Context(), "ids", "/allocator/ids/"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, g.Grant(t.Context(), "ids", "/allocator/ids/"))
 	etcd.Stop()
 	db, err := os.ReadFile(filepath.Join(etcd.Dir(), "member", "snap", "db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return db
 }
 
@@ -137,9 +124,7 @@ func TestVerify(t *testing.T) {
 			file, temporary := filepath.Join(t.TempDir(), "backup.db"), t.TempDir()
 			t.Setenv("TMPDIR", temporary)
 			if tc.file != nil {
-				if err := os.WriteFile(file, tc.file, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, os.WriteFile(file, tc.file, 0o600))
 			}
 			if strings.HasPrefix(tc.says[0], "or is damaged") { // A restore of it ends with the same, and not with a panic.
 				err := etcdserver.Restore(file, false, member.Data{}, temporary)

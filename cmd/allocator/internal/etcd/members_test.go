@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/inside"
@@ -148,9 +149,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{silent: map[uint64]bool{}}
 	for i, host := range []string{"a", "b", "c"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		c.endpoints = append(c.endpoints, "http://"+l.Addr().String())
 		c.members = append(c.members, &etcdserverpb.Member{
 			ID:         uint64(i + 1),
@@ -254,9 +253,7 @@ func TestAway(t *testing.T) {
 	c := newCluster(t)
 	c.busy, c.silent[2] = 2, true
 	g, err := etcdstore.OpenGroup(etcdstore.Config{Endpoints: c.endpoints})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer g.Close()
 	if _, err := g.Add(t.Context(), "http://d:2380"); !errors.Is(err, etcdstore.ErrAway) || !strings.Contains(err.Error(), "b does not answer: start it, or replace it") {
 		t.Errorf("with b away: %v", err)

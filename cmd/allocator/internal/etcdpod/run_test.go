@@ -23,6 +23,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
@@ -40,14 +41,10 @@ func TestListensOnIPv6(t *testing.T) {
 	a := &cli.App{}
 	for _, cmd := range []*cobra.Command{runCommand(a), keepCommand(a)} {
 		l, err := transport.NewListener(net.JoinHostPort(cmd.Flag("listen").DefValue, "0"), "http", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer l.Close()
 		_, port, err := net.SplitHostPort(l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, host := range []string{"127.0.0.1", "::1"} {
 			c, err := net.Dial("tcp", net.JoinHostPort(host, port))
 			if err != nil {
@@ -67,43 +64,31 @@ func TestFirstReport(t *testing.T) {
 	reports := func() member.Holds {
 		t.Helper()
 		r, err := newRunner(s, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return r.state.report.Holds
 	}
 	if got := reports(); got != member.HoldsNothing {
 		t.Errorf("an empty volume: %s", got)
 	}
-	if err := v.intend(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, v.intend())
 	if got := reports(); got != member.HoldsIntent {
 		t.Errorf("intended: %s", got)
 	}
 	wal := filepath.Join(v.data(), "member", "wal")
-	if err := os.MkdirAll(wal, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(wal, 0o700))
 	if got := reports(); got != member.HoldsIntent {
 		t.Errorf("a directory without a log: %s", got)
 	}
-	if err := os.WriteFile(filepath.Join(wal, "0-0.wal"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(wal, "0-0.wal"), nil, 0o600))
 	if got := reports(); got != member.HoldsData {
 		t.Errorf("with a log: %s", got)
 	}
-	if err := v.identify(7); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, v.identify(7))
 	if holds, id, err := v.state(); err != nil || holds != member.HoldsData || id != 7 {
 		t.Errorf("identified: %s, %x, %v", holds, id, err)
 	}
 	// It may have voted: without its data it does not go on with what it intended.
-	if err := os.RemoveAll(v.data()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.RemoveAll(v.data()))
 	if got := reports(); got != member.HoldsNothing {
 		t.Errorf("its data was lost: %s", got)
 	}
@@ -114,12 +99,8 @@ func TestDiscard(t *testing.T) {
 	v := volume{filepath.Join(t.TempDir(), "1")}
 	for _, text := range []string{"first", "second"} {
 		wal := filepath.Join(v.data(), "member", "wal", "0-0.wal")
-		if err := errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, []byte(text), 0o600), v.identify(7)); err != nil {
-			t.Fatal(err)
-		}
-		if err := v.discard(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, []byte(text), 0o600), v.identify(7)))
+		fatal.If(t, v.discard())
 		if holds, id, err := v.state(); err != nil || holds != member.HoldsNothing || id != 0 {
 			t.Errorf("%s: %s, %x, %v", text, holds, id, err)
 		}
@@ -145,9 +126,7 @@ func TestOffer(t *testing.T) {
 	const name = "2026-11-20t12-00-00z.snapshot"
 	dir := t.TempDir()
 	for _, file := range []string{name, "notes", "." + name + "-123"} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte("data"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, file), []byte("data"), 0o600))
 	}
 	for _, tc := range []struct {
 		dir, path, name string
@@ -244,9 +223,7 @@ func TestKeeperDo(t *testing.T) {
 			return nil, nil, errors.New("no certificate")
 		}
 		if tc.latest >= 0 {
-			if err := os.WriteFile(k.store.Path("", now.Add(-tc.latest)), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(k.store.Path("", now.Add(-tc.latest)), nil, 0o600))
 		}
 		k.do(t.Context(), now)
 		k.do(t.Context(), now)
@@ -289,9 +266,7 @@ func podOf(t *testing.T, change func(*settings)) *runner {
 	}
 	change(&s)
 	r, err := newRunner(s, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r.out = io.Discard
 	return r
 }
@@ -300,9 +275,7 @@ func podOf(t *testing.T, change func(*settings)) *runner {
 func TestEtcdArguments(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "etcd")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\nprintf '%s\\n' \"$@\"\necho name=$ETCD_NAME other=$OTHER\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(program, []byte("#!/bin/sh\nprintf '%s\\n' \"$@\"\necho name=$ETCD_NAME other=$OTHER\n"), 0o700))
 	const all, joined = "a=https://10.0.0.1:2380,b=https://10.0.0.2:2380", "b=https://10.0.0.2:2380,a=https://10.0.0.1:2380"
 	for _, tc := range []struct {
 		step           member.Step
@@ -389,9 +362,7 @@ func TestPromotesWhatIsIdentified(t *testing.T) {
 	} {
 		r := podOf(t, func(*settings) {})
 		if !tc.writable {
-			if err := os.WriteFile(r.volume.dir, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(r.volume.dir, nil, 0o600))
 		}
 		err := r.answered(t.Context(), learner)
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
@@ -417,9 +388,7 @@ func TestClusterOfSnapshot(t *testing.T) {
 			user:     "u",
 			prefix:   "/p/",
 		}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		token := r.clusterToken()
 		if other, ok := seen[token]; ok {
 			t.Errorf("snapshots %q and %q are one cluster: %s", snapshot, other, token)

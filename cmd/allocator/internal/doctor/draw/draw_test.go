@@ -101,9 +101,7 @@ func TestDrawProvesTheName(t *testing.T) {
 	a := &cli.App{Env: []string{"ALLOCATOR_TOKEN=good"}}
 	cmd := &cobra.Command{}
 	dialer := remote.DialFlags(a, cmd)
-	if err := cmd.ParseFlags([]string{"--ca", certstest.File(t, dir, "ca.pem", ca.PEM), "--cert", cert, "--key", key}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.ParseFlags([]string{"--ca", certstest.File(t, dir, "ca.pem", ca.PEM), "--cert", cert, "--key", key}))
 	d, err := dialer()
 	fatal.If(t, err)
 	for host, proven := range map[string]bool{"localhost": true, "other.example": false} {
