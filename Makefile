@@ -12,8 +12,20 @@ STAMP = $(addprefix -X main.version=,$(shell git describe --tags --always --dirt
 PKG  ?=# packages, as directories: ./internal/gen, ./internal/...
 STEP ?=# steps of check or nightly
 ARGS ?=# of the program that a target runs
-DO   ?=# what image, release and chart do
+DO   ?=# what image and release do
 WHAT ?=# what bench measures
+
+# Targets that read an argument. The others refuse it, since it would be ignored without a word. What a step of
+# check or nightly runs inherits the STEP of its make.
+PKG_OF  := test race fuzz bench
+STEP_OF := check nightly
+ARGS_OF := chaos abuse bugs kube
+DO_OF   := image release
+WHAT_OF := bench
+ifeq ($(MAKELEVEL),0)
+$(foreach v,PKG STEP ARGS DO WHAT,$(if $(filter command,$(origin $v)),$(foreach t,$(filter-out $($v_OF),$(MAKECMDGOALS)), \
+	$(error $t: $v is an argument of $($v_OF)))))
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help build test check nightly lint race fuzz gen clean model sim chaos abuse bugs bench docs play image chart kube compose release contracts vulnerabilities
@@ -43,7 +55,9 @@ race: ## tests with the race detector; PKG=./internal/gen for some
 
 FUZZTIME ?= 10s
 fuzz: ## each fuzz target of PKG, or of all, for FUZZTIME=10s
-	@git grep -l '^func Fuzz' -- $(if $(PKG),'$(PKG)/*_test.go','*_test.go') ':!bench/' | xargs -r -n 1 dirname | sort -u | while read -r dir; do \
+	@dirs=$$(git grep -l '^func Fuzz' -- $(if $(PKG),'$(PKG)/*_test.go','*_test.go') ':!bench/' | xargs -r -n 1 dirname | sort -u); \
+	[ -n "$$dirs" ] || { echo "fuzz: there is no fuzz target in $(PKG): name one directory, such as ./flake"; exit 2; }; \
+	for dir in $$dirs; do \
 		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c 6-); do \
 			echo "$$dir $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || exit 1; \
 		done; \

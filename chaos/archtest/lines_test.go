@@ -19,6 +19,13 @@ var stated = regexp.MustCompile(`The product has at most ([0-9,]+) lines`)
 // slack is how far the product may be below that before the number is lowered.
 const slack = 1000
 
+// README is a front page, which a reader takes in at once.
+func TestWordsOfReadme(t *testing.T) {
+	if words := len(strings.Fields(read(t, "README.md"))); words > 700 {
+		t.Errorf("README.md has %d words, of at most 700: move what only some readers need to docs", words)
+	}
+}
+
 // The product stays as small as CONTRIBUTING.md says, so that what it can do is not bought with lines unseen.
 func TestLines(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root(t), "CONTRIBUTING.md"))

@@ -360,7 +360,7 @@ func TestEtcdInside(t *testing.T) {
 	c.says(1, "3 of 3 voting members answer", "etcd", "status")
 	c.logged(3, "votes now")
 
-	// The old data comes back: it counts no more. Then the member is removed, and joins as a new one.
+	// The old data comes back, and is no longer used. Then the member is removed, and joins as a new one.
 	c.stop(3)
 	fatal.If(t, os.Rename(c.data(3), c.data(3)+"-new"))
 	fatal.If(t, os.Rename(c.data(3)+"-lost", c.data(3)))

@@ -222,7 +222,7 @@ func TestCluster(t *testing.T) {
 			Era: 1, Term: 2, Instance: "op", Node: lease.Operator, Nonce: "n", State: state, By: "ann", Reason: "why", Ceil: servertest.Start + ceil}))}
 	}
 	env.Dir.View.SIDs[7], env.Dir.View.SIDs[8] = record(0, lease.Quarantined), record(60_001, lease.Released)
-	// The node read them minutes ago: what it made of them then counts no more.
+	// The node read them minutes ago, and must not be judged by what it made of them then.
 	env.Report(func(s *lease.Status) { s.Quarantined = map[flake.SID]string{6: "ann quarantined it"} })
 	var got struct {
 		Space, Pool   string

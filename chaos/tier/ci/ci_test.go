@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -38,6 +39,7 @@ package bad
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 )
 
@@ -226,5 +228,32 @@ func TestTable(t *testing.T) {
 	}
 	if len(names("check"))+len(names("nightly")) != len(names("")) {
 		t.Error("a step is in no tier, or in two")
+	}
+}
+
+// TestMake: a target refuses an argument that it would ignore, and one for which there is nothing.
+func TestMake(t *testing.T) {
+	if _, err := exec.LookPath("make"); err != nil {
+		t.Skip("make is not installed")
+	}
+	for args, want := range map[string]string{
+		"-n lint PKG=./flake":       "lint: PKG is an argument of test race fuzz bench",
+		"-n check PKG=./flake":      "check: PKG is an argument of test race fuzz bench",
+		"-n chart DO=twice":         "chart: DO is an argument of image release",
+		"fuzz PKG=./nothing":        "there is no fuzz target in ./nothing",
+		"bench WHAT=nothing":        "there is no WHAT=nothing",
+		"release DO=nothing":        "there is no DO=nothing",
+		"image DO=nothing":          "there is no nothing",
+		"-n test PKG=./flake":       "ci test ./flake",
+		"-n check STEP=model":       "ci check model",
+		"-n sim STEP=x MAKELEVEL=1": "TestSim",
+	} {
+		cmd := exec.CommandContext(t.Context(), "make", append([]string{"-C", "../../.."}, strings.Fields(args)...)...)
+		cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=0", "STEP=of-the-night")
+		out, err := cmd.CombinedOutput()
+		contains(t, string(out), want)
+		if passes := strings.HasPrefix(args, "-n") && !strings.Contains(want, "argument"); (err == nil) != passes {
+			t.Errorf("make %s: %v\n%s", args, err, out)
+		}
 	}
 }

@@ -311,7 +311,7 @@ func withData(own Own, data Data, seen map[string]Answer, cluster uint64, member
 			return Step{Action: Discard, ID: data.ID,
 				Why: "this member was removed from the cluster: its data are of no use"}, nil
 		}
-		return Step{}, refuse(Removed, "the members removed %s from their cluster, so its data counts no more: to "+
+		return Step{}, refuse(Removed, "the members removed %s from their cluster, so its data is no longer used: to "+
 			"join again, move the directory of etcd.inside away and restart", own.Host)
 	}
 	// Two processes must not be one member. The one that answers need not be in etcd.join.

@@ -242,7 +242,7 @@ func removeCommand(a *cli.App) *cobra.Command {
 		Use:   "remove MEMBER",
 		Short: "Remove a member for good",
 		Long: `Remove takes a member out of the cluster, if the quorum survives it. MEMBER is its host, name or ID.
-The node there goes on as a client of the others; its data counts no more.`,
+The node there goes on as a client of the others, and its data is no longer used.`,
 		Example: "  allocator etcd remove 10.0.0.3 --config /etc/allocator/allocator.yaml --dry-run",
 		Args:    cobra.ExactArgs(1),
 	}
