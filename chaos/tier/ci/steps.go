@@ -179,7 +179,7 @@ func nights() []step {
 		{name: "night-race", needs: []string{"gcc"}, run: func(j *job) error {
 			for _, args := range [][]string{
 				{"-cpu", "1", "./chaos/agreement", "-run",
-					"TestRealNodes|TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree"},
+					"TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree"},
 				{"./internal/lease/protocol", "-seeds", "60", "-skip", "TestEveryCallFails"},
 			} {
 				if err := j.test(true, args...); err != nil {
