@@ -95,19 +95,19 @@ ROUNDS ?= 7
 SLICE  ?= 1s
 BENCH  ?= .
 COUNT  ?= 1
-bench: ## measure beside others; WHAT=redis, sql, failover, starts, cores, curve, agent, peers, scale; go: our own
-	@case "$(WHAT)" in ''|redis|sql|failover|starts|cores|curve) \
+bench: ## measure beside others; WHAT=redis, sql, failover, starts, dev, cores, curve, agent, peers, scale; go: our own
+	@case "$(WHAT)" in ''|redis|sql|failover|starts|dev|cores|curve) \
 		CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator && \
 		CGO_ENABLED=0 $(GO) -C bench build -trimpath -o $(CURDIR)/$(BIN)/bench-run ./run && \
 		$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(ROUNDS) -slice $(SLICE) -json $(BIN)/bench \
-			$(if $(filter sql failover starts cores curve,$(WHAT)),-$(WHAT),$(if $(WHAT),-only redis-benchmark -o $(BIN)/redis.md,-o $(BIN)/benchmarks.md));; \
+			$(if $(filter starts,$(WHAT)),-o $(BIN)/starts.svg) $(if $(filter sql failover starts dev cores curve,$(WHAT)),-$(WHAT),$(if $(WHAT),-only redis-benchmark -o $(BIN)/redis.md,-o $(BIN)/benchmarks.md));; \
 	agent) GO="$(GO)" bench/agent.sh;; \
 	peers) $(GO) -C bench run ./run -peers;; \
 	scale) $(GO) test ./chaos/virtual -run TestScale -scale 3,8,16,32,64,128 -timeout 60m && \
 		$(GO) test ./chaos/scale -run TestCalculation -v;; \
 	go) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) \
 		$(or $(PKG),$$(git grep -l '^func Benchmark' -- '*_test.go' ':!bench/' | xargs -n 1 dirname | sort -u | sed 's|^|./|'));; \
-	*) echo "bench: there is no WHAT=$(WHAT): use redis, sql, failover, starts, cores, curve, agent, peers, scale or go, or nothing for all services"; exit 2;; esac
+	*) echo "bench: there is no WHAT=$(WHAT): use redis, sql, failover, starts, dev, cores, curve, agent, peers, scale or go, or nothing for all services"; exit 2;; esac
 
 # The site has no text of its own: its pages are the Markdown files, in the order in which docs/README.md links to
 # them, and the references that the program prints.

@@ -49,7 +49,9 @@ func run(ctx context.Context) error {
 	sql := flag.Bool("sql", false, "measure inserts into PostgreSQL with -allocator alone")
 	failover := flag.Bool("failover", false, "end the node, primary or leader of each service under callers alone")
 	cores := flag.Bool("cores", false, "measure -allocator on 1, 2, 4 and more processors alone")
-	starts := flag.Bool("starts", false, "measure the time from a start of -allocator until the first ID alone")
+	starts := flag.Bool("starts", false, "measure the time from a start of -allocator until the first ID alone; -o "+
+		"gets a chart")
+	dev := flag.Bool("dev", false, "measure nodes of the commands serve and dev of -allocator alone")
 	curve := flag.Bool("curve", false, "measure the latency at fixed rates of cases that match -only alone")
 	profile := flag.String("cpuprofile", "", "file to write a processor profile of the client to")
 	flag.Parse()
@@ -67,7 +69,7 @@ func run(ctx context.Context) error {
 		flag.Usage()
 		return errors.New("-allocator is required")
 	}
-	if *sql || *failover || *starts || *cores || *curve {
+	if *sql || *failover || *starts || *cores || *curve || *dev {
 		self, err := os.Executable()
 		if err != nil {
 			return err
@@ -79,7 +81,13 @@ func run(ctx context.Context) error {
 		case *failover:
 			return services.Failover(ctx, *binary, self, *rounds, os.Stdout, os.Stderr)
 		case *starts:
-			return services.Starts(ctx, *binary, self, *rounds, os.Stdout)
+			var picture bytes.Buffer
+			if err := services.Starts(ctx, *binary, self, *rounds, os.Stdout, &picture); err != nil || *out == "" {
+				return err
+			}
+			return os.WriteFile(*out, picture.Bytes(), 0o644)
+		case *dev:
+			return services.Dev(ctx, *binary, self, plan(*rounds, *slice), os.Stdout)
 		case *curve:
 			return curves(ctx, *binary, self, which, plan(*rounds, *slice))
 		}
@@ -257,8 +265,8 @@ nothing else, with the library's default settings. The client is the same for al
 writes requests by hand for HTTP, Redis and PostgreSQL, and uses grpc-go or etcd's client
 for the rest. A time is that of one answer; of 16 answers where 16 requests are sent at
 once; or of 64 calls of a prefetching client, since one call takes no longer than a clock
-read. The processor time of PostgreSQL is unknown, since it has a process for each
-connection. redis-benchmark is measured by itself.
+read. The processor time of PostgreSQL is that of its process for each connection, and of
+the others it has. redis-benchmark is measured by itself.
 
 "Steps" is how our IDs within one millisecond differ: by random steps (draw) while the
 clock keeps up with demand, and by +1 (sustained) once IDs run ahead of it. One node then

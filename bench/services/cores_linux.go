@@ -10,8 +10,6 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // ErrOneProcessor is the error of Cores on a machine that has no second processor for the client.
@@ -24,12 +22,7 @@ func Cores(ctx context.Context, allocator, self string, p Plan, out io.Writer) e
 	if all < 2 {
 		return ErrOneProcessor
 	}
-	var cases []Case
-	for _, c := range Cases() {
-		if c.Ours && (c.Group == Single || c.Group == Pipelined) {
-			cases = append(cases, c)
-		}
-	}
+	cases := eachListener()
 	fmt.Fprint(out, "| a node's processors | | IDs a second | … for each processor | processor time a request, µs |\n"+
 		"|--:|---|--:|--:|--:|\n")
 	for n := 1; n < all; n *= 2 {
@@ -53,23 +46,15 @@ func pinned(ctx context.Context, allocator, self string, n int, cases []Case, p 
 		return nil, err
 	}
 	defer e.Close()
-	for _, step := range []struct {
-		from, to int // processors
-		do       func() error
-	}{
-		{0, n, func() error { return e.startEtcd(ctx) }},
-		{0, n, func() error {
-			node, args := e.node("127.0.0.1", 0, e.endpoint()...)
-			node.RESP = loopback.Address()
-			e.Node[0] = node
-			return e.start(ctx, node.GRPC, allocator, append(args, "--listen.resp", node.RESP)...)
-		}},
-		{n, runtime.NumCPU(), func() error { return e.issues(ctx, e.Node[0]) }},
+	others := func() error { return pin(n, runtime.NumCPU()) }
+	for _, step := range []func() error{
+		others,
+		func() error { return e.startEtcd(ctx) },
+		func() error { return pin(0, n) },
+		func() error { return e.startNode(ctx) },
+		others,
 	} {
-		if err := pin(step.from, step.to); err != nil {
-			return nil, err
-		}
-		if err := step.do(); err != nil {
+		if err := step(); err != nil {
 			return nil, err
 		}
 	}

@@ -30,6 +30,7 @@ type Env struct {
 	Node     [Nodes]Node
 	Redis    string // address; "": not installed
 	Postgres string // address; "": not installed
+	pgServer *pg.Server
 	Etcd     string // address of the one member that our nodes use, too
 	Peer     map[string]string
 	TCP      Redis
@@ -263,7 +264,8 @@ func (e *Env) startPostgres(ctx context.Context) {
 		return
 	}
 	c.Close()
-	e.Postgres, e.Versions["PostgreSQL"] = addr, versionOf(ctx, filepath.Join(s.Bin, "postgres"), "(PostgreSQL)")
+	e.pgServer, e.Postgres = s, addr
+	e.Versions["PostgreSQL"] = versionOf(ctx, filepath.Join(s.Bin, "postgres"), "(PostgreSQL)")
 }
 
 // versionOf returns the word after mark in the output of `path --version`.
@@ -321,6 +323,12 @@ func (e *Env) CPU(addrs ...string) time.Duration {
 	for _, addr := range addrs {
 		if p := e.procs[addr]; p != nil {
 			sum += cpuOf(p.cmd.Process.Pid)
+		}
+		if addr == e.Postgres && e.pgServer != nil {
+			pids, _ := e.pgServer.Processes()
+			for _, pid := range pids {
+				sum += cpuOf(pid)
+			}
 		}
 	}
 	return sum

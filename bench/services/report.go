@@ -55,11 +55,11 @@ func GoalRows(w io.Writer, results []Result) {
 			goal, got = fmt.Sprintf("≥ %.2f × %s", g.AtLeast, g.Peer), fmt.Sprintf("%.2f ×", v.Got.Median)
 			spread = fmt.Sprintf("%.2f … %.2f", v.Got.Min, v.Got.Max)
 		}
-		if g.CPU {
-			goal += ", for each second of processor time"
+		if g.CPU > 0 {
+			goal = fmt.Sprintf("processor time ≤ %.2f × %s", g.CPU, g.Peer)
 		}
-		if g.P99 {
-			goal += ", p99 not above"
+		if g.P99 > 0 {
+			goal += fmt.Sprintf(", p99 ≤ %g ×", g.P99)
 			got += fmt.Sprintf(", p99 %s µs against %s", micros(float64(v.Ours)), micros(float64(v.Theirs)))
 		}
 		switch {
@@ -67,6 +67,8 @@ func GoalRows(w io.Writer, results []Result) {
 			got, spread, verdict = "–", "–", "not measured"
 		case v.Got.Median < g.AtLeast:
 			verdict = fmt.Sprintf("**missed by %.1f %%**", 100*(1-v.Got.Median/g.AtLeast))
+		case v.Got.Median > g.CPU && g.CPU > 0:
+			verdict = fmt.Sprintf("**missed by %.1f %%**", 100*(v.Got.Median/g.CPU-1))
 		case !v.Met:
 			verdict = "**missed: p99**"
 		}

@@ -68,7 +68,7 @@ func (r *Result) once(ctx context.Context, e *Env, p Plan) (Sample, error) {
 // Verdict is the result of a run for a goal.
 type Verdict struct {
 	Goal
-	Got      Spread // ours divided by the peer's, or IDs a second
+	Got      Spread // ours divided by the peer's, IDs a second or processor time, or IDs a second
 	Met      bool
 	Ours     time.Duration // 99th percentile, where the goal bounds that
 	Theirs   time.Duration
@@ -100,15 +100,16 @@ func Judge(g Goal, results []Result) Verdict {
 		for i := range ratios {
 			a, b := ours.Samples[i], theirs.Samples[i]
 			ratios[i] = a.IDs / b.IDs
-			if g.CPU {
-				ratios[i] = b.cpu() / a.cpu()
+			if g.CPU > 0 {
+				ratios[i] = a.cpu() / b.cpu()
 			}
 		}
 		v.Measured, v.Got = true, SpreadOf(ratios)
 		v.Ours = time.Duration(ours.spread(Sample.p99).Median)
 		v.Theirs = time.Duration(theirs.spread(Sample.p99).Median)
 	}
-	v.Met = v.Got.Median >= g.AtLeast && (!g.P99 || v.Ours <= v.Theirs)
+	v.Met = v.Got.Median >= g.AtLeast && (g.CPU == 0 || v.Got.Median <= g.CPU) &&
+		(g.P99 == 0 || float64(v.Ours) <= g.P99*float64(v.Theirs))
 	return v
 }
 

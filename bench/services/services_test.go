@@ -125,7 +125,7 @@ func TestGoals(t *testing.T) {
 		ids[c.ID()] = true
 	}
 	for _, g := range Goals {
-		if !ids[g.Case] || g.Peer != "" && !ids[g.Peer] || g.AtLeast <= 0 {
+		if !ids[g.Case] || g.Peer != "" && !ids[g.Peer] || (g.AtLeast <= 0) == (g.CPU <= 0) {
 			t.Errorf("%+v", g)
 		}
 	}
@@ -141,14 +141,19 @@ func TestGoals(t *testing.T) {
 	if v := Judge(goal, results); !v.Met || v.Got != (Spread{1, 2, 3}) {
 		t.Errorf("%+v", v)
 	}
-	goal.P99 = true
-	if v := Judge(goal, results); v.Met {
-		t.Errorf("later, and met: %+v", v)
+	for factor, met := range map[float64]bool{1: false, 1.2: false, 1.25: true} { // 5 and 4
+		goal.P99 = factor
+		if v := Judge(goal, results); v.Met != met {
+			t.Errorf("p99 at most %v times: %+v", factor, v)
+		}
 	}
 	results[0].Samples[0].CPU, results[0].Samples[1].CPU, results[0].Samples[2].CPU = 2, 2, 2
 	results[1].Samples[0].CPU, results[1].Samples[1].CPU, results[1].Samples[2].CPU = 3, 4, 5
-	if v := Judge(Goal{Case: goal.Case, Peer: goal.Peer, AtLeast: 2, CPU: true}, results); !v.Met || v.Got != (Spread{1.5, 2, 2.5}) {
-		t.Errorf("by processor time: %+v", v)
+	for bound, met := range map[float64]bool{0.49: false, 0.5: true} {
+		goal := Goal{Case: goal.Case, Peer: goal.Peer, CPU: bound}
+		if v := Judge(goal, results); v.Met != met || v.Got != (Spread{0.4, 0.5, 2.0 / 3}) {
+			t.Errorf("processor time at most %v times: %+v", bound, v)
+		}
 	}
 	if v := Judge(Goal{Case: goal.Case, AtLeast: 201}, results); v.Met || !v.Measured {
 		t.Errorf("%+v", v)
@@ -215,6 +220,56 @@ func TestOpenLoop(t *testing.T) {
 		}
 		if n != 1 {
 			t.Errorf("%d cases are named %q", n, name)
+		}
+	}
+}
+
+// TestPostgres: the processor time of PostgreSQL is that of the processes which answer, too.
+func TestPostgres(t *testing.T) {
+	e, err := newEnv("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if e.startPostgres(t.Context()); e.Postgres == "" {
+		t.Skip("not run: ", e.Missing)
+	}
+	c, err := pgCaller(e.Postgres, "", "select count(*) from generate_series(1, 1000000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	pids, err := e.pgServer.Processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, first := e.CPU(e.Postgres), cpuOf(pids[0])
+	if _, err := c.Do(); err != nil {
+		t.Fatal(err)
+	}
+	used, first = e.CPU(e.Postgres)-used, cpuOf(pids[0])-first
+	if used < 10*time.Millisecond || first > used/2 {
+		t.Errorf("a count of a million rows took %v, %v of it in the first process", used, first)
+	}
+}
+
+// TestStartChart: a line for each kind has a dot for each round, at its time.
+func TestStartChart(t *testing.T) {
+	var b strings.Builder
+	startChart(&b, []string{"a node", "dev"}, [][]float64{{0.2, 10}, {2000, 9000, 100}})
+	for _, want := range []string{
+		`>a node</text>
+  <circle cx="430" cy="19" r="5"/>
+  <circle cx="551" cy="19" r="5"/>
+`, `>dev</text>
+  <circle cx="830" cy="45" r="5"/>
+  <circle cx="830" cy="45" r="5"/>
+  <circle cx="672" cy="45" r="5"/>
+</svg>
+`, `x="672" y="70" text-anchor="middle">100 ms</text>`,
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%s\nlacks %s", &b, want)
 		}
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 
@@ -15,8 +17,9 @@ import (
 	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
-// Starts measures how long processes take from their start until their first ID, in some rounds, and writes a table.
-func Starts(ctx context.Context, allocator, self string, rounds int, out io.Writer) error {
+// Starts measures how long processes take from their start until their first ID, in some rounds, and writes a table,
+// and a chart as SVG.
+func Starts(ctx context.Context, allocator, self string, rounds int, out, picture io.Writer) error {
 	e, err := newEnv(allocator, self)
 	if err != nil {
 		return err
@@ -36,6 +39,7 @@ func Starts(ctx context.Context, allocator, self string, rounds int, out io.Writ
 		name string
 		once func() (time.Duration, error)
 	}{
+		{"a new node in a space that exists", func() (time.Duration, error) { return e.another(ctx) }},
 		{"a node that stopped and starts again", func() (time.Duration, error) {
 			return e.again(ctx, nodes[0], syscall.SIGTERM)
 		}},
@@ -46,11 +50,14 @@ func Starts(ctx context.Context, allocator, self string, rounds int, out io.Writ
 		{"`allocator dev --nodes 1`, with an etcd and a new space", func() (time.Duration, error) {
 			return e.dev(ctx)
 		}},
-		{"longest call of the Go SDK while three nodes restart one after another", func() (time.Duration, error) {
-			return e.rolling(ctx, nodes[:])
+		{"longest call of the Go SDK while three nodes restart in turn", func() (time.Duration, error) {
+			return e.rolling(ctx, nodes[:], syscall.SIGTERM)
+		}},
+		{"longest call of the Go SDK while three nodes are killed in turn", func() (time.Duration, error) {
+			return e.rolling(ctx, nodes[:], syscall.SIGKILL)
 		}},
 	}
-	took := make([][]float64, len(kinds)) // ms
+	took, names := make([][]float64, len(kinds)), []string{} // ms
 	for range rounds {
 		for at, kind := range kinds {
 			d, err := kind.once()
@@ -64,8 +71,39 @@ func Starts(ctx context.Context, allocator, self string, rounds int, out io.Writ
 	for at, kind := range kinds {
 		s := SpreadOf(took[at])
 		fmt.Fprintf(out, "| %s | %.0f | %.0f |\n", kind.name, s.Median, s.Max)
+		names = append(names, strings.ReplaceAll(kind.name, "`", ""))
 	}
+	startChart(picture, names, took)
 	return nil
+}
+
+// startChart draws a line for each kind, with a dot for each round. The scale of ms is logarithmic; times below 1 ms
+// and above 2 s are at its ends.
+func startChart(w io.Writer, names []string, took [][]float64) {
+	const left, wide, row, longest = 430, 400, 26, 2000.0
+	x := func(ms float64) float64 { return left + wide*math.Log(min(max(ms, 1), longest))/math.Log(longest) }
+	high := row * (len(names) + 1)
+	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" font-family="sans-serif">
+  <title>Milliseconds until the first ID</title>
+  <style>
+    text { fill: #1f2328; font-size: 14px; }
+    line { stroke: #c9d1d9; }
+    circle { fill: #0969da; fill-opacity: 0.5; }
+    @media (prefers-color-scheme: dark) { text { fill: #e6edf3; } line { stroke: #30363d; } }
+  </style>
+`, left+wide+30, high+4)
+	for _, ms := range []float64{1, 10, 100, 1000} {
+		fmt.Fprintf(w, "  <line x1=\"%.0f\" x2=\"%.0f\" y1=\"6\" y2=\"%d\"/>\n", x(ms), x(ms), high-row)
+		fmt.Fprintf(w, "  <text x=\"%.0f\" y=\"%d\" text-anchor=\"middle\">%.0f ms</text>\n", x(ms), high-row/3, ms)
+	}
+	for at, name := range names {
+		y := row*at + row/2 + 6
+		fmt.Fprintf(w, "  <text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left-14, y+5, name)
+		for _, ms := range took[at] {
+			fmt.Fprintf(w, "  <circle cx=\"%.0f\" cy=\"%d\" r=\"5\"/>\n", x(ms), y)
+		}
+	}
+	fmt.Fprintln(w, "</svg>")
 }
 
 // starting is a node that is started again and again.
@@ -88,6 +126,15 @@ func (e *Env) first(ctx context.Context, n starting) (time.Duration, error) {
 func (e *Env) again(ctx context.Context, n starting, how syscall.Signal) (time.Duration, error) {
 	e.stop(n.GRPC, how)
 	return e.first(ctx, n)
+}
+
+// another starts a node of a name that the space has not seen, and ends it.
+func (e *Env) another(ctx context.Context) (time.Duration, error) {
+	var n starting
+	n.Node, n.args = e.node("127.0.0.1", len(e.procs), e.endpoint()...)
+	took, err := e.first(ctx, n)
+	e.stop(n.GRPC, syscall.SIGTERM)
+	return took, err
 }
 
 // dev starts a node with an etcd of its own, and ends both.
@@ -134,8 +181,8 @@ func printFirst(ctx context.Context, etcd string) error {
 	return err
 }
 
-// rolling returns the longest call of a caller while the nodes are restarted one after another.
-func (e *Env) rolling(ctx context.Context, nodes []starting) (longest time.Duration, err error) {
+// rolling returns the longest call of a caller while the nodes end, in some way, and start again, one after another.
+func (e *Env) rolling(ctx context.Context, nodes []starting, how syscall.Signal) (longest time.Duration, err error) {
 	var targets []string
 	for _, n := range nodes {
 		targets = append(targets, n.GRPC)
@@ -148,7 +195,7 @@ func (e *Env) rolling(ctx context.Context, nodes []starting) (longest time.Durat
 	ended := make(chan error, 1)
 	go func() {
 		for _, n := range nodes {
-			if _, err := e.again(ctx, n, syscall.SIGTERM); err != nil {
+			if _, err := e.again(ctx, n, how); err != nil {
 				ended <- err
 				return
 			}

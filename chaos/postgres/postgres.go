@@ -129,25 +129,40 @@ func (s *Server) Kill(t *testing.T) {
 	}
 }
 
-// End is Kill that does not start the server again.
-func (s *Server) End() error {
+// Processes returns the processes of the server: the one that starts the others, and one of each connection among them.
+func (s *Server) Processes() ([]int, error) {
+	pid, err := s.first()
+	all := []int{pid}
+	tasks, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for child := range strings.FieldsSeq(string(tasks)) {
+		n, _ := strconv.Atoi(child)
+		all = append(all, n)
+	}
+	return all, err
+}
+
+// first returns the process that starts the others.
+func (s *Server) first() (pid int, err error) {
 	text, err := os.ReadFile(filepath.Join(s.data, "postmaster.pid"))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
-	pid, err := strconv.Atoi(first)
+	return strconv.Atoi(first)
+}
+
+// End is Kill that does not start the server again.
+func (s *Server) End() error {
+	pid, err := s.first()
 	if err == nil {
 		err = syscall.Kill(pid, syscall.SIGSTOP) // It starts no more processes.
 	}
 	if err != nil {
 		return err
 	}
-	all := []int{pid}
-	tasks, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	for child := range strings.FieldsSeq(string(tasks)) {
-		n, _ := strconv.Atoi(child)
-		all = append(all, n)
+	all, err := s.Processes()
+	if err != nil {
+		return err
 	}
 	for _, pid := range all {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
