@@ -215,7 +215,7 @@ func TestWrongTokensAreCounted(t *testing.T) {
 			t.Fatalf("wrong token %d: %v", i, err)
 		}
 	}
-	limited, ok := errors.AsType[*LimitedError](from("2001:db8::2", "wrong")) // of the same /64
+	limited, ok := errors.AsType[*LimitedError](from("2001:db8::2", "wrong")) // It is in the /64 of 2001:db8::1.
 	if !ok || !limited.Failures || limited.RetryAfter != time.Second/failureRate {
 		t.Errorf("one too many: %+v", limited)
 	}

@@ -151,7 +151,7 @@ func TestWorkersExample(t *testing.T) {
 						words = append(words, "--addr="+e.Value)
 					}
 				}
-				if line[1] != "install" { // which takes a path alone
+				if line[1] != "install" { // That command takes a path, and no flags.
 					words = append(words, line[2:]...)
 				}
 				flagsExist(t, chart, words)

@@ -141,12 +141,15 @@ func TestHolders(t *testing.T) {
 	for _, from := range []string{"10.0.0.2", "10.0.0.1", "[2001:db8::1]", "uid:1000", "10.0.0.1"} {
 		conns[from] = dial(grpc, from)
 	}
-	dial(http, "[2001:db8::2]").Rest(1) // of the same /64
+	dial(http, "[2001:db8::2]").Rest(1) // Its source is 2001:db8::/64, as that of 2001:db8::1.
 	conns["[2001:db8::1]"].OpenStream(9)
 	conns["10.0.0.2"].Hold(1 << 20)
 	gone := dial(http, "10.0.0.9")
 	gone.Hold(1 << 30)
 	_ = gone.Close()
+	left := dial(http, "uid:1000") // Its source has another connection.
+	left.OpenStream(9)
+	_ = left.Close()
 	want := []Holder{
 		{"10.0.0.2", 1, 0, 0, connBytes + 1<<20},
 		{"2001:db8::/64", 2, 1, 1, 2*connBytes + streamBytes},

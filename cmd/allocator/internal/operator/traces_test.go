@@ -43,7 +43,8 @@ func TestTracesOff(t *testing.T) {
 	}
 }
 
-// A call and a request to a node each have a span, below that of the caller. Probes have none.
+// A call and a request to a node each have a span, below that of the caller. A refusal is an error of the span,
+// and a wrong request is none. Probes have no span.
 func TestSpans(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	host := daemon.Host{Traces: spans(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)))}
@@ -51,13 +52,12 @@ func TestSpans(t *testing.T) {
 	fatal.If(t, err)
 	t.Cleanup(etcd.Close)
 	c := daemontest.Settings(t, "a", endpoint)
-	daemontest.Init(t, c)
-	n := daemontest.Start(t, c, host)
+	n := daemontest.Start(t, c, host) // It refuses each call: nobody initialized the space.
 	conn, err := grpc.NewClient(n.Addresses().GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	fatal.If(t, err)
 	const of, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+of+"-"+parent+"-01")
-	_, _ = pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{}) // A refusal has a span too.
+	_, _ = pb.NewAllocatorServiceClient(conn).Allocate(ctx, &pb.AllocateRequest{Count: 1})
 	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	fatal.If(t, err)
 	_ = conn.Invoke(ctx, "/allocator.v1."+strings.Repeat("x", 99), &healthpb.HealthCheckRequest{}, &healthpb.HealthCheckRequest{})
@@ -74,13 +74,15 @@ func TestSpans(t *testing.T) {
 	fatal.If(t, n.Stop())
 	var got []string
 	for _, s := range recorder.Ended() {
-		got = append(got, s.Name())
+		got = append(got, s.Name()+": "+s.Status().Code.String())
 		if s.Parent().TraceID().String() != of || s.Parent().SpanID().String() != parent {
 			t.Errorf("%s is below %v", s.Name(), s.Parent())
 		}
 	}
 	slices.Sort(got)
-	if want := []string{"/", "GET /v1/ids/{id}", "POST /v1/ids", "allocator.v1.AllocatorService/Allocate"}; !slices.Equal(got, want) {
+	if want := []string{
+		"/: Unset", "GET /v1/ids/{id}: Unset", "POST /v1/ids: Error", "allocator.v1.AllocatorService/Allocate: Error",
+	}; !slices.Equal(got, want) {
 		t.Errorf("spans %q, want %q", got, want)
 	}
 }
