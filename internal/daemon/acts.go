@@ -10,11 +10,12 @@ import (
 	"github.com/flakelease/allocator/internal/status/feed"
 )
 
-// actsPause is the least time between two reads of acts: whoever writes many costs a node no more.
+// actsPause is the minimum time between two reads of acts, however many are written.
 const actsPause = time.Second
 
-// runActs tells what operators do past the nodes, until ctx ends: what etcd has of it, and who prepared the data that
-// the member of this node starts from. What the events of an earlier process have is not told again.
+// runActs logs acts of operators that went to etcd directly, and makes each an event, until ctx ends. It reads their
+// records in etcd. An "etcd restore" has no such record; the member of this node hands its act over when it takes the
+// restored data. An act among the events of an earlier process is not repeated.
 func (d *Daemon) runActs(ctx context.Context) error {
 	told := map[string]bool{}
 	events, _ := d.feed.Latest(math.MaxInt)

@@ -11,8 +11,9 @@ import (
 // identified the caller), from and reason: docs/reference/events.md promises them.
 const Acted = "action of an operator"
 
-// Act is what an operator did to the records of a space or to its etcd, for people. No step of the protocol reads it,
-// and nobody has checked who it names. Its texts are as somebody wrote them: whoever shows one makes it printable.
+// Act is what an operator did to the records of a space or to its etcd, for people. No step of the protocol reads it.
+// Any client that may write to etcd can write one that names another user, or has texts that are not printable: By is
+// not verified, and code that shows an act makes its texts printable.
 type Act struct {
 	Action string       `json:"action"` // such as "quarantine sid 7"
 	By     string       `json:"by"`     // user@host, as the machine of the command says

@@ -410,10 +410,11 @@ func lost(host string) error {
 		"wrong directory. If it was lost, run \"allocator etcd replace %s\"", host, host)
 }
 
-// begin starts a new cluster once each other member is known to have no data, or restored data in which
-// etcd has never run. One that is silent may be who knows that this member has started. It is called with members
-// that run only if they know this one as never started: whoever lost its data before the others had its name has
-// lost its intention too.
+// begin starts a new cluster once each other member has answered that it has no data, or restored data in which
+// etcd has never run. It waits for a silent member, which may know that this one has started before.
+//
+// If other members run already, each of them lists this one as never started. This member begins beside them only if
+// it wrote its intention before. Without the intention its disk was lost, perhaps after it had voted.
 func begin(own Own, seen map[string]Answer) (Step, error) {
 	nodes := map[string]string{own.Node: own.Host}
 	running := false

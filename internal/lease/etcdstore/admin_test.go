@@ -330,16 +330,22 @@ func TestActs(t *testing.T) {
 		}
 	}
 	for n := range 2 * lease.MaxActs {
-		value := lease.Encode(act(100 + n))
+		one, id := act(100+n), "x"
 		if n%2 == 1 {
-			value = strings.Repeat("x", 10_000)
+			one.Reason, id = strings.Repeat("x", 4096), strings.Repeat("x", 10_000)
 		}
-		if _, err := c.Put(ctx, fmt.Sprintf("%sact/%020d-x", s.Keys, int64(adminNow)+100+int64(n)), value); err != nil {
+		if _, err := c.Put(ctx, fmt.Sprintf("%sact/%020d-%s", s.Keys, one.At, id), lease.Encode(one)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := acts(); len(got) != lease.MaxActs || got[0] != "act 164" || !strings.HasPrefix(got[1], "a record that cannot be read") {
 		t.Error(got)
+	}
+	list, err := s.Acts(ctx)
+	for _, a := range list {
+		if err != nil || len(lease.Encode(a)) > 1024 {
+			t.Errorf("%.2000v, %v", a, err)
+		}
 	}
 	if v, err := s.Load(ctx); err != nil || v.Era.Value.Number != 2 { // The protocol does not see acts.
 		t.Errorf("%+v, %v", v.Era, err)

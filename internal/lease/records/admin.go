@@ -172,7 +172,9 @@ func (s Space) Acts(ctx context.Context) (list []lease.Act, err error) {
 	for _, kv := range slices.Backward(r.Found) {
 		a, err := lease.Decode[lease.Act](kv.Raw)
 		if err != nil {
-			a = lease.Act{Action: "a record that cannot be read: " + err.Error(), By: "unknown", Nonce: kv.Key}
+			// Nodes keep what they have read, and a key may have a megabyte.
+			why := "a record that cannot be read: " + err.Error()
+			a = lease.Act{Action: why, By: "unknown", Nonce: lease.Printable(kv.Key)}
 		}
 		list = append(list, a)
 	}
