@@ -71,6 +71,8 @@ func TestBadInput(t *testing.T) {
 		{"a volume without room", "etcd: {endpoints: [], bundled: {enabled: true, quota: 2Gi}}", "etcd.bundled.persistence.size is 4Gi with etcd.bundled.quota 2Gi"},
 		{"a restore under the old token", "etcd: {endpoints: [], bundled: {enabled: true, restore: {snapshot: a.snapshot}}}", "etcd.bundled.restore.snapshot is set with restore.token initial"},
 		{"a token that is a path", "etcd: {endpoints: [], bundled: {enabled: true, restore: {token: ../x}}}", "etcd/bundled/restore/token"},
+		{"copies of no snapshots", "etcd: {endpoints: [], bundled: {enabled: true, snapshots: {enabled: false, extraContainers: [{name: c, image: i}]}}}", "etcd.bundled.snapshots.extraContainers is set with snapshots.enabled=false"},
+		{"the volume of snapshots", "etcd: {endpoints: [], bundled: {enabled: true, snapshots: {extraVolumes: [{name: root, emptyDir: {}}]}}}", "/etcd/bundled/snapshots/extraVolumes/0/name"},
 		{"snapshots into a claim, and none", "etcd: {endpoints: [], bundled: {enabled: true, snapshots: {enabled: false, existingClaim: c}}}", "etcd.bundled.snapshots.existingClaim is set with snapshots.enabled=false"},
 		{"an issuer of etcd that is not used", "etcd: {endpoints: [], bundled: {enabled: true, certManager: {issuerRef: {name: i}}}}", "etcd.bundled.certManager.issuerRef.name is set without"},
 		{"user without a password", "etcd: {auth: {username: u}}", "only one of etcd.auth.username and etcd.auth.existingSecret is set"},

@@ -42,6 +42,7 @@ var changes = []struct{ name, values string }{
 	{"bundled-no-snapshots", "etcd: {endpoints: [], bundled: {enabled: true, antiAffinity: none, snapshots: {enabled: false}}}"},
 	{"bundled-restore", "etcd: {endpoints: [], bundled: {enabled: true, restore: {snapshot: 2026-11-24t06-00-00z.snapshot, token: restored-1}}}"},
 	{"bundled-snapshots", "etcd: {endpoints: [], bundled: {enabled: true, snapshots: {every: 30m, keep: 9, size: 2Gi, storageClass: slow, resources: {requests: {cpu: 1}}}}}"},
+	{"bundled-snapshots-copied", "etcd: {endpoints: [], bundled: {enabled: true, snapshots: {extraContainers: [{name: c, image: i, volumeMounts: [{name: snapshots, mountPath: /s}, {name: v, mountPath: /v}]}], extraVolumes: [{name: v, secret: {secretName: s}}]}}}"},
 	{"bundled-snapshots-claim", "etcd: {endpoints: [], bundled: {enabled: true, snapshots: {existingClaim: mine}}}"},
 	{"cert-manager", "tls: {certManager: {enabled: true, issuerRef: {name: i, kind: ClusterIssuer}, duration: 24h, renewBefore: 8h, extraDNSNames: [x.y]}}"},
 	{"cluster-domain", "{clusterDomain: c.d, tls: {existingSecret: s}}"},

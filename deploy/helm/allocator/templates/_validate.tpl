@@ -124,6 +124,9 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- if and .snapshots.existingClaim (not .snapshots.enabled) -}}
 {{- $errors = append $errors "etcd.bundled.snapshots.existingClaim is set with snapshots.enabled=false: no snapshot would be taken; remove one" -}}
 {{- end -}}
+{{- if and .snapshots.extraContainers (not .snapshots.enabled) -}}
+{{- $errors = append $errors "etcd.bundled.snapshots.extraContainers is set with snapshots.enabled=false: there would be no snapshot to copy; remove one" -}}
+{{- end -}}
 {{- if and .certManager.issuerRef.name (not .certManager.enabled) -}}
 {{- $errors = append $errors "etcd.bundled.certManager.issuerRef.name is set without etcd.bundled.certManager.enabled: the chart would make the certificates itself; enable it, or remove the issuer" -}}
 {{- end -}}
