@@ -39,7 +39,6 @@ package bad
 
 import (
 	"os"
-	"os/exec"
 	"testing"
 )
 
