@@ -174,7 +174,7 @@ func otherLayout(t *stage) {
 	for _, n := range t.nodes {
 		n.play("layout")
 	}
-	t.fails(call{TimeoutMs: 600}, "protocol")
+	t.fails(call{TimeoutMs: 2000}, "protocol")
 	t.close()
 }
 
@@ -190,7 +190,7 @@ func otherSpace(t *stage) {
 	for _, n := range t.nodes {
 		n.play("space")
 	}
-	c := call{TimeoutMs: 600}
+	c := call{TimeoutMs: 2000}
 	a := t.ask(c)
 	t.expect(c, a, "protocol")
 	if a.Error != nil && (!strings.Contains(a.Error.Message, "000b") || !strings.Contains(a.Error.Message, "000a")) {

@@ -13,7 +13,7 @@ const soon = time.Minute
 var (
 	patient = options{TimeoutMs: 120_000, AttemptTimeoutMs: 5000} // A row that must end without it has within.
 	hasty   = options{TimeoutMs: 120_000, AttemptTimeoutMs: 200}  // An attempt is given up soon.
-	brief   = options{TimeoutMs: 600, AttemptTimeoutMs: 200}      // The call is given up soon.
+	brief   = options{TimeoutMs: 1500, AttemptTimeoutMs: 500}     // The call is given up soon.
 )
 
 // Why rows are not for package client.
@@ -111,13 +111,13 @@ func refusing() (all []situation) {
 		{
 			name:    "all nodes refuse until the call's time is over",
 			nodes:   "refuse CLOCK_SKEW 100 | refuse CLOCK_SKEW 100",
-			options: options{TimeoutMs: 1000, AttemptTimeoutMs: 5000},
-			want:    "refused CLOCK_SKEW", least: 2, most: 26, within: soon,
+			options: options{TimeoutMs: 2000, AttemptTimeoutMs: 5000},
+			want:    "refused CLOCK_SKEW", least: 2, most: 50, within: soon,
 		},
 		{
 			name:    "a refusal says when to come again",
 			nodes:   "refuse WINDOW_EXHAUSTED 200",
-			options: options{TimeoutMs: 500, AttemptTimeoutMs: 5000},
+			options: options{TimeoutMs: 1500, AttemptTimeoutMs: 5000},
 			do:      namesDelay,
 		},
 		{
@@ -158,9 +158,10 @@ func failing() []situation {
 			options: brief, want: "unavailable|timeout", least: 1, after: 150 * time.Millisecond, within: soon,
 		},
 		{
+			// On a slow machine the deadline may be over before the request is sent.
 			name: "a caller's own deadline", nodes: "hang",
 			options: options{TimeoutMs: 2000, AttemptTimeoutMs: 1000}, call: call{TimeoutMs: 300},
-			want: "timeout", least: 1, most: 1, after: 250 * time.Millisecond, within: soon,
+			want: "timeout", most: 1, after: 250 * time.Millisecond, within: soon,
 		},
 		{
 			name: "the connection is lost before the answer", nodes: "drop, serve",
