@@ -94,10 +94,14 @@ func (p *Pool[M]) Changed() bool {
 	return was
 }
 
-// Ready notes whether m is connected.
+// Ready notes whether m is connected. A node that refused and is connected anew is tried without its pause: a new
+// process may serve. Without that, three nodes that restart within a second would all be paused.
 func (p *Pool[M]) Ready(m M, ready bool) {
 	n := m.self()
 	p.changed = p.changed || n.ready != ready
+	if ready && !n.ready && n.why == Refused {
+		n.until = min(n.until, 1)
+	}
 	n.ready = ready
 }
 

@@ -130,6 +130,28 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
+// TestRestart: a node that refused, ended and is connected again is asked by one call at once; one whose
+// connection was replaced since it was silent, or for which the client's last ID is too far ahead, is not.
+func TestRestart(t *testing.T) {
+	for kind, calls := range map[Kind]int{Refused: 1, TooFar: 0, Failed: 0, Silent: 0} {
+		p, now := newPool(1), time.Hour
+		n := p.Nodes[0]
+		p.Ended(n, now, Outcome{Kind: kind, Err: io.EOF})
+		p.Ready(n, true) // It is no news.
+		if got := p.asked(now+1, 3, nil); len(got) != 0 {
+			t.Errorf("kind %d: asked %d times in its pause", kind, len(got))
+		}
+		p.Ready(n, false)
+		p.Ready(n, true)
+		if got := p.asked(now+2, 3, nil); len(got) != calls {
+			t.Errorf("kind %d: asked by %d calls after it was connected again, want %d", kind, len(got), calls)
+		}
+		if p.Ended(n, now+3, Outcome{}); len(p.asked(now+3, 3, nil)) != 3 {
+			t.Errorf("kind %d: it serves, and is not asked by all", kind)
+		}
+	}
+}
+
 // TestFailuresOfOneTime: requests that were under way when another failed, or were sent over a connection
 // before, count as no further failures in a row.
 func TestFailuresOfOneTime(t *testing.T) {
