@@ -1,5 +1,9 @@
 // Command play writes the page of the simulation into a directory: whole clusters of the
 // product's own code, compiled to WebAssembly. Any browser opens it, also as a file.
+//
+// Each rule that can be left out has a program of its own. Its planted bug is a change of text, such as another
+// condition of a case, which no switch turns on while a program runs; with copies of the changed functions behind a
+// switch, no program would run the product's own code. What the programs have in common is compiled once.
 package main
 
 import (
@@ -48,14 +52,18 @@ func build(dir string, site bool) error {
 		return fmt.Errorf("the page has %d bytes, compressed, and may have %d", size, maxSize)
 	}
 	rules := player.Catalog().Rules
-	fmt.Printf("the page is %s: open it now; a rule can be left out as soon as its program is compiled\n",
-		filepath.Join(dir, "index.html"))
+	fmt.Printf("the page is %s, with %.1f MB compressed: open it now; a rule can be left out as soon as its program "+
+		"is compiled\n", filepath.Join(dir, "index.html"), float64(size)/1e6)
+	size = 0
 	for i, r := range rules {
 		fmt.Printf("compiling without a rule, %d of %d: %s\n", i+1, len(rules), r.Name)
-		if _, err := program(dir, "rule-"+r.Name, r.Bug); err != nil {
+		n, err := program(dir, "rule-"+r.Name, r.Bug)
+		if err != nil {
 			return err
 		}
+		size += n
 	}
+	fmt.Printf("the programs without a rule have %.1f MB\n", float64(size)/1e6)
 	return nil
 }
 
