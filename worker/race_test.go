@@ -99,6 +99,16 @@ func (c *counting) ReleaseWorker(context.Context, *pb.ReleaseWorkerRequest, ...g
 	return nil, &client.Refusal{Reason: client.UnknownWorker}
 }
 
+// TestPermitWhileLost: what is refused in the middle of a loss is lost too, and not closed.
+func TestPermitWhileLost(t *testing.T) {
+	var during error
+	w := &Worker{lost: make(chan struct{})}
+	w.stop = func() { during = w.refuse(0) } // between the end of the interval and that of Lost
+	if w.lose(errors.New("why")); during != ErrLost {
+		t.Error(during)
+	}
+}
+
 // A time that an extension makes permissible just while Permit is asked for it is counted
 // as used when Permit returns.
 func TestPermitDuringExtension(t *testing.T) {

@@ -30,6 +30,7 @@ type Worker struct {
 	notAfter        atomic.Int64 // Unix ms; 0: closed or lost, and never set again
 	used            atomic.Int64 // the end of the last unit asked for; Unix ms
 	sound           atomic.Int64 // Unix ms up to which IDs are permitted without a clock read
+	isLost          atomic.Bool  // It is set before notAfter is 0, so that Permit says which end it was.
 
 	ahead func() time.Duration // by how much the wall clock is ahead of the monotonic clock
 	seen  atomic.Int64         // what ahead showed last
@@ -261,12 +262,13 @@ func (w *Worker) note(err error) {
 func (w *Worker) lose(cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.notAfter.Store(0)
-	w.stop()
 	if w.cause == nil {
 		w.cause = fmt.Errorf("%w: %w", ErrLost, cause)
-		close(w.lost)
+		w.isLost.Store(true)
+		defer close(w.lost) // once nothing is permitted
 	}
+	w.notAfter.Store(0)
+	w.stop()
 }
 
 // Permit returns nil if an ID of the worker may be used whose own time is ms, in Unix
@@ -305,12 +307,10 @@ func (w *Worker) use(end int64) {
 func (w *Worker) refuse(ms int64) error {
 	switch {
 	case w.notAfter.Load() == 0:
-		select {
-		case <-w.lost:
+		if w.isLost.Load() {
 			return ErrLost
-		default:
-			return ErrClosed
 		}
+		return ErrClosed
 	case ms < w.notBefore:
 		return ErrNotYet
 	case ms < w.floor.Load():
