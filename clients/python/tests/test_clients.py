@@ -1,6 +1,7 @@
 """Both clients over sockets: threads, tasks, forks, stops, TLS, tokens. Nodes are in this process."""
 
 import asyncio
+import ctypes
 import json
 import os
 import select
@@ -358,8 +359,9 @@ class Copies(Case):
         node = Node(self)
         client = b.open([node.url])
         b.call(client.next)
-        for children in (1, 2):
-            if (pid := os.fork()) == 0:
+        # The second fork is one of C, which calls nothing of this package in the child.
+        for children, fork in enumerate((os.fork, ctypes.PyDLL(None).fork), 1):
+            if (pid := fork()) == 0:
                 b.loop = asyncio.new_event_loop()
                 try:
                     b.call(client.next)
@@ -371,6 +373,21 @@ class Copies(Case):
                              "parent and child have connections of their own, and keep them")
         b.call(client.close)
 
+    def test_a_fork_in_the_middle_of_a_call(self):
+        client = Allocator([Node(self).url], prefetch=64)
+        with client._lock:  # as another thread has it, which is not in the child
+            if (pid := os.fork()) == 0:
+                signal.alarm(60)
+                try:
+                    client.next_now()
+                except Empty:
+                    client.close()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        client.close()
+
     def test_stopped(self):
         # The process is stopped for longer than the maximum age, and the node does not answer any more.
         node = Node(self)
@@ -379,14 +396,16 @@ class Copies(Case):
             sys.path.insert(0, sys.argv[1])
             from flakelease_allocator import Allocator, Empty
             ids = Allocator([sys.argv[2]], prefetch=64, prefetch_max_age=1.0)
-            ids.next()
-            while True:
+            def take():
                 try:
-                    print(ids.next_now() and "held", flush=True)
+                    return ids.next_now() and "held"
                 except Empty:
-                    print("empty", flush=True)
-                if not sys.stdin.readline():
-                    break
+                    return "empty"
+            while ids.next() and take() != "held":
+                pass
+            print("held", flush=True)
+            for _ in sys.stdin:
+                print(take(), flush=True)
         """, str(SOURCE), node.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         self.addCleanup(program.communicate)
         self.assertEqual(program.stdout.readline(), "held\n")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 import sys
 import unittest
 
@@ -86,6 +87,13 @@ class Failover(unittest.TestCase):
                 if asked is not None:
                     self.assertEqual("".join(f.asked), asked)
                 self.assertLess(abs(f.now - seconds), 1.1 if seconds > 8 else 0.05, f.now)
+
+    def test_the_last_attempt(self):
+        # The end of the call cuts it short. What came before says why no node answered.
+        untrusted = ssl.SSLCertVerificationError()
+        untrusted.verify_message = "self-signed"
+        with self.assertRaisesRegex(Unavailable, "self-signed: ca_file"):
+            Flow({A: [untrusted, TimeoutError()]}).call(1.0)
 
     def test_remembers(self):
         f = Flow({A: [TimeoutError()], B: [OK]})

@@ -306,6 +306,7 @@ class Pool:
                 node.trial = 0
                 raise gave_up(failure or self.cause, deadline - began, own)
             error: Exception
+            cut = False  # The end of the call came first, so that the error says less than what came before.
             try:
                 now, answer = yield Send(node, call, limit)
                 if isinstance(answer, Exception):
@@ -327,13 +328,14 @@ class Pool:
                     self.failed(node, now, e, True)
                 error, permanent = e, e.reason == "AFTER_TOO_FAR" and not e.retry_after
             except (OSError, ProtocolError) as e:
+                cut = isinstance(e, TimeoutError) and limit < self.attempt
                 self.failed(node, now, e, limit >= self.attempt)
                 permanent = isinstance(e, ProtocolError) and e.permanent
                 error = e if isinstance(e, ProtocolError) else Unavailable(f"{node.url}: {explain(e)}")
             except BaseException:  # The caller has gone, or its token; which says nothing of the node.
                 node.trial = 0
                 raise
-            if tells(error) >= tells(failure):
+            if failure is None or not cut and tells(error) >= tells(failure):
                 failure = self.cause = error
             (hopeless.add if permanent else hopeless.discard)(node.url)
             if len(hopeless) == len(self.nodes):
