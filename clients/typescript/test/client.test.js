@@ -7,7 +7,9 @@ const assert = require('node:assert/strict')
 const fs = require('node:fs')
 const { join } = require('node:path')
 const { tmpdir } = require('node:os')
-const { execFile, execFileSync } = require('node:child_process')
+const { execFile, execFileSync, spawn } = require('node:child_process')
+const { createInterface } = require('node:readline')
+const { setTimeout: sleep } = require('node:timers/promises')
 const { promisify } = require('node:util')
 const { setFlagsFromString } = require('node:v8')
 const { runInNewContext } = require('node:vm')
@@ -374,6 +376,29 @@ test('workers of node:cluster give no ID twice', async t => {
   const got = out.trim().split('\n')
   assert.equal(got.length, 800)
   assert.equal(distinct(got), 800)
+})
+
+test('a process that was stopped gives none of the IDs it held', { skip: process.platform !== 'linux' }, async t => {
+  let serves = true
+  const node = await startNode(t, (_, reply) => serves ? undefined : reply(503, refusal('STARTING')))
+  const program = spawn(process.execPath, ['-e', `
+    const { Allocator } = require(${JSON.stringify(join(__dirname, '..'))})
+    const ids = new Allocator({ nodes: [${JSON.stringify(node.url)}], prefetch: 64, prefetchMaxAgeMs: 1000, timeoutMs: 60_000 })
+    const take = () => { try { return ids.nextNow() && 'held' } catch (e) { return e.kind } }
+    const begin = async () => { do await ids.fill(); while (take() !== 'held') }
+    begin().then(() => console.log('held'))
+    process.stdin.on('data', () => console.log(take()))
+  `])
+  t.after(() => program.kill('SIGKILL'))
+  const lines = createInterface({ input: program.stdout })[Symbol.asyncIterator]()
+  assert.equal((await lines.next()).value, 'held')
+  program.kill('SIGSTOP')
+  while (!/\) T /.test(fs.readFileSync(`/proc/${program.pid}/stat`))) await sleep(1)
+  serves = false
+  await sleep(1100)
+  program.kill('SIGCONT')
+  program.stdin.write('again\n')
+  assert.equal((await lines.next()).value, 'empty')
 })
 
 test('the fake makes the same IDs in every run', async () => {
