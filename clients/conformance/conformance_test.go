@@ -121,6 +121,12 @@ var mutants = []struct {
 				*a = answer{IDs: []string{"145000000000000001"}}
 			}
 		}},
+	{name: "draws before it is asked", noticed: "no ID is held before a request",
+		answer: func(c call, _ *answer, again func(call) answer) {
+			if c.Op == "open" {
+				again(call{Op: "next", Client: c.Client})
+			}
+		}},
 	{name: "keeps old IDs", noticed: "held IDs that are too old are dropped",
 		answer: func(c call, a *answer, _ func(call) answer) {
 			if c.Op == "nextNow" && a.Error != nil {

@@ -17,6 +17,23 @@ func (t *stage) fill() (ids []string) {
 	return ids
 }
 
+// holdsNothing: a client sends nothing before it is asked, since what it is in may be copied until then.
+func holdsNothing(t *stage) {
+	if !t.open() {
+		return
+	}
+	time.Sleep(200 * time.Millisecond) // for a client that does
+	if n := len(t.nodes[0].requests()); n > 0 {
+		t.failf("%d requests were sent before the first call", n)
+	}
+	t.nodes[0].play("hang")
+	t.expect(call{}, t.ask(call{Op: "nextNow"}), "empty")
+	if n := len(t.nodes[0].requests()); n > 1 {
+		t.failf("%d requests were sent for one call", n)
+	}
+	t.close()
+}
+
 func holds(t *stage) {
 	if !t.open() {
 		return

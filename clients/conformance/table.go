@@ -287,8 +287,8 @@ func holding() (all []situation) {
 			call: call{Op: "nextNow"}, want: "empty|invalid", most: -1,
 		},
 		{
-			name: "no ID is held before a request", nodes: "hang",
-			options: held, call: call{Op: "nextNow"}, want: "empty",
+			name: "no ID is held before a request", nodes: "serve",
+			options: held, do: holdsNothing,
 		},
 		{name: "held IDs are distinct, and above earlier ones", nodes: "serve", options: held, do: holds},
 		{
