@@ -32,7 +32,7 @@ func (n conn) Invoke(ctx context.Context, method string, args, reply any, opts .
 	defer n.c.calls.Done()
 	return n.c.ask(ctx, false, nil, func(e *endpoint) error {
 		return e.attempt(ctx, false, 0, func(ctx context.Context, over *grpc.ClientConn) error {
-			return over.Invoke(ctx, method, args, reply, opts...)
+			return e.invoke(ctx, over, method, args, reply, opts...)
 		})
 	})
 }

@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -238,10 +242,27 @@ func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block
 		return Block{}, &contractError{e.Addr, fmt.Sprintf("layout %v and epoch %d, where others have %v and %d",
 			b.Format.Layout, b.Format.Epoch, f.Layout, f.Epoch)}
 	}
+	return b, e.inSpace(b.SpaceID)
+}
+
+// inSpace returns an error if an answer of e is of another space than the first answer that named its own; 0: it does
+// not.
+func (e *endpoint) inSpace(id uint64) error {
 	first := &e.pool.space
-	if id := b.SpaceID; id != 0 && !first.CompareAndSwap(0, id) && first.Load() != id {
-		return Block{}, &contractError{e.Addr, fmt.Sprintf("it is of space %016x, and this program's IDs are of %016x",
+	if id != 0 && !first.CompareAndSwap(0, id) && first.Load() != id {
+		return &contractError{e.Addr, fmt.Sprintf("it is of space %016x, and this program's IDs are of %016x",
 			id, first.Load())}
 	}
-	return b, nil
+	return nil
+}
+
+// invoke makes a call whose answer is no block. Its space is in the header.
+func (e *endpoint) invoke(ctx context.Context, over *grpc.ClientConn, method string, args, reply any,
+	opts ...grpc.CallOption) error {
+	var header metadata.MD
+	if err := over.Invoke(ctx, method, args, reply, append(slices.Clip(opts), grpc.Header(&header))...); err != nil {
+		return err
+	}
+	id, _ := strconv.ParseUint(strings.Join(header.Get("allocator-space"), ""), 16, 64) // 0: it has none.
+	return e.inSpace(id)
 }

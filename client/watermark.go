@@ -226,11 +226,10 @@ func (c *Client) askMark(ctx context.Context, after flake.ID, wait time.Duration
 	if after == 0 && wait > 0 {
 		req.After = 1 // 0 is none.
 	}
-	var res *pb.Watermark
-	old := ""
+	res, old := new(pb.Watermark), ""
 	err := c.ask(ctx, false, nil, func(e *endpoint) error {
-		return e.attempt(ctx, false, wait, func(ctx context.Context, over *grpc.ClientConn) (err error) {
-			res, err = pb.NewAllocatorServiceClient(over).GetWatermark(ctx, req)
+		return e.attempt(ctx, false, wait, func(ctx context.Context, over *grpc.ClientConn) error {
+			err := e.invoke(ctx, over, pb.AllocatorService_GetWatermark_FullMethodName, req, res)
 			if status.Code(err) == codes.Unimplemented { // It serves IDs all the same.
 				old, err = e.Addr, nil
 			}

@@ -21,6 +21,9 @@ const (
 	asProblem = "application/problem+json"
 )
 
+// spaceHeader has the space of an answer, over HTTP and over gRPC.
+const spaceHeader = "Allocator-Space"
+
 // maxText is how many IDs a request over HTTP may ask for.
 const maxText = server.DefaultMaxTextCount
 
@@ -32,6 +35,7 @@ func (n *scripted) reply(w http.ResponseWriter, r *http.Request, done <-chan str
 	code := http.StatusOK
 	switch {
 	case r.URL.Path == "/v1/watermark":
+		n.now().name(w)
 		send(w, http.StatusOK, asJSON, n.watermark())
 		return
 	case strings.HasPrefix(r.URL.Path, "/v1/workers"):
@@ -95,10 +99,22 @@ func (n *scripted) reply(w http.ResponseWriter, r *http.Request, done <-chan str
 		}
 		return
 	}
-	if id := o.space(); id != 0 {
-		w.Header().Set("Allocator-Space", fmt.Sprintf("%016x", id))
-	}
+	o.name(w)
 	send(w, code, asJSON, answer)
+}
+
+// name says in the header of an answer which space its node is of.
+func (o outcome) name(w http.ResponseWriter) {
+	if id := o.space(); id != 0 {
+		w.Header().Set(spaceHeader, fmt.Sprintf("%016x", id))
+	}
+}
+
+// now returns what becomes of a request for the watermark: of the script it only has the space.
+func (n *scripted) now() outcome {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return outcome{act: n.script[min(len(n.asked), len(n.script)-1)]}
 }
 
 // space returns the ID of the space that the node of an answer is of; 0: it has no name.

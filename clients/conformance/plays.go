@@ -196,6 +196,7 @@ func otherSpace(t *stage) {
 	if a.Error != nil && (!strings.Contains(a.Error.Message, "000b") || !strings.Contains(a.Error.Message, "000a")) {
 		t.failf("%s: it does not name both spaces", a)
 	}
+	t.fails(call{Op: "watermark", TimeoutMs: 600}, "protocol")
 	t.close()
 }
 

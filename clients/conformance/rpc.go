@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -177,8 +178,16 @@ func (n *scripted) mark() *pb.Watermark {
 }
 
 // GetWatermark answers with the watermark at once, whatever it was asked to wait for.
-func (n *scripted) GetWatermark(context.Context, *pb.GetWatermarkRequest) (*pb.Watermark, error) {
-	return n.mark(), nil
+func (n *scripted) GetWatermark(ctx context.Context, _ *pb.GetWatermarkRequest) (*pb.Watermark, error) {
+	return n.mark(), n.now().nameOver(ctx)
+}
+
+// nameOver is name over gRPC.
+func (o outcome) nameOver(ctx context.Context) error {
+	if id := o.space(); id != 0 {
+		return grpc.SetHeader(ctx, metadata.Pairs(spaceHeader, fmt.Sprintf("%016x", id)))
+	}
+	return nil
 }
 
 // watermark is the same over HTTP.

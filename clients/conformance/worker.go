@@ -131,7 +131,10 @@ func (n *scripted) lendOver(ctx context.Context, ask lease) (*pb.Worker, error) 
 	if o.refuse != 0 {
 		return nil, statusOf(o.refusal())
 	}
-	return w, n.carry(ctx, o)
+	if err := n.carry(ctx, o); err != nil {
+		return nil, err
+	}
+	return w, o.nameOver(ctx)
 }
 
 // AcquireWorker lends a number.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -227,6 +228,12 @@ func (x fixture) isOf(space uint64) {
 // spaceOf returns the space that an answer over HTTP names; 0: none.
 func spaceOf(res *http.Response) uint64 {
 	id, _ := strconv.ParseUint(res.Header.Get("Allocator-Space"), 16, 64)
+	return id
+}
+
+// spaceIn is spaceOf for gRPC, where the answer is no block.
+func spaceIn(header metadata.MD) uint64 {
+	id, _ := strconv.ParseUint(strings.Join(header.Get("allocator-space"), " "), 16, 64)
 	return id
 }
 

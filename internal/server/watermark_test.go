@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -94,11 +96,13 @@ func (x fixture) watermarks() map[string]func(after flake.ID, wait time.Duration
 			return servertest.Body[watermark.Answer](x.T, res), answer{}
 		},
 		"grpc": func(after flake.ID, wait time.Duration) (watermark.Answer, answer) {
+			var header metadata.MD
 			res, err := x.Client().GetWatermark(x.T.Context(),
-				&pb.GetWatermarkRequest{After: after.Int64(), WaitMs: wait.Milliseconds()})
+				&pb.GetWatermarkRequest{After: after.Int64(), WaitMs: wait.Milliseconds()}, grpc.Header(&header))
 			if err != nil {
 				return watermark.Answer{}, statusAnswer(x.T, err)
 			}
+			x.isOf(spaceIn(header))
 			return status.WatermarkOf(res), answer{}
 		},
 		"resp": bulk,

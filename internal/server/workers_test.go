@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -76,19 +77,22 @@ func (x fixture) workerGRPC(token string, c workerCall) workerAnswer {
 	client := pb.NewWorkerServiceClient(x.Dial())
 	var w *pb.Worker
 	var r *pb.ReleaseWorkerResponse
+	var header metadata.MD
+	of := grpc.Header(&header)
 	var err error
 	switch c.op {
 	case "acquire":
-		w, err = client.AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: c.name, Secret: c.secret, ClockUnixMs: c.clock, TellsFloor: c.tells})
+		w, err = client.AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: c.name, Secret: c.secret, ClockUnixMs: c.clock, TellsFloor: c.tells}, of)
 	case "extend":
-		w, err = client.ExtendWorker(ctx, &pb.ExtendWorkerRequest{Handle: c.handle, NotAfterUnixMs: c.notAfter, FloorUnixMs: c.floor})
+		w, err = client.ExtendWorker(ctx, &pb.ExtendWorkerRequest{Handle: c.handle, NotAfterUnixMs: c.notAfter, FloorUnixMs: c.floor}, of)
 	case "release":
-		r, err = client.ReleaseWorker(ctx, &pb.ReleaseWorkerRequest{Handle: c.handle, UsedUntilUnixMs: c.usedUntil})
+		r, err = client.ReleaseWorker(ctx, &pb.ReleaseWorkerRequest{Handle: c.handle, UsedUntilUnixMs: c.usedUntil}, of)
 	}
 	if err != nil {
 		a := statusAnswer(x.T, err)
 		return workerAnswer{Reason: a.Reason, RetryMs: a.RetryMs, Metadata: a.Metadata}
 	}
+	x.isOf(spaceIn(header))
 	if r != nil {
 		return workerAnswer{Worker: map[string]any{"reusable_from_unix_ms": float64(r.ReusableFromUnixMs)}}
 	}

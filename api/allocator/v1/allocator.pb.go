@@ -404,6 +404,7 @@ type AllocateResponse struct {
 	// Which space the IDs are unique in: the first eight bytes of its pool's UUID. Nodes of two
 	// spaces may give the same ID, so a client that sees two values uses the first one. 0: the space
 	// has no name, so that programs go on where it follows a lost one or stands beside other regions.
+	// Watermarks and workers have it as 16 hexadecimal digits in the header allocator-space.
 	SpaceId       uint64 `protobuf:"fixed64,10,opt,name=space_id,json=spaceId,proto3" json:"space_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

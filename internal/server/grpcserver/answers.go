@@ -2,11 +2,13 @@ package grpcserver
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -25,6 +27,13 @@ const (
 	// request is not received until half of them are sent.
 	maxAhead = 256
 )
+
+// name adds the space to the header of an answer that is no block, unless it is not known.
+func (s *Server) name(ctx context.Context) {
+	if id := s.issuer.Space(); id != 0 { // The error is that of a context without a call.
+		_ = grpc.SetHeader(ctx, metadata.Pairs("allocator-space", fmt.Sprintf("%016x", id)))
+	}
+}
 
 // codec is wire's, and counts the bytes of an *answer or a *response for as long as the
 // transport holds them: until they are written, or dropped with their stream.

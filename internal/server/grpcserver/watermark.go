@@ -38,6 +38,7 @@ func (a allocatorService) GetWatermark(ctx context.Context, req *pb.GetWatermark
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	a.s.name(ctx)
 	return clusterstatus.WatermarkProto(mark), nil
 }
 

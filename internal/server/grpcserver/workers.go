@@ -47,6 +47,7 @@ func callWorker[T any](ctx context.Context, s *Server, call func(access.Caller) 
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	s.name(ctx)
 	return res, nil
 }
 
