@@ -4,6 +4,7 @@
 
 using System.Net.Http.Headers;
 using System.Net.Http.Json;
+using System.Text.RegularExpressions;
 
 /// <summary>No ID was issued. Final: no other node and no later time helps.</summary>
 public sealed class Refused(string reason, string? detail, TimeSpan? retryAfter, bool final)
@@ -19,9 +20,19 @@ public sealed class Ids(string[] nodes, string? tokenFile = null)
     private sealed record Issued(string[] Ids);
     private sealed record Problem(string? Reason, string? Detail);
 
+    private readonly string[] nodes = Checked(nodes);
     private readonly HttpClient http = new() { Timeout = TimeSpan.FromSeconds(2) }; // of one attempt
     private long last; // the greatest ID so far
     private int first; // the node to ask first: the last one that served
+
+    private static string[] Checked(string[] nodes)
+    {
+        if (nodes.Length == 0) throw new ArgumentException("nodes is empty: give URLs such as http://127.0.0.1:8080");
+        foreach (var node in nodes)
+            if (!Regex.IsMatch(node, @"^https?://(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:[0-9]{1,5})?\z"))
+                throw new ArgumentException($"node \"{node}\": write http://host:port or https://host:port");
+        return nodes;
+    }
 
     /// <summary>Returns 1 to 10,000 IDs in rising order, all greater than those of calls that ended before.</summary>
     public async Task<long[]> DrawAsync(int count = 1, CancellationToken cancel = default)

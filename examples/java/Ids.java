@@ -55,7 +55,15 @@ public final class Ids {
   private final AtomicLong last = new AtomicLong(); // the greatest ID so far
 
   public Ids(List<String> nodes, Path tokenFile) {
-    this.nodes = nodes;
+    if (nodes.isEmpty()) {
+      throw new IllegalArgumentException("nodes is empty: give URLs such as http://127.0.0.1:8080");
+    }
+    for (String node : nodes) {
+      if (!node.matches("https?://(\\[[0-9A-Fa-f:.]+\\]|[\\w.-]+)(:\\d{1,5})?")) {
+        throw new IllegalArgumentException("node \"" + node + "\": write http://host:port or https://host:port");
+      }
+    }
+    this.nodes = List.copyOf(nodes);
     this.tokenFile = tokenFile;
   }
 

@@ -19,6 +19,11 @@ class Allocator
   AWAY = [SystemCallError, SocketError, IOError, Timeout::Error, OpenSSL::SSL::SSLError, Net::ProtocolError, Net::HTTPBadResponse].freeze
 
   def initialize(nodes, token_file: nil, ca_file: nil, timeout: 10, attempt_timeout: 2)
+    raise ArgumentError, "nodes is empty: give URLs such as http://127.0.0.1:8080" if nodes.empty?
+
+    bad = nodes.grep_v(%r{\Ahttps?://(\[[\h:.]+\]|[\w.-]+)(:\d{1,5})?/?\z}).first
+    raise ArgumentError, "node #{bad.inspect}: write http://host:port or https://host:port" if bad
+
     @token_file, @timeout, @last = token_file, timeout, 0
     @urls, @ca_file, @attempt_timeout = nodes.map { |url| URI(url) }, ca_file, attempt_timeout
     connect
@@ -56,7 +61,7 @@ class Allocator
   def connect
     @process = Process.pid
     @nodes = @urls.map do |uri|
-      http = Net::HTTP.new(uri.host, uri.port)
+      http = Net::HTTP.new(uri.hostname, uri.port)
       http.use_ssl = uri.scheme == "https"
       http.ca_file = @ca_file if @ca_file
       http.open_timeout = http.read_timeout = http.write_timeout = @attempt_timeout

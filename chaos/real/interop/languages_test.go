@@ -179,6 +179,26 @@ func TestCallFrom(t *testing.T) {
 			if slices.Contains(tabled, l.name) {
 				return
 			}
+			t.Run("bad lists", func(t *testing.T) {
+				t.Parallel()
+				service := balance(t, nodes[1], nodes[2])
+				for list, want := range map[string]string{
+					"":                         "node",
+					"127.0.0.1:8080":           `node "127.0.0.1:8080": write http://`,
+					"http://":                  `node "http://": write http://`,
+					"http://127.0.0.1:1/v1":    `node "http://127.0.0.1:1/v1": write http://`,
+					service.url + ", http://a": `node " http://a": write http://`,
+				} {
+					ids, out, _, err := draw(t, 1, "NODES="+list)
+					if err == nil || len(ids) != 0 || !strings.Contains(out, want) {
+						t.Errorf("%q: %d IDs, %v:\n%s", list, len(ids), err, out)
+					}
+				}
+				if n := service.connections.Load(); n != 0 {
+					t.Errorf("%d connections", n)
+				}
+			})
+
 			t.Run("fewer than asked", func(t *testing.T) {
 				t.Parallel()
 				short := fewer(t, nodes[1])
