@@ -47,7 +47,7 @@ func TestColumns(t *testing.T) {
 			switch library {
 			case "better-sqlite3":
 				tier.Nightly(t, "SQLite is compiled")
-				if out, err := run(t, "", npm, "rebuild", "--prefix", dir, library); err != nil {
+				if out, err := exec.CommandContext(t.Context(), npm, "rebuild", "--prefix", dir, library).CombinedOutput(); err != nil {
 					t.Skipf("not run: npm rebuild: %v\n%s", err, out)
 				}
 			case "node:sqlite":
