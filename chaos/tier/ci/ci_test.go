@@ -198,7 +198,7 @@ func TestLimits(t *testing.T) {
 // TestTable: each package and program that the table names exists, and every module has a step.
 func TestTable(t *testing.T) {
 	t.Chdir("../../..")
-	for _, p := range slices.Concat(unraced, bubbles, fewLines, []string{commands}) {
+	for _, p := range slices.Concat(unraced, withEtcd, bubbles, fewLines, []string{commands}) {
 		if _, err := os.Stat(p); err != nil {
 			t.Error(err)
 		}
