@@ -3,50 +3,103 @@ package main
 import (
 	"archive/zip"
 	"bytes"
+	"crypto/tls"
 	"io"
 	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+
+	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/lease"
 )
+
+// secretSettings match the settings that name a file with secrets.
+var secretSettings = regexp.MustCompile(`key|password|secret|token`)
+
+// secretsOf returns the lines of the files that secret settings name, all of which are set.
+func secretsOf(t *testing.T, c config.Config) (lines []string) {
+	t.Helper()
+	for _, s := range c.List() {
+		if !secretSettings.MatchString(s.Key) || s.Key == "etcd.tls.key" { // The etcd of the test has no TLS.
+			continue
+		}
+		if s.Value == "" {
+			t.Errorf("%s has no secret in this test: give it one", s.Key)
+			continue
+		}
+		for line := range strings.Lines(readFile(t, s.Value)) {
+			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
+}
 
 // The archive has what nodes and etcd know, and no secret that went in anywhere.
 // Where etcd does not answer, nodes are gathered all the same.
 func TestDebugZip(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
-	token, line, err := access.NewToken("operator", "read,admin")
+	token, line, err := access.NewToken("operator", "read,admin,worker")
 	fatal.If(t, err)
-	tokens := filepath.Join(t.TempDir(), "tokens")
-	fatal.If(t, os.WriteFile(tokens, []byte(line+"\n"), 0o600))
+	dir, ca := t.TempDir(), certstest.NewAuthority(t, "ca")
+	_, key, _ := allocator("gossip", "keygen")
+	var own config.Config
 	guarded := func(pprof bool) func(*config.Config) {
-		return func(c *config.Config) { c.Auth.TokenFile, c.PProf = tokens, pprof }
+		return func(c *config.Config) {
+			c.Auth.TokenFile, c.PProf = certstest.File(t, dir, "tokens", []byte(line+"\n")), pprof
+			c.Etcd.Username, c.Etcd.PasswordFile = "ids", certstest.File(t, dir, "password", []byte("CANARYPASSWORD"))
+			c.Gossip.KeyFile = certstest.File(t, dir, "gossip.keys", []byte(key))
+			c.TLS.Cert, c.TLS.Key = ca.Issue(t, c.Node.Name, -time.Hour, day).Write(t, dir, c.Node.Name)
+			c.Worker.SIDRange = lease.SIDRange{From: 24, To: 32}
+			own = *c
+		}
 	}
-	d.says(cli.ExitOK, "", "admin", "quarantine", "9", "--reason", "postgres://ids:CANARYURL@db/ids password=CANARYWORD")
+	d.says(cli.ExitOK, "", "admin", "quarantine", "9", "--reason", "postgres://ids:CANARYURL@db/ids password=CANARYWORD w1.9.1.CANARYHANDLE0")
 	nodes := []*member{d.node("a", guarded(true)), d.node("b", guarded(false)), d.node("c", guarded(false))}
 	for _, m := range nodes {
 		m.serves(-1)
 	}
+	secrets := append(secretsOf(t, own), token, "CANARY")
+	conn, err := grpc.NewClient(nodes[0].Addresses().GRPC, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: ca.Pool()})))
+	fatal.If(t, err)
+	defer conn.Close()
+	workers, ctx := pb.NewWorkerServiceClient(conn), metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+	w, err := workers.AcquireWorker(ctx, &pb.AcquireWorkerRequest{Name: "import", Secret: "CANARYSECRET0123456789"})
+	fatal.If(t, err)
+	if _, err := workers.ExtendWorker(ctx, &pb.ExtendWorkerRequest{Handle: w.GetHandle() + "x"}); err == nil {
+		t.Error("another handle extends the worker")
+	}
 	files := []string{"status.json", "settings.txt", "readyz.txt", "callers.txt", "metrics.txt", "events.jsonl", "history.json", "log.txt"}
 	says := []string{`"quarantined"`, "lease.window", "ready: true", "waiting calls", "allocator_ids_issued_total", `"kind":"sid_acquired"`,
 		"stretches", "msg=listening"}
+	profiled := []string{"goroutines.txt", "cpu.pprof"} // A profile is compressed.
+	profile := []string{"goroutine profile: total", "\x1f\x8b"}
 
 	// Nothing listens on the second, which is asked for a third of the time.
 	for etcd, timeout := range map[string]string{d.etcd.Endpoint(): "2m", "127.0.0.1:1": "45s"} {
 		file := filepath.Join(t.TempDir(), "all.zip")
 		var out, errs bytes.Buffer
 		code := run(t.Context(), []string{"debug", "zip", "--timeout", timeout, "--output", file,
-			"--etcd.endpoints", etcd, "--addr",
+			"--etcd.endpoints", etcd, "--etcd.username", "ids", "--etcd.password-file", own.Etcd.PasswordFile,
+			"--ca", certstest.File(t, dir, "ca.pem", ca.PEM), "--addr",
 			// an address that the node did not register
 			strings.Replace(nodes[0].Addresses().GRPC, "127.0.0.1", "localhost", 1)},
 			strings.NewReader(""), &out, &errs, []string{config.EnvToken + "=" + token, "CANARYVARIABLE=CANARYVALUE"})
@@ -64,8 +117,8 @@ func TestDebugZip(t *testing.T) {
 			}
 		}
 		for name, text := range texts {
-			if strings.Contains(text, token) || strings.Contains(text, "CANARY") {
-				t.Errorf("%s has a secret", name)
+			if at := slices.IndexFunc(secrets, func(s string) bool { return strings.Contains(text, s) }); at >= 0 {
+				t.Errorf("%s has the secret %q", name, secrets[at])
 			}
 		}
 		for i, m := range nodes {
@@ -81,15 +134,19 @@ func TestDebugZip(t *testing.T) {
 			for k, name := range files {
 				has(dir+name, says[k])
 			}
-			if _, ok := texts[dir+"cpu.pprof"]; ok != (i == 0) {
-				t.Errorf("%s has a profile: %v", m.name, ok)
+			for k, name := range profiled {
+				if _, ok := texts[dir+name]; ok != (i == 0) {
+					t.Errorf("%s of %s is there: %v", name, m.name, ok)
+				} else if ok {
+					has(dir+name, profile[k])
+				}
 			}
 		}
 		has("config-print.txt", "lease.window")
 		has("doctor.txt", "exit code")
 		has("index.html", ": sid_acquired: ")
 		if etcd != d.etcd.Endpoint() {
-			has("etcd/records.error.txt", "connection refused")
+			has("etcd/records.error.txt", "etcd")
 			continue
 		}
 		has("etcd/records.txt", "/allocator/default/window/9")
