@@ -263,7 +263,9 @@ const (
 	Form_FORM_UNSPECIFIED Form = 0
 	// 13 characters of Base32.
 	Form_FORM_FLAKE Form = 1
-	// Decimal digits.
+	// Decimal digits. Compare them as integers, not as text: those of the default
+	// layout have 18 instead of 17 from 2027-01-08 18:57:11.641 UTC on, and text
+	// sorts the longer ones first.
 	Form_FORM_INT Form = 2
 	// 26 characters of Base32; the ULID is a UUIDv7 as well.
 	Form_FORM_ULID Form = 3
