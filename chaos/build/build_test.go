@@ -37,6 +37,13 @@ func TestFlagsAreTheReleases(t *testing.T) {
 	if got := strings.Replace(string(recipe[1]), " -ldflags '$(STAMP)'", "", 1); got != want {
 		t.Errorf("make build runs\n%s\nand the harness\n%s", got, want)
 	}
+	if _, err := os.Stat(filepath.Join(root(t), ".git")); err != nil {
+		t.Skip("not run: there is no commit to put into a program")
+	}
+	out, err := exec.Command("make", "-C", root(t), "-n", "build").CombinedOutput()
+	if err != nil || !regexp.MustCompile(`go build -ldflags '-X main\.version=[^' ]+' -o`).Match(out) {
+		t.Errorf("make build puts no version into the program: %v\n%s", err, out)
+	}
 }
 
 // The release is one program with everything in it: an etcd to run inside, and dev.

@@ -90,6 +90,9 @@ func TestCheck(t *testing.T) {
 	f.write(t, "a", "one")
 	f.Check()
 	expect("the old one again, which is told", "one,three", false, 1, 5)
+	if !strings.Contains(f.log.String(), "files are usable again") {
+		t.Errorf("the log does not say that the problem is over:\n%s", &f.log)
+	}
 	f.write(t, "a", "onethree")
 	f.write(t, "b", "")
 	f.Check()

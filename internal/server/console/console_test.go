@@ -402,6 +402,18 @@ func TestNothingToBreak(t *testing.T) {
 	}
 }
 
+// TestAddressesThatPeopleType: the address of the first page by its name leads to it, and that of an ID shows it.
+func TestAddressesThatPeopleType(t *testing.T) {
+	cluster := two()
+	c := fixture(&cluster)
+	if w := do(c, "GET", Path+"nodes", ""); w.Code != http.StatusFound || w.Header().Get("Location") != Path {
+		t.Errorf("HTTP %d to %q", w.Code, w.Header().Get("Location"))
+	}
+	if w := do(c, "GET", Path+"ids?id=01XA2VP000007", ""); !strings.Contains(w.Body.String(), "01XA2VP000007") || w.Code != http.StatusOK {
+		t.Errorf("an ID in the address: HTTP %d", w.Code)
+	}
+}
+
 func snapshotOf(c *Console) Snapshot { return c.snapshot(context.Background()) }
 
 // TestHeadline: each page begins with the sentence about the cluster, and where to read on.

@@ -129,6 +129,20 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// TestMeantField: an unknown field that is like one of the fields names it.
+func TestMeantField(t *testing.T) {
+	for name, want := range map[string]string{"cuont": "did you mean count?", "afetr": "did you mean after?", "foo": "use count, as, after"} {
+		env := servertest.New(t)
+		for _, res := range []*http.Response{
+			env.Do("POST", "/v1/ids?"+name+"=5", ""), env.Do("POST", "/v1/ids", `{"`+name+`":5}`, "Content-Type", jsonType),
+		} {
+			if p := servertest.Body[servertest.Problem](t, res); !strings.Contains(p.Detail, want) {
+				t.Errorf("%s: %q, want %q", name, p.Detail, want)
+			}
+		}
+	}
+}
+
 // TestGoodInput: what is allowed although it may look odd.
 func TestGoodInput(t *testing.T) {
 	for _, c := range []struct {

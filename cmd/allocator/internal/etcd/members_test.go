@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -352,5 +354,19 @@ func TestStatusCodes(t *testing.T) {
 				t.Errorf("exit code %d: %s; want %d, %q", code, out, tc.code, tc.says)
 			}
 		})
+	}
+}
+
+// TestStatusShowsCopies: what restores left beside the data takes room until it is deleted.
+func TestStatusShowsCopies(t *testing.T) {
+	var s config.Config
+	s.Etcd.Inside.Dir = t.TempDir()
+	copied := filepath.Join(s.Etcd.Inside.Dir, "etcd-before-20261126T120000Z")
+	fatal.If(t, errors.Join(os.Mkdir(copied, 0o700), os.WriteFile(filepath.Join(copied, "db"), make([]byte, 3<<20), 0o600)))
+	var out bytes.Buffer
+	c := &call{a: &cli.App{Out: &out}, format: &cli.Choice{}}
+	_ = c.showStatus(s, seen{}, nil)
+	if want := "older data is kept in " + copied + ": 3.0 MiB\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("no %q in\n%s", want, &out)
 	}
 }
