@@ -307,6 +307,7 @@ func (v timelineView) tenure(t *tenure) (bar, bool) {
 
 // steps puts what happened to a clock into the row of its node, or of the first sid that the node held then.
 func (v timelineView) steps(lanes []*lane) {
+	last := make([]int64, len(lanes))
 	for _, e := range v.Events {
 		at := slices.IndexFunc(lanes, func(l *lane) bool {
 			if !v.BySID {
@@ -322,6 +323,11 @@ func (v timelineView) steps(lanes []*lane) {
 		}
 		if b, ok := v.bar(e.At, e.At, what); ok && at >= 0 {
 			b.Says = dayTime(e.At) + ": " + what
+			// On a phone a text needs a quarter of the width. The step before still says its own when pointed at.
+			if n := len(lanes[at].Steps); n > 0 && int64(e.At)-last[at] < (v.To-v.From)/4 {
+				lanes[at].Steps[n-1].Text = ""
+			}
+			last[at] = int64(e.At)
 			lanes[at].Steps = append(lanes[at].Steps, b)
 		}
 	}

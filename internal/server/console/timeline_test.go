@@ -76,6 +76,11 @@ sid 3`
 			t.Fatalf("steps of %s: %v, of %s: %v", l[0].Name, l[0].Steps, l[1].Name, l[1].Steps)
 		}
 	}
+	// Texts do not overlap: of two steps that are near, the later one has its text.
+	v.Events = append(v.Events, feed.Event{Node: "n9", Kind: feed.ClockStall, At: 31_000})
+	if s := v.lanes()[0].Steps; len(s) != 2 || s[0].Text != "" || s[0].Says == "" || s[1].Text != "clock stall" {
+		t.Errorf("steps %v", s)
+	}
 	if got := fmt.Sprint(v.Outages()); got != "[{45.00 5.00  false etcd away etcd is away}]" {
 		t.Errorf("outages %s", got)
 	}

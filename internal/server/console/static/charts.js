@@ -42,7 +42,7 @@ function draw(figure, { labels, lists, unit, from_zero: fromZero }) {
   const axis = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
   figure.key = key;
   figure.u = new uPlot({
-    width, height: drawings.size > 1 ? 150 : 240, legend: { live: true }, cursor: { drag: { x: false, y: false }, sync: { key: "past" } },
+    width, height: drawings.size > 1 ? 150 : 240, padding: [null, width < 400 ? 32 : null, null, null], legend: { live: true }, cursor: { drag: { x: false, y: false }, sync: { key: "past" } },
     scales: { x: { range: (_, min, max) => [Math.max(max - known.span, Math.min(min, max - 120)), max] }, y: fromZero ? { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] } : {} },
     axes: [{ ...axis, space: 80, values: (_, list) => list.map(utc) }, { ...axis, size: 76, values: (_, list) => list.map(say) }],
     series: [{ label: "UTC", value: latest(utc) },
