@@ -28,7 +28,7 @@ function endpointOf (url, name) {
   try {
     parsed = new URL(url)
   } catch {
-    throw invalid(`${name} is ${show(url)}, which is no URL: write http:// or https:// in front, as in ${EXAMPLE}`)
+    throw invalid(`${name} is ${show(url)}, which is no URL: write http://host:port, as in ${EXAMPLE}`)
   }
   if (!['http:', 'https:'].includes(parsed.protocol) || !/^https?:\/\//i.test(url)) {
     throw invalid(`${name} is ${show(url)}: a URL begins with http://, https:// or unix://, as in ${EXAMPLE}`)

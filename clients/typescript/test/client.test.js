@@ -49,6 +49,7 @@ test('options are checked at once', () => {
     [{ nodes: ['unix:///' + 'x'.repeat(120)] }, /at most 107 characters/],
     [{ nodes: ['http://me:secret@127.0.0.1'] }, /has a user in its URL: give the token as token or tokenFile/],
     [{ nodes: ['http://127.0.0.1/?a=1'] }, /leave out all from \? on/],
+    [{ nodes: ['http://a:99999'] }, /"http:\/\/a:99999", which is no URL: write http:\/\/host:port/],
     [{ nodes: [7] }, /nodes\[0\] is 7: give the URL of a node/],
     [{ nodes: [node], timeout: 5 }, /"timeout" is none of the options: there are nodes, timeoutMs, .*, clock$/],
     [{ nodes: [node], timeoutMs: '5s' }, /timeoutMs is "5s": give milliseconds, at least 1/],
