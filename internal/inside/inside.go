@@ -127,8 +127,7 @@ func (i *Inside) Run(ctx context.Context) error {
 				pause = restartAfter
 			}
 			i.saw(member.Status{Err: errors.New("it ended")}, nil)
-			i.cfg.Log.Error("etcd inside ended; the node issues on until its window ends; restarting it", "result",
-				c.result(), "after", pause)
+			i.cfg.Log.Error("etcd inside ended; restarting it", "result", c.result(), "after", pause)
 		}
 		select {
 		case <-ctx.Done():
