@@ -15,14 +15,14 @@ import (
 const inside = "PAGES_OWN_NETWORK"
 
 // OwnNetwork runs this test again in a network namespace of its own, where it has all
-// addresses of a page to itself, and none beyond the machine. There it returns true, and
-// what prepare returned outside. Outside it returns false after that run; without the
+// addresses of a page to itself, and none beyond the machine; what it mounts is seen there
+// alone. There it returns true, and what prepare returned outside. Outside it returns false after that run; without the
 // right to make a namespace it skips the test.
 func OwnNetwork(t *testing.T, prepare func() string) (prepared string, ok bool) {
 	t.Helper()
 	if name, prepared, ok := strings.Cut(os.Getenv(inside), " "); ok && name == t.Name() {
 		_ = os.Unsetenv(inside)
-		if err := loopback(); err != nil {
+		if err := errors.Join(loopback(), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
 			t.Fatal(err)
 		}
 		return prepared, true
@@ -30,7 +30,10 @@ func OwnNetwork(t *testing.T, prepare func() string) (prepared string, ok bool) 
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run",
 		"^"+t.Name()+"$", "-test.v", "-test.timeout", "10m")
 	cmd.Env = append(os.Environ(), inside+"="+t.Name()+" "+prepare())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
 	if uid, gid := os.Getuid(), os.Getgid(); uid != 0 {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: 1}}

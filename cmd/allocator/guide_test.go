@@ -18,6 +18,9 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
@@ -251,6 +254,7 @@ func TestGuideInside(t *testing.T) {
 	host := machine{dir: work}
 	t.Logf("%s", host.script(t, work, page.Text(t, "run: certs")))
 	host.script(t, work, page.Text(t, "run: once"))
+	resize := machines[1].ownDisk(t)
 	for _, m := range machines {
 		m.install(t, work, page)
 		m.startNode(t)
@@ -269,6 +273,7 @@ func TestGuideInside(t *testing.T) {
 		}
 	}
 	c := draw(t, work)
+	fullDisk(t, work, machines, resize)
 	upgrade(t, work, machines, c, "run: restarted")
 
 	// A fourth node is a client.
@@ -356,6 +361,69 @@ func TestGuideInside(t *testing.T) {
 		}
 	}
 	host.script(t, work, "allocator get --addr 10.0.0.1:9000,10.0.0.2:9000,10.0.0.3:9000 --ca pki-new/ca.pem --token-file shared/checkout.token")
+}
+
+// ownDisk gives the machine a disk of its own, and returns what changes its size; nil if nobody may mount here.
+func (m *machine) ownDisk(t *testing.T) (resize func(bytes uint64)) {
+	t.Helper()
+	state := filepath.Join(m.dir, "state")
+	fatal.If(t, os.MkdirAll(state, 0o700))
+	if err := syscall.Mount("none", state, "tmpfs", 0, "size=1g,mode=700"); err != nil {
+		t.Logf("not run: a disk that is full: %v", err)
+		return nil
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(state, syscall.MNT_DETACH) })
+	return func(bytes uint64) {
+		fatal.If(t, syscall.Mount("none", state, "", syscall.MS_REMOUNT, fmt.Sprintf("size=%d", bytes)))
+	}
+}
+
+// fullDisk fills the disk of the second machine: its member ends, as docs/how-to/the-first-night.md says, and comes
+// back by itself when there is room. After a restart the member's database would have 16 MB on its disk already.
+func fullDisk(t *testing.T, work string, machines []*machine, resize func(bytes uint64)) {
+	t.Helper()
+	if resize == nil {
+		return
+	}
+	var disk syscall.Statfs_t
+	fatal.If(t, syscall.Statfs(filepath.Join(machines[1].dir, "state"), &disk))
+	resize((disk.Blocks - disk.Bfree) * uint64(disk.Bsize))
+	pki := filepath.Join(work, "pki")
+	pair, err := tls.LoadX509KeyPair(filepath.Join(pki, "10.0.0.1.pem"), filepath.Join(pki, "10.0.0.1.key"))
+	fatal.If(t, err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(readFile(t, filepath.Join(pki, "ca.pem"))))
+	etcd, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"https://10.0.0.1:2379"},
+		TLS:       &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots},
+		Logger:    zap.NewNop(),
+	})
+	fatal.If(t, err)
+	defer etcd.Close()
+	wait.NoError(t, "a write that there is no room for", func() error {
+		_, err := etcd.Put(t.Context(), "more-than-there-is-room-for", strings.Repeat("x", 1<<20))
+		return err
+	})
+	for line := range strings.Lines(pages.Open(t, "../../docs/how-to/the-first-night.md").Text(t, "seen: a member ends")) {
+		who, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		parts := strings.Split(what, "…")
+		for i, p := range parts {
+			parts[i] = regexp.QuoteMeta(strings.TrimSpace(p))
+		}
+		pattern := regexp.MustCompile(strings.Join(parts, ".*"))
+		wait.NoError(t, line, func() error {
+			seen := readFile(t, filepath.Join(machines[1].dir, "allocator.log"))
+			if who != "node-2 logs" {
+				seen = machines[0].script(t, work, "allocator status --addr $IP:9000 --ca pki/ca.pem --token-file shared/ops.token")
+			}
+			if !pattern.MatchString(seen) {
+				return fmt.Errorf("%s; want %s", seen, pattern)
+			}
+			return nil
+		})
+	}
+	resize(1 << 30)
+	machines[1].script(t, work, pages.Open(t, "../../docs/how-to/upgrade.md").Text(t, "run: restarted"))
 }
 
 // startEtcd starts the machine's member with the settings of a page.

@@ -316,7 +316,8 @@ func TestEtcdInside(t *testing.T) {
 	c.says(1, "2 of 3 voting members answer", "etcd", "status")
 	c.draws(1)
 	night := pages.Open(t, "../../docs/how-to/the-first-night.md").Text(t, "seen: a member ends")
-	seen, _, _ := strings.Cut(night, "…")
+	_, seen, _ := strings.Cut(night, "node-1 says: ")
+	seen, _, _ = strings.Cut(seen, "…")
 	wait.NoError(t, "the sentence of the first night", func() error {
 		out, err := c.try("status", "--addr", net.JoinHostPort(c.machine(1), strconv.Itoa(c.clients-10_000+5)))
 		if err != nil || !strings.Contains(out, "\n"+seen) {

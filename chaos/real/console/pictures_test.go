@@ -50,6 +50,11 @@ func TestPictures(t *testing.T) {
 	p = open(t, c.console, "timeline?by=sid&span=180&at="+time.Now().UTC().Add(-50*time.Second).Format("2006-01-02T15:04:05.000Z"))
 	p.until(`document.querySelector("#timeline .lane") && document.querySelectorAll("#stretches tr[data-key]").length > 3`)
 	p.picture("console-timeline", 620)
+	p = open(t, c.console, "break")
+	p.press("etcd", "stop")
+	p = open(t, c.console, "")
+	p.until(`document.querySelector("#summary .text").textContent.includes("etcd does not answer")`)
+	p.picture("console-night", 400)
 	play := openPlay(t, "")
 	play.faster("30")
 	play.run(click(`#scenes button[value=pause]`))
@@ -65,7 +70,7 @@ func TestPictures(t *testing.T) {
 
 // TestPicturesAreCurrent: the documents show the pages as they are.
 func TestPicturesAreCurrent(t *testing.T) {
-	for _, name := range []string{"console-break", "console-clocks", "console-nodes", "console-timeline", "play"} {
+	for _, name := range []string{"console-break", "console-clocks", "console-nodes", "console-timeline", "console-night", "play"} {
 		for _, file := range []string{name + ".png", name + "-dark.png"} {
 			if _, err := os.Stat(filepath.Join(images, file)); err != nil {
 				t.Errorf("a picture is missing: %v", err)
