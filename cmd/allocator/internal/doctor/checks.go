@@ -108,12 +108,14 @@ const manyRevisions = 50_000
 
 func (r *findings) etcd(f facts) {
 	leader, full, highest := true, "", int64(0)
+	var versions []string
 	for _, m := range f.members {
 		if m.Err != nil {
 			continue
 		}
 		leader = leader && m.Leader
 		highest = max(highest, m.Revision)
+		versions = append(versions, m.Version)
 		if !sound(m.Version) {
 			r.Add("etcd-version", report.Fail,
 				"Upgrade to 3.5.23, 3.6.5 or later: before that, renewing a lease could report success for one that "+
@@ -122,6 +124,18 @@ func (r *findings) etcd(f facts) {
 		if m.Quota > 0 && m.Size*100 > m.Quota*nearlyFull {
 			full = fmt.Sprintf("%s uses %d of %d MiB", m.Endpoint, m.Size>>20, m.Quota>>20)
 		}
+	}
+	slices.SortFunc(versions, func(a, b string) int {
+		return cmp.Or(minor(a)-minor(b), len(a)-len(b), strings.Compare(a, b)) // 3.6.5 is before 3.6.10.
+	})
+	if last := len(versions) - 1; versions[0] != versions[last] {
+		state := report.Warn
+		if minor(versions[last])-minor(versions[0]) > 1 {
+			state = report.Fail
+		}
+		r.Add("etcd-version", state, "Finish the upgrade: restart the older members with the later version, one after "+
+			"the other. etcd runs neighboring minor versions alone beside each other",
+			"there are members of %s and of %s", versions[0], versions[last])
 	}
 	if !r.Has("etcd-version") {
 		r.Add("etcd-version", report.OK, "", "every member has a supported version")

@@ -98,6 +98,13 @@ func (f *facts) versions(first, second string) {
 	f.nodes[0].Cluster.Self.Version, f.nodes[1].Cluster.Self.Version = first, second
 }
 
+// member adds one with this version.
+func (f *facts) member(version string) {
+	m := f.members[0]
+	m.Endpoint, m.Version = "http://e2:2379", version
+	f.members = append(f.members, m)
+}
+
 // vanished is the record of a node that is gone and has released nothing.
 func (f *facts) vanished(wrote clock.Millis) {
 	f.sid(5, func(_ *lease.SIDRecords, w *lease.Window) { w.State, w.Node, w.Wall = lease.Active, "n2", wrote })
@@ -143,6 +150,11 @@ func TestExamine(t *testing.T) {
 			f.members = append(f.members, m)
 		}, []string{"fail etcd-cluster | 2 different clusters: c1, c2 | issue the same IDs"}},
 		{"old etcd", func(f *facts) { f.members[0].Version = "3.6.4" }, []string{"fail etcd-version | e1:2379 runs 3.6.4 | Upgrade"}},
+		{"members of two patches", func(f *facts) { f.member("3.6.10") },
+			[]string{"warn etcd-version | members of 3.6.5 and of 3.6.10 | Finish the upgrade"}},
+		{"members of neighboring versions", func(f *facts) { f.member("3.7.0") }, []string{"warn etcd-version | of 3.6.5 and of 3.7.0 |"}},
+		{"members too far apart", func(f *facts) { f.member("3.10.1") }, []string{"fail etcd-version | of 3.6.5 and of 3.10.1 |"}},
+		{"another member that does not answer", func(f *facts) { f.member(""); f.members[1].Err = away }, []string{"fail etcd-endpoint | away |"}},
 		{"no leader", func(f *facts) { f.members[0].Leader = false }, []string{"fail etcd-leader | knows no leader | majority"}},
 		{"NOSPACE", func(f *facts) { f.noSpace = true }, []string{"fail etcd-space | NOSPACE | alarm disarm"}},
 		{"nearly full", func(f *facts) { f.members[0].Size = 1700 << 20 }, []string{"warn etcd-space | uses 1700 of 2048 MiB | Compact"}},
