@@ -73,7 +73,7 @@ var unraced = []string{
 }
 
 // withEtcd are packages whose tests start members of etcd in their own process. With the race detector etcd's
-// server would be compiled once more and run ten times as slowly, for a look at the code of etcd; ours has it at night.
+// server would be compiled once more and run ten times as slowly, to check the code of etcd; our code has it at night.
 var withEtcd = []string{
 	"./chaos/etcdsim", "./cmd/allocator/internal/dev", "./cmd/allocator/internal/etcd", "./cmd/allocator/internal/etcdpod",
 	"./internal/dev/devetcd", "./internal/inside", "./internal/inside/etcdserver", "./internal/inside/meet",
