@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,25 +71,40 @@ func TestColumns(t *testing.T) {
 const uuids = "('01855978-effc-758f-bfc1-6b755429799c', 1), ('01855978-f00f-74c2-a6f0-8e8c5445ec9a', 2), " +
 	"('01855978-f019-7104-8ab4-79f068bc8150', 3)"
 
-// TestOrders sorts what the page says of types and collations.
+// TestOrders sorts what the page says of types and collations, and runs its queries where the order is right and where
+// it is not.
 func TestOrders(t *testing.T) {
+	page := pages.Open(t, breaks)
+	types, collations := page.Text(t, "run: types"), page.Text(t, "run: collations")
+	const tables = `CREATE TABLE u (id uuid PRIMARY KEY, n int); INSERT INTO u VALUES ` + uuids + `;
+		CREATE TABLE texts (id %s); INSERT INTO texts VALUES ('02MA'), ('010A'), ('02NZ'), ('02NT'), ('02ny');`
+	// SQL Server's order, and that of a column's bytes.
+	lastBytes := strings.Replace(types, "ORDER BY id", "ORDER BY substr(CAST(id AS char(36)), 25)", 1)
+	bytes := strings.Replace(collations, `id COLLATE "C" < earlier`, "hex(id) < hex(earlier)", 1)
 	t.Run("MariaDB", func(t *testing.T) {
-		got := inMariaDB(t, `CREATE TABLE u (id uuid PRIMARY KEY, n int); INSERT INTO u VALUES `+uuids+`;
-			SELECT group_concat(n ORDER BY id) FROM u;
+		got := inMariaDB(t, fmt.Sprintf(tables, "char(4) COLLATE utf8mb4_estonian_ci")+`
+			SELECT group_concat(n ORDER BY id) FROM u;`+types+lastBytes+bytes+`
+			ALTER TABLE texts MODIFY id char(4) CHARACTER SET ascii COLLATE ascii_bin;`+bytes+`
 			SELECT '02NZ' < '02NT' COLLATE utf8mb4_estonian_ci, '02NY' < '02NK' COLLATE utf8mb4_lithuanian_ci;
-			CREATE TABLE f (id char(4) CHARACTER SET ascii COLLATE ascii_bin); INSERT INTO f VALUES ('02NZ'), ('02NT');
-			SELECT group_concat(id ORDER BY id) FROM f;`)
-		if got != "1,2,3\n1\t1\n02NT,02NZ\n" {
+			SELECT group_concat(id ORDER BY id) FROM texts;`)
+		if got != "1,2,3\n0\n1\n1\n0\n1\t1\n010A,02MA,02NT,02NZ,02ny\n" {
 			t.Errorf("got %s", got)
 		}
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
-		got := inPostgres(t, `CREATE TABLE u (id uuid PRIMARY KEY, n int); INSERT INTO u VALUES `+uuids+`;
-			SELECT array_agg(n ORDER BY id) FROM u;
-			CREATE COLLATION digits (provider = icu, locale = 'en-u-kn-true');
+		got := inPostgres(t, `CREATE COLLATION digits (provider = icu, locale = 'en-u-kn-true');`+fmt.Sprintf(tables, "text COLLATE digits")+`
+			SELECT array_agg(n ORDER BY id) FROM u;`+types+lastBytes+collations+`
+			ALTER TABLE texts ALTER id TYPE text COLLATE "C";`+collations+`
 			SELECT '02NY' < '02NK' COLLATE "lt-x-icu", '02MA' < '010A' COLLATE digits, '02MA' < '010A' COLLATE "C";`)
-		if got != "{1,2,3}\nt|t|f\n" {
+		if got != "{1,2,3}\n0\n1\n2\n0\nt|t|f\n" {
 			t.Errorf("got %s", got)
+		}
+	})
+	t.Run("SQLite", func(t *testing.T) {
+		for collation, want := range map[string]string{"NOCASE": "1\n", "BINARY": "0\n"} {
+			if got := output(t, "", tool(t, "sqlite3"), ":memory:", fmt.Sprintf(tables, "text COLLATE "+collation)+bytes); got != want {
+				t.Errorf("%s: got %s", collation, got)
+			}
 		}
 	})
 	t.Run("ClickHouse", func(t *testing.T) {
