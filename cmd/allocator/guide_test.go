@@ -361,6 +361,29 @@ func TestGuideInside(t *testing.T) {
 		}
 	}
 	host.script(t, work, "allocator get --addr 10.0.0.1:9000,10.0.0.2:9000,10.0.0.3:9000 --ca pki-new/ca.pem --token-file shared/checkout.token")
+
+	// All have restarted since the restore. Each node tells who restored its member, and an archive has all of them.
+	const ops = " --ca pki-new/ca.pem --token-file shared/ops.token"
+	for _, m := range machines {
+		said := m.script(t, work, "allocator events --since 12h --addr $IP:9000"+ops)
+		if want := "restore member " + m.ip + " from backup.db: data-lost"; !strings.Contains(said, want) || strings.Count(said, "  started ") < 2 {
+			t.Errorf("events of %s lack %q or earlier starts:\n%s", m.ip, want, said)
+		}
+	}
+	began = time.Now()
+	said = machines[0].script(t, work, "allocator debug zip --output all.zip --timeout 1m --config /etc/allocator/allocator.yaml"+ops)
+	took, file := time.Since(began), filepath.Join(work, "all.zip")
+	info, err := os.Stat(file)
+	fatal.If(t, err)
+	t.Logf("debug zip took %v and has %d bytes", took, info.Size())
+	if !strings.Contains(said, "of 3 of 3 nodes") || info.Size() > 20<<20 {
+		t.Errorf("debug zip: %d bytes: %s", info.Size(), said)
+	}
+	for name, text := range unzip(t, file) {
+		if strings.Contains(name, "error") {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
 }
 
 // ownDisk gives the machine a disk of its own, and returns what changes its size; nil if nobody may mount here.
