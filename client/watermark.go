@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/flake"
@@ -96,9 +94,6 @@ func WatermarkOf(m *pb.Watermark) Watermark {
 	return w
 }
 
-// ErrNoWatermark means that a node is of a version without watermarks.
-var ErrNoWatermark = errors.New("client: the node is of a version without watermarks: upgrade it")
-
 // pollWait is for how long a node is asked to wait at a time: one that is paused meanwhile is
 // noticed after that.
 const pollWait = 5 * time.Second
@@ -108,7 +103,7 @@ const pollWait = 5 * time.Second
 //
 // A node that has read no watermark refuses with Starting, and one whose etcd was restored from
 // a backup with HistoryRewound; the call then goes on to the next node, as all calls do. The
-// errors are those of the client, and ErrNoWatermark.
+// errors are those of the client.
 func (c *Client) Watermark(ctx context.Context) (Watermark, error) { return c.askMark(ctx, 0, 0) }
 
 // WaitFor returns the watermark once it is above id: no ID at or below id can appear any more.
@@ -226,21 +221,14 @@ func (c *Client) askMark(ctx context.Context, after flake.ID, wait time.Duration
 	if after == 0 && wait > 0 {
 		req.After = 1 // 0 is none.
 	}
-	res, old := new(pb.Watermark), ""
+	res := new(pb.Watermark)
 	err := c.ask(ctx, false, nil, func(e *endpoint) error {
 		return e.attempt(ctx, false, wait, func(ctx context.Context, over *grpc.ClientConn) error {
-			err := e.invoke(ctx, over, pb.AllocatorService_GetWatermark_FullMethodName, req, res)
-			if status.Code(err) == codes.Unimplemented { // It serves IDs all the same.
-				old, err = e.Addr, nil
-			}
-			return err
+			return e.invoke(ctx, over, pb.AllocatorService_GetWatermark_FullMethodName, req, res)
 		})
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return Watermark{}, err
-	case old != "":
-		return Watermark{}, fmt.Errorf("%w: %s", ErrNoWatermark, old)
 	}
 	return c.raiseMark(WatermarkOf(res)), nil
 }

@@ -197,19 +197,6 @@ func TestWaitForEnds(t *testing.T) {
 	}
 }
 
-// TestWatermarkOfAnOldNode: it says so, and the node serves IDs all the same.
-func TestWatermarkOfAnOldNode(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, 1)
-	c := dialTo(t, f)
-	if _, err := c.Watermark(t.Context()); !errors.Is(err, client.ErrNoWatermark) || !strings.Contains(err.Error(), f.addr) {
-		t.Error(err)
-	}
-	if _, err := c.Next(t.Context()); err != nil || c.Stats().Retries != 0 {
-		t.Errorf("%v, %+v", err, c.Stats())
-	}
-}
-
 // TestWatchWatermark: it yields each watermark, and ends with an error.
 func TestWatchWatermark(t *testing.T) {
 	t.Parallel()

@@ -64,7 +64,7 @@ func atOneTime(names map[string]bool, lapsed []lease.Lapsed) (n int) {
 	for _, end := range lapsed { // The most live together when the first of them ends.
 		with := map[string]bool{}
 		for _, l := range lapsed {
-			unknown := l.Started == 0 || l.Started > l.Wall
+			unknown := l.Started > l.Wall
 			if !names[l.Node] && end.Wall <= l.Wall && (unknown || l.Started <= end.Wall) {
 				with[l.Node] = true
 			}

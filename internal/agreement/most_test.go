@@ -92,8 +92,8 @@ func TestLapsedBeforeTheFirstList(t *testing.T) {
 		"for a moment":              {[]lease.Lapsed{lived("p", 1, 4), lived("q", 4, 9)}, 2},
 		"two sids of one":           {[]lease.Lapsed{lived("p", 1, 9), lived("p", 1, 9)}, 1},
 		"registered again":          {[]lease.Lapsed{lived("a", 1, 9), lived("q", 1, 9)}, 1},
-		"of a version without this": {[]lease.Lapsed{lived("p", 0, 3), lived("q", 0, 6), lived("r", 0, 9)}, 3},
-		"one of such a version":     {[]lease.Lapsed{lived("p", 1, 3), lived("q", 4, 6), lived("r", 0, 9)}, 2},
+		"started nobody knows when": {[]lease.Lapsed{lived("p", 0, 3), lived("q", 0, 6), lived("r", 0, 9)}, 3},
+		"one of these":              {[]lease.Lapsed{lived("p", 1, 3), lived("q", 4, 6), lived("r", 0, 9)}, 2},
 		"a clock was set back":      {[]lease.Lapsed{lived("p", 1, 3), lived("q", 9, 6)}, 2},
 	} {
 		var m most

@@ -25,8 +25,6 @@ import (
 //	      ceiling:8 length:1 node:length
 //	ask     version kind from:16 nonce:8 t1:8
 //	report  version kind instance:16 nonce:8 said
-//
-// Binaries that know no reports drop what asks for them as malformed, and count it.
 const (
 	echoVersion = 1
 

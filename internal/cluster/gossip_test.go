@@ -374,7 +374,7 @@ func TestReports(t *testing.T) {
 		s.start(nil)
 		const says = "all is well"
 		s.start(func(c *cluster.Config) { c.Report = func() []byte { return []byte(says) } })
-		s.start(nil) // as one of an older version does
+		s.start(nil) // It gives no reports
 		a := s.nodes[0]
 		peers := registered(s.nodes[1:]...)
 		peers[0].Ask = false

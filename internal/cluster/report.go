@@ -62,7 +62,6 @@ func (p *peer) owes(now int64) int64 {
 }
 
 // AskReports asks registered peers for their reports: those asked longest ago, at most n.
-// Nodes of older versions do not answer.
 func (c *Cluster) AskReports(n int) {
 	now := c.cfg.Local.Clocks().Raw
 	type asked struct {

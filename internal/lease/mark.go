@@ -61,8 +61,6 @@ const (
 	BlockedReplaced BlockWhy = "replaced"
 	// BlockedUnreadable: the record of the sid cannot be read.
 	BlockedUnreadable BlockWhy = "unreadable"
-	// BlockedUnknown: the holder is of a version that tells no floor.
-	BlockedUnknown BlockWhy = "no_floor"
 	// BlockedDowntime: the mark is far behind the clocks of holders, none of which has held a sid
 	// for long. Their clocks may be wrong. Ceil is when it goes on.
 	BlockedDowntime BlockWhy = "downtime"
@@ -93,8 +91,6 @@ func (h Blocker) String() string {
 		return who + " vanished and was replaced: its window ends at " + h.Ceil.Time().UTC().Format(time.RFC3339)
 	case BlockedUnreadable:
 		return fmt.Sprintf("the record of sid %d is unreadable: run \"allocator admin release-sid %d\"", h.SID, h.SID)
-	case BlockedUnknown:
-		return who + " is of a version that tells no floor: upgrade it"
 	case BlockedDowntime:
 		return "it was last raised long ago, or clocks are wrong: it goes on once nodes have had sids for " +
 			"10 minutes"

@@ -63,7 +63,7 @@ func TestPasses(t *testing.T) {
 	for why, want := range map[lease.BlockWhy]bool{
 		lease.BlockedVanished: true, lease.BlockedReplaced: true, lease.BlockedEra: true,
 		lease.BlockedSilent: false, lease.BlockedWorker: false, lease.BlockedUnreadable: false,
-		lease.BlockedUnknown: false, lease.BlockedDowntime: false,
+		lease.BlockedDowntime: false,
 	} {
 		if got := (lease.Blocker{Why: why}).Passes(); got != want {
 			t.Errorf("%s: %v", why, got)

@@ -225,7 +225,7 @@ type Registration struct {
 	Console string `json:"console,omitempty"`
 	// SIDRange is the sids that the node may take, as first-last; empty for all.
 	SIDRange string `json:"sids,omitempty"`
-	// Started is when the process began, by its own clock; 0: it is of a version that does not say.
+	// Started is when the process began, by its own clock.
 	Started clock.Millis `json:"started,omitempty"`
 	// Rev is the revision at which the store wrote the registration. Of two with one name
 	// the higher one is the newer.

@@ -75,7 +75,7 @@ const (
 // Whys are all causes.
 var Whys = []lease.BlockWhy{
 	EtcdAway, NotRaised, lease.BlockedSilent, lease.BlockedWorker, lease.BlockedVanished, lease.BlockedReplaced,
-	lease.BlockedUnreadable, lease.BlockedUnknown, lease.BlockedDowntime,
+	lease.BlockedUnreadable, lease.BlockedDowntime,
 }
 
 // Config is what is known of how the watermark is raised.

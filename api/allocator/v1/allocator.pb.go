@@ -1306,7 +1306,7 @@ type WatermarkBlocker struct {
 	Sid  int32  `protobuf:"varint,2,opt,name=sid,proto3" json:"sid,omitempty"`
 	// Up to when it let the watermark rise; 0: not known.
 	SinceUnixMs int64 `protobuf:"varint,3,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
-	// A name for programs: silent, worker, vanished, replaced, unreadable, no_floor, downtime,
+	// A name for programs: silent, worker, vanished, replaced, unreadable, downtime,
 	// etcd_away or not_raised.
 	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	// It for people.

@@ -108,9 +108,6 @@ func (n *sum) add(sid flake.SID, s lease.SIDRecords) {
 			n.uncovered.Add(sid)
 		}
 	case !w.Unsealed():
-	case held && w.Floor == 0:
-		h.Why = lease.BlockedUnknown
-		n.waits = append(n.waits, h)
 	case held:
 		h.Why = lease.BlockedSilent
 		if w.Worker && n.now < w.Wall+(w.Ceil-w.Wall)/2 { // It extends after a third of its window.

@@ -628,7 +628,7 @@ func TestMarkOfAnOldNode(t *testing.T) {
 		s.do("ceiling 5 30s") // It lives.
 		s.drive(time.Minute, true, a, b)
 	}
-	if m := b.machine.Status().Mark; m.At > s.w.began || m.Blocked[0].Why != lease.BlockedUnknown {
+	if m := b.machine.Status().Mark; m.At > s.w.began || m.Blocked[0].Why != lease.BlockedSilent {
 		t.Fatalf("beside a holder that tells no floor: %+v", m)
 	}
 	s.do("a stop", "a run 2s", "start n1")

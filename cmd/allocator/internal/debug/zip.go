@@ -286,8 +286,6 @@ func (g *gathering) problem(err error, some bool) string {
 	switch c := s.Code(); {
 	case some:
 		return "did not send all: " + why
-	case strings.Contains(why, "unknown method"):
-		return "its version cannot send files for debugging: " + why
 	case c == codes.Unavailable || c == codes.DeadlineExceeded:
 		return "does not answer: " + why
 	}

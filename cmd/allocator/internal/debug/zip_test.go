@@ -45,8 +45,6 @@ func TestProblem(t *testing.T) {
 		{nil, true, ""},
 		{status.Error(codes.Unavailable, "connection refused"), false, "does not answer: connection refused"},
 		{status.Error(codes.DeadlineExceeded, "it took 10s"), true, "did not send all: it took 10s"},
-		{status.Error(codes.Unimplemented, "unknown method GetDebug"), false,
-			"its version cannot send files for debugging: unknown method GetDebug"},
 		{status.Error(codes.Unimplemented, "an agent issues IDs: ask n1:9000"), false, "an agent issues IDs: ask n1:9000"},
 		{status.Error(codes.PermissionDenied, "it needs scope read"), false, "it needs scope read"},
 	} {
