@@ -31,7 +31,7 @@ func Command(a *cli.App) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(certsCommand(a), statusCommand(a), membersCommand(a), removeCommand(a), replaceCommand(a),
+	cmd.AddCommand(certsCommand(a), statusCommand(a), removeCommand(a), replaceCommand(a),
 		defragmentCommand(a), snapshotCommand(a), verifyCommand(a), restoreCommand(a), runCommand(a))
 	return cmd
 }

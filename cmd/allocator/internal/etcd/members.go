@@ -144,41 +144,6 @@ func mebi(bytes int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 
-// membersCommand returns "allocator etcd members".
-func membersCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "members",
-		Short:   "List the members of etcd as a majority of them has it",
-		Example: "  allocator etcd members --etcd.join 10.0.0.1,10.0.0.2,10.0.0.3",
-		Args:    cobra.NoArgs,
-	}
-	c := newCall(a, cmd, false)
-	cmd.RunE = c.with(func(ctx context.Context, s config.Config, g *etcdstore.Group, _ []string) error {
-		_, list, err := g.List(ctx)
-		if err != nil {
-			return unavailable(s, err)
-		}
-		if c.format.Value == "json" {
-			return cli.PrintLine(a.Out, list)
-		}
-		t := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "MEMBER\tID\tROLE\tPEER\tCLIENTS")
-		for _, m := range list {
-			role := "voter"
-			switch {
-			case m.Learner:
-				role = "learner"
-			case !m.Started():
-				role = "voter, not started"
-			}
-			fmt.Fprintf(t, "%s\t%x\t%s\t%s\t%s\n", cli.OrDash(m.Name), m.ID, role, strings.Join(m.Peers, ","),
-				cli.OrDash(strings.Join(m.Clients, ",")))
-		}
-		return t.Flush()
-	})
-	return cmd
-}
-
 // defragmentCommand returns "allocator etcd defragment".
 func defragmentCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
