@@ -505,7 +505,7 @@ func TestWorkerServe(t *testing.T) {
 	}
 	show(0)
 	second, errs := start() // another one on the same socket
-	if err := second.Wait(); second.ProcessState.ExitCode() != 2 || !strings.Contains(errs.String(), "another process listens there") {
+	if err := second.Wait(); second.ProcessState.ExitCode() != 2 || !strings.Contains(errs.String(), "another process listens on ") {
 		t.Errorf("%v: %s", err, errs)
 	}
 	fatal.If(t, first.Process.Kill())

@@ -8,15 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/unixsocket"
 	"github.com/flakelease/allocator/worker"
 )
 
@@ -42,8 +41,7 @@ is lost serve exits with 3, and the program has to start again as well.`,
 	listen := cmd.Flags().String("listen", "unix:/run/worker.sock", "unix:PATH of the socket to listen on")
 	path := cmd.Flags().String("file", "", "path of the file with the interval; unless given, there is none")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		socket, ok := strings.CutPrefix(*listen, "unix:")
-		if !ok || socket == "" {
+		if !unixsocket.Is(*listen) {
 			return cli.UsageError("--listen: %s is not unix:PATH", cli.Show(*listen))
 		}
 		host, _ := os.Hostname()
@@ -52,22 +50,19 @@ is lost serve exits with 3, and the program has to start again as well.`,
 		if err != nil {
 			return err
 		}
-		return serve(cmd.Context(), logger(a), cfg, socket, *path)
+		return serve(cmd.Context(), logger(a), cfg, *listen, *path)
 	}
 	return cmd
 }
 
-func serve(ctx context.Context, log *slog.Logger, cfg worker.Config, socket, path string) (err error) {
-	// First, so that nothing is acquired where another one listens.
-	l, err := listenUnix(ctx, socket)
+func serve(ctx context.Context, log *slog.Logger, cfg worker.Config, listen, path string) (err error) {
+	// First, so that nothing is acquired where another one listens. Programs of other users may read the interval,
+	// which is no secret.
+	l, err := unixsocket.Listen(ctx, unixsocket.Config{Addr: listen, Mode: 0o666})
 	if err != nil {
 		return cli.Exit(cli.ExitUsage, fmt.Errorf("--listen: %w", err))
 	}
 	defer func() { _ = l.Close() }() // removes the socket
-	// Programs of other users may read the interval, which is no secret, whatever the umask is.
-	if err := os.Chmod(socket, 0o666); err != nil {
-		return cli.Exit(cli.ExitUsage, fmt.Errorf("--listen: %w", err))
-	}
 	w, err := openWorker(ctx, cfg)
 	if err != nil {
 		return err
@@ -98,7 +93,7 @@ func serve(ctx context.Context, log *slog.Logger, cfg worker.Config, socket, pat
 	go func() { failed <- server.Serve(l) }()
 	defer func() { _ = server.Close() }()
 	log.Info("worker acquired", "worker", now.Worker, "term",
-		now.Term, "name", w.Name(), "listen", socket, "file", path)
+		now.Term, "name", w.Name(), "listen", listen, "file", path)
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
@@ -116,29 +111,6 @@ func serve(ctx context.Context, log *slog.Logger, cfg worker.Config, socket, pat
 			}
 		}
 	}
-}
-
-// listenUnix listens on a socket. One that a process left behind which was killed is
-// replaced.
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "unix", path)
-	if err == nil {
-		return l, nil
-	}
-	info, statErr := os.Lstat(path)
-	if statErr != nil || info.Mode()&os.ModeSocket == 0 {
-		return nil, err
-	}
-	var d net.Dialer
-	if c, dialed := d.DialContext(ctx, "unix", path); dialed == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("%s: another process listens there", path)
-	}
-	if err := os.Remove(path); err != nil {
-		return nil, err
-	}
-	return lc.Listen(ctx, "unix", path)
 }
 
 // handler answers GET /v1/worker.
