@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +16,34 @@ func DatabaseFlag(cmd *cobra.Command) *[]string {
 	return cmd.Flags().StringArray("database", []string{""},
 		"`URL` of a PostgreSQL database, or key=value pairs; may be given several times. What it leaves out comes "+
 			"from PGHOST, PGPASSWORD and so on, and from ~/.pgpass")
+}
+
+// PrintStatuses prints what read returns of each of list, for programs or as text, and fails if one is bad. One that
+// cannot be read hides no other.
+func PrintStatuses[T any](
+	a *App, format *Choice, list []T, read func(T) (status any, text string, bad bool, err error),
+) (broken, err error) {
+	sound := true
+	for _, one := range list {
+		s, text, bad, err := read(one)
+		if err != nil {
+			broken = errors.Join(broken, err)
+			continue
+		}
+		sound = sound && !bad
+		if format.Value == "json" {
+			err = PrintLine(a.Out, s)
+		} else {
+			_, err = io.WriteString(a.Out, text)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !sound {
+		err = ErrInvalid
+	}
+	return broken, err
 }
 
 // DatabaseError returns an error of a database with its exit code.

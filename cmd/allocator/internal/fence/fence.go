@@ -297,32 +297,14 @@ What it sees of other roles' transactions needs membership in pg_read_all_stats.
 			return err
 		}
 		defer done()
-		bad := false
-		// A table whose status cannot be read hides no other table.
-		var broken error
-		for _, t := range tables {
+		broken, err := cli.PrintStatuses(a, format, tables, func(t *fence.Table) (any, string, bool, error) {
 			s, err := t.Status(ctx)
 			if err != nil {
-				broken = errors.Join(broken, fmt.Errorf("%s in %s: %w", t, t.Database(), err))
-				continue
+				return nil, "", false, fmt.Errorf("%s in %s: %w", t, t.Database(), err)
 			}
-			bad = bad || len(s.Problems) > 0
-			if format.Value == "json" {
-				err = cli.PrintLine(a.Out, s)
-			} else {
-				_, err = io.WriteString(a.Out, statusText(s))
-			}
-			if err != nil {
-				return err
-			}
-		}
-		switch {
-		case broken != nil:
-			return failed(ctx, broken)
-		case bad:
-			return cli.ErrInvalid
-		}
-		return nil
+			return s, statusText(s), len(s.Problems) > 0, nil
+		})
+		return cmp.Or(failed(ctx, broken), err)
 	}
 	return cmd
 }

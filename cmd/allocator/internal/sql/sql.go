@@ -218,31 +218,14 @@ func statusCommand(a *cli.App) *cobra.Command {
 			return err
 		}
 		defer done()
-		bad := false
-		var broken error // One that cannot be read hides no other.
-		for _, d := range list {
+		broken, err := cli.PrintStatuses(a, format, list, func(d *sqlid.Database) (any, string, bool, error) {
 			s, err := d.Status(cmd.Context())
 			if err != nil {
-				broken = errors.Join(broken, err)
-				continue
+				return nil, "", false, err
 			}
-			bad = bad || len(s.Problems) > 0
-			if format.Value == "json" {
-				err = cli.PrintLine(a.Out, s)
-			} else {
-				_, err = io.WriteString(a.Out, statusText(s))
-			}
-			if err != nil {
-				return err
-			}
-		}
-		switch {
-		case broken != nil:
-			return cli.DatabaseError(cmd.Context(), broken)
-		case bad:
-			return cli.ErrInvalid
-		}
-		return nil
+			return s, statusText(s), len(s.Problems) > 0, nil
+		})
+		return cmp.Or(cli.DatabaseError(cmd.Context(), broken), err)
 	}
 	return cmd
 }
