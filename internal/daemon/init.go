@@ -19,30 +19,8 @@ import (
 	"github.com/flakelease/allocator/internal/text"
 )
 
-// PartError says that a space exists with other sids than asked for.
-type PartError struct {
-	Name  string
-	Have  lease.Space
-	Asked lease.SIDRange
-}
-
-// Error names both.
-func (e *PartError) Error() string {
-	return fmt.Sprintf("space %q has the sids %v, and not %v: the sids of a space never change; ask for these, or "+
-		"create another space", e.Name, e.Have.SIDs().Of(e.Have.Layout), e.Asked)
-}
-
-// ReservedError says that a space exists in which sids are not reserved that should be.
-type ReservedError struct {
-	Name string
-	Not  lease.SIDSet
-}
-
-// Error names the sids and the command.
-func (e *ReservedError) Error() string {
-	return fmt.Sprintf("space %q exists, and its sids %v are not reserved: nodes may have issued IDs with them; run "+
-		"\"allocator admin reserve %v\"", e.Name, e.Not, e.Not)
-}
+// ErrDiffers says that a space exists and is not as asked for.
+var ErrDiffers = errors.New("the space is not as asked for")
 
 // Beginning says which IDs a new space starts with, and of which sids.
 type Beginning struct {
@@ -105,29 +83,13 @@ func (b Beginning) floor(f flake.Format, now, slack clock.Millis, limit time.Dur
 	return max(floor, past), nil
 }
 
-// FloorError says that a space exists whose IDs began lower than asked for.
-type FloorError struct {
-	Name        string
-	Above       flake.ID
-	Have, Asked clock.Millis // floors
-}
-
-// Error says what holds and what to do.
-func (e *FloorError) Error() string {
-	return fmt.Sprintf("space %q exists, and its IDs begin at %s, before %s, the end of the time of %d: nodes may "+
-		"have issued IDs at or below it. "+
-		"Look for duplicates with \"allocator audit\"; \"allocator admin recover\" begins a new era, above the clock",
-		e.Name, at(e.Have), at(e.Asked), e.Above)
-}
-
 func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
 
 // Init creates the space of cfg, or finds it with the same layout and epoch, and with IDs
 // that are all above begin.Above. It reports which, and returns the records of the space.
 //
-// It returns ErrClock, ErrAbove and *lease.RangeError before it connects, these or a
-// *lease.FormatError, *PartError, *ReservedError or *FloorError for a space that differs, and the
-// store's errors.
+// It returns ErrClock, ErrAbove and *lease.RangeError before it connects, these or ErrDiffers for a space that differs,
+// which is a *lease.FormatError too if its IDs do, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, begin Beginning,
 	log *slog.Logger) (created bool, now lease.View, err error) {
 	src := clock.NewSystem(clock.SystemConfig{})
@@ -223,10 +185,11 @@ func sameSpace(cfg config.Config, begin Beginning, now lease.View) error {
 	}
 	asked := flake.Format{Layout: cfg.Layout, Epoch: int64(cfg.Epoch)}
 	if have := now.Config.Value.Format(); have != asked {
-		return fmt.Errorf("space %q: %w", cfg.Space, &lease.FormatError{Space: have, Node: asked})
+		return fmt.Errorf("%w: space %q: %w", ErrDiffers, cfg.Space, &lease.FormatError{Space: have, Node: asked})
 	}
 	if have := now.Config.Value; !begin.SIDs.All() && have.SIDs() != begin.SIDs {
-		return &PartError{Name: cfg.Space, Have: have, Asked: begin.SIDs}
+		return fmt.Errorf("%w: space %q has the sids %v, and not %v: the sids of a space never change; "+
+			"ask for these, or create another space", ErrDiffers, cfg.Space, have.SIDs().Of(have.Layout), begin.SIDs)
 	}
 	if _, err := now.Config.Value.SIDsOf(cfg.SIDRange); err != nil {
 		return err
@@ -238,11 +201,15 @@ func sameSpace(cfg config.Config, begin Beginning, now lease.View) error {
 		}
 	}
 	if not.Len() > 0 {
-		return &ReservedError{Name: cfg.Space, Not: not}
+		return fmt.Errorf("%w: space %q exists, and its sids %v are not reserved: nodes may have issued IDs with "+
+			"them; run \"allocator admin reserve %v\"", ErrDiffers, cfg.Space, not, not)
 	}
 	past, err := begin.pastAbove(asked)
 	if err == nil && now.Era.Value.Floor < past {
-		err = &FloorError{Name: cfg.Space, Above: begin.Above, Have: now.Era.Value.Floor, Asked: past}
+		err = fmt.Errorf("%w: space %q exists, and its IDs begin at %s, before %s, the end of the time of %d: nodes "+
+			"may have issued IDs at or below it. Look for duplicates with \"allocator audit\"; "+
+			"\"allocator admin recover\" begins a new era, above the clock",
+			ErrDiffers, cfg.Space, at(now.Era.Value.Floor), at(past), begin.Above)
 	}
 	return err
 }

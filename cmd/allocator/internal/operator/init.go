@@ -108,19 +108,14 @@ change, and nodes learn them from etcd.`,
 		} else {
 			now, err = daemon.FindSpace(ctx, c, begin, cli.Logger(c.Log, a.Err))
 		}
-		var differs *lease.FormatError
-		var lower *daemon.FloorError
-		var others *daemon.PartError
 		var outside *lease.RangeError
-		var unreserved *daemon.ReservedError
 		switch {
 		case errors.Is(err, daemon.ErrNoSpace):
 			return cli.Exit(cli.ExitInvalid,
 				fmt.Errorf("space %q is not initialized, and --fresh-until %s has passed: was etcd wiped? "+
 					"If it never issued an ID, run \"allocator init --fresh\"; else see docs/how-to/restore-etcd.md",
 					c.Space, *until))
-		case errors.As(err, &differs), errors.As(err, &lower), errors.As(err, &others), errors.As(err, &outside),
-			errors.As(err, &unreserved), errors.Is(err, records.ErrRemains):
+		case errors.Is(err, daemon.ErrDiffers), errors.As(err, &outside), errors.Is(err, records.ErrRemains):
 			return cli.Exit(cli.ExitInvalid, err)
 		case errors.Is(err, daemon.ErrClock), errors.Is(err, daemon.ErrAbove):
 			return cli.Exit(cli.ExitUsage, err)
