@@ -1,11 +1,14 @@
 package describe_test
 
 import (
+	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -52,14 +55,12 @@ func load(t testing.TB) answers {
 	return a
 }
 
-// fieldsOf returns the names of a JSON object's fields in order, and the
-// object.
-func fieldsOf(t testing.TB, v any) ([]string, map[string]any) {
+// fieldsOf returns the names of the fields of an ID's JSON in order, and the object.
+func fieldsOf(t testing.TB, id describe.ID, f flake.Format) ([]string, map[string]any) {
 	t.Helper()
-	b, err := json.Marshal(v)
-	fatal.If(t, err)
+	b := describe.AppendJSON(nil, id, f)
 	var names []string
-	d := json.NewDecoder(strings.NewReader(string(b)))
+	d := json.NewDecoder(bytes.NewReader(b))
 	_, _ = d.Token()
 	for d.More() {
 		name, _ := d.Token()
@@ -96,7 +97,7 @@ func TestKnownAnswers(t *testing.T) {
 			for kind, form := range map[describe.Kind]string{describe.Auto: "base32", describe.Flake: "base32", describe.Int: "int", describe.Hex: "hex"} {
 				id, err := describe.Parse(v[form].(string), kind, f)
 				fatal.If(t, err)
-				fields, got := fieldsOf(t, describe.Describe(id, f))
+				fields, got := fieldsOf(t, id, f)
 				want := order
 				if layout == flake.Standalone {
 					want = order[:len(order)-1] // it has no sid
@@ -113,7 +114,7 @@ func TestKnownAnswers(t *testing.T) {
 		for _, form := range []string{"ulid", "uuid"} {
 			id, err := describe.Parse(v[form].(string), "", flake.Default)
 			fatal.If(t, err)
-			fields, got := fieldsOf(t, describe.Describe(id, flake.Default))
+			fields, got := fieldsOf(t, id, flake.Default)
 			want := order
 			if form == "uuid" {
 				of := []string{"uuid_version", "uuid_variant"}
@@ -152,12 +153,10 @@ func TestWide(t *testing.T) {
 	fatal.If(t, err)
 	parsed, err := describe.Parse(w.UUID(), describe.Auto, flake.Default)
 	fatal.If(t, err)
-	d := describe.Describe(parsed, flake.Default)
-	alone := describe.Describe(describe.ID{Kind: describe.Flake, Flake: id}, flake.Default)
-	a, _ := json.Marshal(d.Wide.Flake)
-	b, _ := json.Marshal(alone)
-	if string(a) != string(b) || d.Flake != nil || alone.Wide != nil {
-		t.Errorf("within %s, alone %s", a, b)
+	within := describe.AppendJSON(nil, parsed, flake.Default)
+	alone := describe.AppendJSON([]byte(`"flake":`), describe.ID{Kind: describe.Flake, Flake: id}, flake.Default)
+	if !bytes.HasSuffix(within, append(alone, '}')) {
+		t.Errorf("within %s, alone %s", within, alone)
 	}
 	if got, err := parsed.AsFlake(flake.Default); got != id || err != nil {
 		t.Errorf("%v, %v", got, err)
@@ -272,17 +271,56 @@ func text(id describe.ID) string {
 	return id.Flake.String()
 }
 
-// sameJSON holds AppendJSON to what encoding/json makes of the description.
-func sameJSON(t testing.TB, id describe.ID, f flake.Format) {
+// whole fails unless the JSON of an ID has what the packages of IDs and the standard library write of each part.
+func whole(t testing.TB, id describe.ID, f flake.Format) {
 	t.Helper()
-	want, err := json.Marshal(describe.Describe(id, f))
-	fatal.If(t, err)
-	if got := describe.AppendJSON([]byte("x"), id, f); string(got) != "x"+string(want) {
-		t.Fatalf("got  %s\nwant x%s", got, want)
+	b := describe.AppendJSON([]byte("x"), id, f)[1:]
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var got map[string]any
+	if err := d.Decode(&got); err != nil || !json.Valid(b) {
+		t.Fatalf("%s: %v", b, err)
+	}
+	ms := f.UnixMilli(id.Flake)
+	if id.IsWide() {
+		ms = id.Wide.UnixMilli()
+	}
+	want := map[string]any{"kind": string(id.Kind), "unix_ms": json.Number(fmt.Sprint(ms)), "time": nil}
+	if at := time.UnixMilli(ms).UTC(); at.Year() >= 0 && at.Year() <= 9999 && (id.Kind != describe.UUID || id.Wide.IsV7()) {
+		want["time"] = at.Format("2006-01-02T15:04:05.000Z")
+	}
+	if w := id.Wide; id.IsWide() {
+		r := w.Randomness()
+		want["ulid"], want["uuid"], want["u128"], want["bytes_hex"] = w.String(), w.UUID(), w.Uint128(), w.Hex()
+		want["randomness_hex"], want["issued_here"], want["flake"] = hex.EncodeToString(r[:]), describe.No, nil
+		if version, variant := describe.Version(w); id.Kind == describe.UUID {
+			if want["uuid_variant"] = variant; variant == describe.RFC9562 {
+				want["uuid_version"] = json.Number(fmt.Sprint(version))
+			}
+		}
+		if low, err := w.Flake(f); err == nil {
+			of := describe.ID{Kind: describe.Flake, Flake: low}
+			whole(t, of, f)
+			if !bytes.HasSuffix(b, append(describe.AppendJSON([]byte(`"flake":`), of, f), '}')) {
+				t.Fatalf("the flake in %s", b)
+			}
+			want["issued_here"], want["flake"] = describe.Possible, got["flake"]
+		}
+	} else {
+		k := id.Flake
+		want["layout"], want["base32"], want["int"], want["hex"] = f.Layout.String(), k.String(), fmt.Sprint(k.Int64()), k.Hex()
+		want["bin"], want["bytes_hex"] = k.Bin(), fmt.Sprintf("%016x", k.Int64())
+		want["timestamp_ms"], want["randomness"] = json.Number(fmt.Sprint(ms-f.Epoch)), json.Number(fmt.Sprint(f.Entropy(k)))
+		if f.Layout.SIDBits() > 0 {
+			want["sid"] = json.Number(fmt.Sprint(f.SID(k)))
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("got  %v\nwant %v", got, want)
 	}
 }
 
-// TestAppendJSON: the quick JSON is the other one to the letter, in every
+// TestAppendJSON: the JSON has every part as others write it, in every
 // layout, for flakes and for wide IDs with one, with one before the epoch and
 // without, and at the ends of the calendar.
 func TestAppendJSON(t *testing.T) {
@@ -290,7 +328,7 @@ func TestAppendJSON(t *testing.T) {
 	for i := range 2000 {
 		f := flake.Format{Layout: []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet}[i%3], Epoch: flake.DefaultEpoch - r.Int64N(1<<41)}
 		low := flake.ID(r.Uint64() >> (1 + r.IntN(63)))
-		sameJSON(t, describe.ID{Kind: describe.Flake, Flake: low}, f)
+		whole(t, describe.ID{Kind: describe.Flake, Flake: low}, f)
 		var b [ulid.BinaryLen]byte
 		for i := range b {
 			b[i] = byte(r.Uint32())
@@ -300,11 +338,11 @@ func TestAppendJSON(t *testing.T) {
 		}
 		w := ulid.FromArray(b)
 		for _, w := range []ulid.ID{w, w.ForceV7()} {
-			sameJSON(t, describe.ID{Kind: describe.ULID, Wide: w}, f)
-			sameJSON(t, describe.ID{Kind: describe.UUID, Wide: w}, f)
+			whole(t, describe.ID{Kind: describe.ULID, Wide: w}, f)
+			whole(t, describe.ID{Kind: describe.UUID, Wide: w}, f)
 		}
 		if within, err := ulid.FromFlake(f, low, r.Uint64()); err == nil {
-			sameJSON(t, describe.ID{Kind: describe.ULID, Wide: within}, f)
+			whole(t, describe.ID{Kind: describe.ULID, Wide: within}, f)
 		}
 	}
 }
@@ -378,13 +416,13 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		d := describe.Describe(id, flake.Default)
-		sameJSON(t, id, flake.Default)
+		whole(t, id, flake.Default)
 		var forms map[string]describe.Kind
-		if d.Flake != nil {
-			forms = map[string]describe.Kind{d.Flake.Base32: describe.Auto, d.Flake.Int: describe.Int, d.Flake.Hex: describe.Hex, d.Flake.BytesHex: describe.Hex}
+		if k := id.Flake; !id.IsWide() {
+			forms = map[string]describe.Kind{k.String(): describe.Auto, fmt.Sprint(k.Int64()): describe.Int, k.Hex(): describe.Hex,
+				string(k.AppendHex16(nil)): describe.Hex}
 		} else {
-			forms = map[string]describe.Kind{d.Wide.ULID: describe.Auto, d.Wide.UUID: describe.Auto, d.Wide.BytesHex: describe.Hex}
+			forms = map[string]describe.Kind{id.Wide.String(): describe.Auto, id.Wide.UUID(): describe.Auto, id.Wide.Hex(): describe.Hex}
 		}
 		for form, kind := range forms {
 			// 13 digits are a flake or an integer: nobody but the caller knows which.

@@ -31,7 +31,7 @@ type Decoded struct {
 	Holder   *lease.LedgerLine // nil: the ledger has no entry, or could not be read
 	Problem  string            // why it could not be read, or why nobody can have issued the ID
 
-	parts describe.Description
+	format flake.Format
 }
 
 // Describe decodes the text of an ID. kind is auto (or empty), flake, int, hex, ulid
@@ -74,7 +74,7 @@ func Decode(text, kind string, f flake.Format) (Decoded, *node.Refusal) {
 	if err != nil {
 		return Decoded{}, refused(node.InvalidID, err)
 	}
-	d := Decoded{ID: id, parts: describe.Describe(id, f)}
+	d := Decoded{ID: id, format: f}
 	d.Flake, err = id.AsFlake(f)
 	d.HasFlake = err == nil
 	return d, nil
@@ -181,16 +181,9 @@ func (d Decoded) MarshalJSON() ([]byte, error) {
 	if t := d.Holder; t != nil {
 		ledger.Holder = &holderJSON{t.Node, string(t.Instance), t.Term, describe.Time(int64(t.Since)), t.Worker}
 	}
-	if d.parts.Wide != nil {
-		return json.Marshal(struct {
-			*describe.WideParts
-			ledgerJSON
-		}{d.parts.Wide, ledger})
-	}
-	return json.Marshal(struct {
-		*describe.FlakeParts
-		ledgerJSON
-	}{d.parts.Flake, ledger})
+	tail, err := json.Marshal(ledger)
+	b := describe.AppendJSON(nil, d.ID, d.format)
+	return append(append(b[:len(b)-1], ','), tail[1:]...), err
 }
 
 // ledgerJSON are the members that the ledger adds to the parts of an ID.

@@ -76,50 +76,45 @@ func (c *Console) serveIDs(w http.ResponseWriter, r *http.Request) {
 
 // take returns the parts of an ID.
 func take(id describe.ID, f flake.Format) oneID {
-	p := describe.Describe(id, f)
-	if w := p.Wide; w != nil {
-		one := oneID{Kind: string(w.Kind), Time: timeOfWide(id, w), SID: "–",
-			Forms: []form{{"ULID", w.ULID}, {"UUID", w.UUID}, {"128-bit integer", w.U128}, {"hex", w.BytesHex}}}
-		if w.Flake != nil {
-			one.Forms = append(one.Forms, form{"flake", w.Flake.Base32}, form{"flake, integer", w.Flake.Int})
-			if w.Flake.SID != nil {
-				one.SID = fmt.Sprint(*w.Flake.SID)
-			}
+	if w := id.Wide; id.IsWide() {
+		one := oneID{Kind: string(id.Kind), Time: timeOf(w.UnixMilli()), SID: "–",
+			Forms: []form{{"ULID", w.String()}, {"UUID", w.UUID()}, {"128-bit integer", w.Uint128()}, {"hex", w.Hex()}}}
+		if low, err := w.Flake(f); err == nil {
+			one.Forms = append(one.Forms, form{"flake", low.String()}, form{"flake, integer", fmt.Sprint(low.Int64())})
+			one.SID = cmp.Or(sidOf(low, f), one.SID)
 		}
-		bits := binary(w.BytesHex)
-		first := field{"time", bits[:48], fmt.Sprint(w.UnixMs, " ms")}
-		if one.Time == noTime {
-			first = field{"random", bits[:48], ""}
+		bits := binary(w.Hex())
+		first := field{"time", bits[:48], fmt.Sprint(w.UnixMilli(), " ms")}
+		if id.Kind == describe.UUID && !w.IsV7() { // The first bits of other versions are no time.
+			one.Time, first = noTime, field{"random", bits[:48], ""}
 		}
 		one.Bits = []field{first,
 			{"version", bits[48:52], hexOf(bits[48:52])}, {"random", bits[52:64], ""}, {"variant", bits[64:66], ""},
 			{"random", bits[66:], ""}}
 		return one
 	}
-	k := p.Flake
-	one := oneID{Kind: string(k.Kind), Time: timeOf(k.Time), SID: "–",
-		Forms: []form{{"flake", k.Base32}, {"integer", k.Int}, {"hex", k.Hex}, {"bytes", k.BytesHex}}}
-	if k.SID != nil {
-		one.SID = fmt.Sprint(*k.SID)
-	}
-	one.Bits = fields(binary(k.BytesHex), k, f.Layout)
-	if k.TimestampMs < (24 * time.Hour).Milliseconds() {
-		one.Hint = fmt.Sprintf("%d ms after the epoch: is it a number of a sequence?", k.TimestampMs)
+	k := id.Flake
+	bytes := string(k.AppendHex16(nil))
+	one := oneID{Kind: string(id.Kind), Time: timeOf(f.UnixMilli(k)), SID: cmp.Or(sidOf(k, f), "–"),
+		Forms: []form{{"flake", k.String()}, {"integer", fmt.Sprint(k.Int64())}, {"hex", k.Hex()}, {"bytes", bytes}}}
+	one.Bits = fields(binary(bytes), k, f)
+	if ms := f.UnixMilli(k) - f.Epoch; ms < (24 * time.Hour).Milliseconds() {
+		one.Hint = fmt.Sprintf("%d ms after the epoch: is it a number of a sequence?", ms)
 	}
 	return one
 }
 
 // fields cuts the 64 bits of a flake into those of its layout.
-func fields(bits string, k *describe.FlakeParts, l flake.Layout) []field {
+func fields(bits string, k flake.ID, f flake.Format) []field {
 	type part struct {
 		name, value string
 		size        int
 	}
-	sequence := "entropy"
+	sequence, l := "entropy", f.Layout
 	if !l.Random() {
 		sequence = "sequence"
 	}
-	parts := []part{{"sid", sidOf(k.SID), l.SIDBits()}, {sequence, fmt.Sprint(k.Randomness), l.SequenceBits()}}
+	parts := []part{{"sid", sidOf(k, f), l.SIDBits()}, {sequence, fmt.Sprint(f.Entropy(k)), l.SequenceBits()}}
 	if l.SIDFirst() {
 		slices.Reverse(parts)
 	}
@@ -132,31 +127,24 @@ func fields(bits string, k *describe.FlakeParts, l flake.Layout) []field {
 		}
 	}
 	return append([]field{{"sign", bits[:1], ""},
-		{"time", bits[1:end], fmt.Sprint(k.TimestampMs, " ms since the epoch")}}, out...)
+		{"time", bits[1:end], fmt.Sprint(f.UnixMilli(k)-f.Epoch, " ms since the epoch")}}, out...)
 }
 
-func sidOf(sid *int) string {
-	if sid == nil {
+// sidOf returns the sid of a flake; "" if the layout has none.
+func sidOf(k flake.ID, f flake.Format) string {
+	if f.Layout.SIDBits() == 0 {
 		return ""
 	}
-	return fmt.Sprint(*sid)
+	return fmt.Sprint(f.SID(k))
 }
 
 const noTime = "none: this is no UUIDv7"
 
-// timeOfWide is timeOf, but for UUIDs of versions that have no time in their first bits.
-func timeOfWide(id describe.ID, w *describe.WideParts) string {
-	if id.Kind == describe.UUID && !id.Wide.IsV7() {
-		return noTime
+func timeOf(unixMs int64) string {
+	if s := describe.Time(unixMs); s != nil {
+		return *s
 	}
-	return timeOf(w.Time)
-}
-
-func timeOf(s *string) string {
-	if s == nil {
-		return "outside the years 0 to 9999"
-	}
-	return *s
+	return "outside the years 0 to 9999"
 }
 
 func binary(hex string) string {
