@@ -111,9 +111,9 @@ func (p *Process) until(t *testing.T, what string, f func() error) {
 
 // A Node is a running node. Those of `allocator dev` share a process with each other and with etcd.
 type Node struct {
-	*Process                `json:"-"`
-	Name                    string `json:"node"`
-	GRPC, HTTP, Admin, Etcd string
+	*Process                         `json:"-"`
+	Name                             string `json:"node"`
+	GRPC, HTTP, Admin, Etcd, Console string
 }
 
 // Program builds the allocator, and returns its path.

@@ -288,6 +288,9 @@ func cmdHTTP(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) > 2 {
 		req.Header.Set("Accept", args[2])
 	}
+	if strings.HasPrefix(body, "action=") {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
 	resp, err := http.DefaultClient.Do(req)
 	ts.Check(err)
 	defer resp.Body.Close()

@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -86,11 +88,23 @@ func TestCallFrom(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not run: -short")
 	}
-	// The clock of the third is ahead: only who sends after gets IDs in order.
-	nodes := devNodes(t, 3, "--skew", "1=1s", "--skew", "3=100ms")
-	if nodes[0].State != "refused" {
-		t.Fatalf("%+v", nodes[0])
+	nodes := devNodes(t, 3)
+	res, err := http.PostForm(nodes[0].Console+"break", url.Values{"target": {"node-1"}, "action": {"skew"}})
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%v %v", res, err)
 	}
+	_ = res.Body.Close()
+	wait.NoError(t, "the first node refuses", func() error {
+		res, err := http.Post("http://"+nodes[0].HTTP+"/v1/ids", "", nil)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if text, _ := io.ReadAll(res.Body); !strings.Contains(string(text), "CLOCK_SKEW") {
+			return fmt.Errorf("%s: %s", res.Status, text)
+		}
+		return nil
+	})
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
@@ -338,7 +352,8 @@ func urls(addresses []string) (out []string) {
 	return out
 }
 
-// balancer gives each request to another node, as a Kubernetes service may.
+// balancer gives each request to another node, as a Kubernetes service may. IDs of the last node are ahead of the
+// others', so only who sends after gets IDs in order.
 type balancer struct {
 	url         string
 	connections atomic.Int64 // to it
@@ -348,7 +363,17 @@ func balance(t *testing.T, nodes ...devNode) *balancer {
 	b := &balancer{}
 	var requests atomic.Int64
 	s := httptest.NewUnstartedServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		r.SetURL(&url.URL{Scheme: "http", Host: nodes[requests.Add(1)%int64(len(nodes))].HTTP})
+		at := requests.Add(1) % int64(len(nodes))
+		r.SetURL(&url.URL{Scheme: "http", Host: nodes[at].HTTP})
+		if at == int64(len(nodes)-1) {
+			ahead, err := flake.Default.Min(time.Now().Add(100 * time.Millisecond).UnixMilli())
+			if err != nil {
+				panic(err)
+			}
+			if res, err := http.Post(fmt.Sprintf("http://%s/v1/ids?after=%v", nodes[at].HTTP, ahead), "", nil); err == nil {
+				_ = res.Body.Close()
+			}
+		}
 	}})
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {

@@ -33,7 +33,7 @@ type devNode struct {
 	SID              int64
 	State            string
 	HTTP, GRPC, RESP string
-	Etcd             string
+	Etcd, Console    string
 }
 
 // dev runs allocator dev with one node, in a process of its own.

@@ -134,7 +134,12 @@ func TestLive(t *testing.T) {
 		t.Skip("not run: it needs a Prometheus; see make chart")
 	}
 	program := devtest.Program(t)
-	skewed := devtest.Dev(t, program, 3, "--skew", "3=1s")
+	skewed := devtest.Dev(t, program, 3)
+	res, err := http.PostForm(skewed[0].Console+"break", url.Values{"target": {"node-3"}, "action": {"skew"}})
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%v %v", res, err)
+	}
+	_ = res.Body.Close()
 	etcd := devtest.Dev(t, program, 1)[0]
 	if out, err := exec.Command(program, "init", "--fresh", "--space", "cut", "--etcd.endpoints", etcd.Etcd).CombinedOutput(); err != nil {
 		t.Fatalf("init: %v\n%s", err, out)

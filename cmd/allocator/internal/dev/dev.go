@@ -8,8 +8,6 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +24,6 @@ import (
 	"github.com/flakelease/allocator/internal/dev/duplicates"
 	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -49,11 +46,6 @@ const (
 	// devComparedWithin is how long it waits for them to know each other's clocks:
 	// ready lines show it.
 	devComparedWithin = 2 * time.Second
-	// skewComparedWithin is the same with --skew: to find a clock wrong takes
-	// one read of the registry and two of the clocks.
-	skewComparedWithin = 8 * time.Second
-	// skewReload makes nodes notice soon that one registered which takes no sid.
-	skewReload = 2 * time.Second
 )
 
 // Command returns "allocator dev".
@@ -68,10 +60,9 @@ allocator out and for tests of programs that use it. Interrupt it to stop; twice
 at once. The upper half of the sids is for workers: see "allocator worker run".
 
 The console, whose link is printed, sets clocks, and stops, pauses and cuts off nodes and
-etcd. With --skew a node has a wrong clock from the start, and refuses.`,
-		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --layout twitter\n  " +
-			"allocator dev --skew 2=1s",
-		Args: cobra.NoArgs,
+etcd.`,
+		Example: "  allocator dev\n  allocator dev --nodes 1 --data-dir ./data\n  allocator dev --layout twitter",
+		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "how many nodes")
 	cmd.Flags().StringVar(&d.dir, "data-dir", "", "directory for etcd's data; without it, all data is lost at the end")
@@ -84,9 +75,6 @@ etcd. With --skew a node has a wrong clock from the start, and refuses.`,
 		"answer Redis clients as well, on port 6380 and, for further nodes, 10 higher each; on any port that is "+
 			"free if --http-port is 0")
 	cmd.Flags().BoolVar(&d.verbose, "verbose", false, "show the log of the nodes")
-	skews := cmd.Flags().StringArray("skew", nil,
-		"for a demonstration: N=DURATION sets the wall clock of node N ahead by as much, or back; may be given "+
-			"several times")
 	_ = cmd.MarkFlagDirname("data-dir")
 	space := cli.SpaceFlags(cmd)
 	format := cli.FormatFlag(cmd)
@@ -95,34 +83,10 @@ etcd. With --skew a node has a wrong clock from the start, and refuses.`,
 		if d.nodes < 1 || d.nodes > maxDevNodes {
 			return cli.UsageError("--nodes is %d: it has to be at least 1, and at most %d", d.nodes, maxDevNodes)
 		}
-		var err error
-		if d.skews, err = parseSkews(*skews, d.nodes); err != nil {
-			return err
-		}
 		a.DetachErr()
 		return d.run(cmd.Context())
 	}
 	return cmd
-}
-
-// parseSkews returns by how much the clock of which node is to be wrong; nodes
-// count from 0 in it, and from 1 on the command line.
-func parseSkews(list []string, nodes int) (map[int]time.Duration, error) {
-	out := map[int]time.Duration{}
-	for _, text := range list {
-		number, by, ok := strings.Cut(text, "=")
-		n, err := strconv.Atoi(number)
-		if !ok || err != nil {
-			return nil, cli.UsageError("--skew: %q is not N=DURATION, such as 2=1s", text)
-		}
-		if n < 1 || n > nodes {
-			return nil, cli.UsageError("--skew: there is no node %d: 1 to %d", n, nodes)
-		}
-		if out[n-1], err = time.ParseDuration(by); err != nil {
-			return nil, cli.UsageError("--skew: %q is no duration, such as 1s or -300ms", by)
-		}
-	}
-	return out, nil
 }
 
 // dev is a cluster in this process.
@@ -131,7 +95,6 @@ type dev struct {
 	nodes, httpPort, grpcPort int
 	dir                       string
 	verbose, json, resp       bool
-	skews                     map[int]time.Duration // Node i starts with its wall clock ahead by skews[i].
 	space                     flake.Format
 
 	etcd    *devetcd.Server
@@ -172,7 +135,7 @@ func (d *dev) run(ctx context.Context) error {
 	defer func() { _ = d.etcd.Close() }()
 
 	for i := range d.nodes {
-		m := newMember(i, d.config(i).Node.Name, d.skews[i])
+		m := newMember(i, d.config(i).Node.Name)
 		if m.daemon, err = d.node(m); err != nil {
 			return cli.InvalidSettings(err)
 		}
@@ -190,20 +153,15 @@ func (d *dev) run(ctx context.Context) error {
 	}
 
 	all, running := errgroup.WithContext(ctx)
-	start := func(skewed bool) {
-		for i, m := range d.members {
-			if (d.skews[i] != 0) == skewed {
-				all.Go(func() error {
-					return d.explain(i, m.run(running, func() (*daemon.Daemon, error) { return d.node(m) }))
-				})
-			}
-		}
+	for i, m := range d.members {
+		all.Go(func() error {
+			return d.explain(i, m.run(running, func() (*daemon.Daemon, error) { return d.node(m) }))
+		})
 	}
-	start(false)
 	all.Go(func() error { return d.watchEtcd(running) })
 	all.Go(func() error { return d.check(running) })
 	all.Go(func() error { return d.servePages(running, pages) })
-	all.Go(func() error { return d.announce(running, func() { start(true) }) })
+	all.Go(func() error { return d.announce(running) })
 
 	<-running.Done()
 	for _, m := range d.members {
@@ -239,9 +197,6 @@ func (d *dev) config(i int) config.Config {
 	}
 	c.Console.Operate = true          // the listener is on loopback, and all is lost at the end
 	c.Drain.Timeout = 2 * time.Second // no client here waits for a stream to end
-	if len(d.skews) > 0 {
-		c.Lease.ReloadEvery = skewReload
-	}
 	port := func(first, offset int) string {
 		if first == 0 {
 			return loopback.Address() // a node that is repaired finds it free
@@ -305,31 +260,21 @@ func (d *dev) node(m *member) (*daemon.Daemon, error) {
 	})
 }
 
-// announce waits until every node is ready, on standby or refused for its clock,
-// and prints how to use them. Nodes with a wrong clock are started once the others
-// are settled: so these are the cluster that finds them wrong.
-func (d *dev) announce(ctx context.Context, startSkewed func()) error {
+// announce waits until every node is ready or on standby, and prints how to use them.
+func (d *dev) announce(ctx context.Context) error {
 	within := devReadyWithin + time.Duration(len(d.daemons))*devReadyEach
 	deadline := time.After(within)
-	for _, skewed := range []bool{false, true} {
-		if skewed {
-			startSkewed()
-		}
-		for i, one := range d.daemons {
-			if (d.skews[i] != 0) != skewed {
-				continue
+	for _, one := range d.daemons {
+		for wake := one.Listening(); !settled(one); {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-deadline:
+				return fmt.Errorf("%s is not ready within %v: %w",
+					one.Node().Config().Name, within, one.Node().Ready())
+			case <-wake:
 			}
-			for wake := one.Listening(); !settled(one); {
-				select {
-				case <-ctx.Done():
-					return nil
-				case <-deadline:
-					return fmt.Errorf("%s is not ready within %v: %w",
-						one.Node().Config().Name, within, one.Node().Ready())
-				case <-wake:
-				}
-				_, wake = one.Node().Watch()
-			}
+			_, wake = one.Node().Watch()
 		}
 	}
 	if !d.untilCompared(ctx) {
@@ -349,15 +294,11 @@ func (d *dev) announce(ctx context.Context, startSkewed func()) error {
 // untilCompared waits until every node has compared its clock with the others',
 // but not for long. It reports whether dev goes on.
 func (d *dev) untilCompared(ctx context.Context) bool {
-	within := devComparedWithin
-	if len(d.skews) > 0 {
-		within = skewComparedWithin
-	}
-	deadline := time.After(within)
+	deadline := time.After(devComparedWithin)
 	for _, one := range d.daemons {
 		for {
 			changed := one.WatchClocks()
-			if compared(one, len(d.daemons), len(d.skews) > 0) {
+			if compared(one, len(d.daemons)) {
 				break
 			}
 			select {
@@ -372,20 +313,11 @@ func (d *dev) untilCompared(ctx context.Context) bool {
 	return true
 }
 
-// compared reports whether a node has compared its clock with those of a majority
-// of all, or with every one it compares with, and has a verdict.
-func compared(one *daemon.Daemon, nodes int, every bool) bool {
-	g := one.Clocks().Gate
-	if g.Judgement.Registered < min(nodes, maxCompared) || every && g.Judgement.Silent > 0 {
-		return false
-	}
-	switch g.Verdict.Phase {
-	case clock.Confirmed:
-		return g.Judgement.Finding == clock.Agreed && (every || nodes > maxCompared || allOpen(one.Clocks().Peers))
-	case clock.Shut:
-		return true
-	}
-	return false
+// compared reports whether a node has compared its clock with those of a majority of all, which agree.
+func compared(one *daemon.Daemon, nodes int) bool {
+	r := one.Clocks()
+	return r.Gate.Judgement.Registered >= min(nodes, maxCompared) && r.Gate.Verdict.Phase == clock.Confirmed &&
+		r.Gate.Judgement.Finding == clock.Agreed && (nodes > maxCompared || allOpen(r.Peers))
 }
 
 // allOpen reports whether all peers have said that clocks allow them to issue: until then
@@ -397,16 +329,14 @@ func allOpen(peers []clock.PeerReport) bool {
 // maxCompared is with how many others a node compares its clock, where there are as many.
 const maxCompared = 32
 
-// settled reports whether a node is ready, or cannot be until another ends or its
-// clock is set right.
+// settled reports whether a node is ready, or cannot be until another ends.
 func settled(one *daemon.Daemon) bool {
 	select {
 	case <-one.Listening():
 	default:
 		return false
 	}
-	refusal := one.Node().Ready()
-	return refusal == nil || refusal.Reason == node.ClockSkew || isStandby(one)
+	return one.Node().Ready() == nil || isStandby(one)
 }
 
 func isStandby(one *daemon.Daemon) bool {

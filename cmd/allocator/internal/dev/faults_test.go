@@ -188,7 +188,7 @@ func (s *silenced) Shutdown() error { s.ended = true; return nil }
 
 // TestKilledSaysNothing: before a killed node stops, it has lost its connections: no peer hears that it is draining.
 func TestKilledSaysNothing(t *testing.T) {
-	m, gossip := newMember(0, "node-1", 0), new(silenced)
+	m, gossip := newMember(0, "node-1"), new(silenced)
 	m.state, m.gossip = running, gossip
 	m.kill = func() {
 		if !gossip.ended || !m.link.cut {

@@ -57,15 +57,14 @@ type member struct {
 	rate            int64
 }
 
-func newMember(i int, name string, ahead time.Duration) *member {
+func newMember(i int, name string) *member {
 	return &member{
 		name:   name,
 		index:  i,
-		clocks: newClocks(ahead),
+		clocks: newClocks(),
 		link:   &link{conns: map[net.Conn]struct{}{}},
 		start:  make(chan struct{}, 1),
 		state:  starting,
-		skew:   ahead,
 		answer: "not asked",
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/node"
 )
 
 func (d *dev) printNode(one *daemon.Daemon) error {
@@ -28,8 +27,6 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		RESP    string `json:"resp,omitempty"`
 		Etcd    string `json:"etcd"`
 		Console string `json:"console"`
-		Reason  string `json:"reason,omitempty"` // Only a node in state refused has a reason.
-		Message string `json:"message,omitempty"`
 		// Offset of the others' clocks from the node's, and its uncertainty, in µs;
 		// absent without a measurement.
 		Offset      *int64 `json:"offset_us,omitempty"`
@@ -49,14 +46,9 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		line.SID = int(st.SID)
 	}
 	about := fmt.Sprintf("sid %-3d", line.SID)
-	if refusal := one.Node().Ready(); refusal != nil {
-		if isStandby(one) && refusal.Reason == node.NoSID {
-			line.State = "standby"
-			about = fmt.Sprintf("all %d sids are held: acquires the next free one ", st.Lease.Pool.Size)
-		} else {
-			line.State, line.Reason, line.Message = "refused", refusal.Reason.String(), refusal.Message
-			about = line.Reason + " " + line.Message + " "
-		}
+	if one.Node().Ready() != nil && isStandby(one) {
+		line.State = "standby"
+		about = fmt.Sprintf("all %d sids are held: acquires the next free one ", st.Lease.Pool.Size)
 	}
 	clocks := ""
 	if offset, within, ok := others(one.Clocks()); ok {
@@ -93,18 +85,9 @@ func others(r clock.Report) (offset, within time.Duration, ok bool) {
 
 // printExamples prints calls that work when pasted, with an ID made now.
 func (d *dev) printExamples(ctx context.Context) error {
-	var first *daemon.Daemon
-	for _, one := range d.daemons {
-		if first == nil && one.Node().Ready() == nil {
-			first = one
-		}
-	}
-	if first == nil {
-		_, err := fmt.Fprintf(d.Out, "\nNo node serves: their clocks disagree. To see how:\n\n  allocator status "+
-			"--addr %s\n  %sclocks\n\nCtrl-C stops everything.\n",
-			d.daemons[0].Addresses().GRPC, d.console)
-		return err
-	}
+	first := d.daemons[max(0, slices.IndexFunc(d.daemons, func(one *daemon.Daemon) bool {
+		return one.Node().Ready() == nil
+	}))]
 	block, err := first.Node().Next(ctx, 1, 0)
 	if err != nil {
 		return fmt.Errorf("first ID: %w", err)
@@ -142,14 +125,6 @@ or
 	if host, port, err := net.SplitHostPort(at.RESP); err == nil {
 		fmt.Fprintf(&b,
 			"\nor, as a Redis client,\n\n  redis-cli -h %s -p %s ID.NEXT COUNT 3 FORMAT %s\n", host, port, as)
-	}
-	for i := range d.daemons {
-		if d.skews[i] != 0 {
-			admin := d.daemons[i].Addresses().Admin
-			fmt.Fprintf(&b, "\nWhat became of %s, whose clock is wrong:\n\n  curl 'http://%s/readyz?verbose'\n  "+
-				"curl -s http://%s/metrics | grep clock_\n",
-				d.daemons[i].Node().Config().Name, admin, admin)
-		}
 	}
 	fmt.Fprintf(&b, "\netcd is at %s\n\nCtrl-C stops everything.\n", d.etcd.Endpoint())
 	_, err = fmt.Fprint(d.Out, b.String())
