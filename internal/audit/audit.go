@@ -124,23 +124,23 @@ func (a *Auditor) Read(name string, r io.Reader) error {
 		}
 		if err != nil {
 			a.invalid(line, err)
-		} else if len(text) > 0 {
-			id, err := describe.Parse(string(text), a.cfg.Kind, a.cfg.Space)
-			if err == nil {
-				if a.narrowForm == "" && !id.IsWide() {
-					a.narrowForm = formOf(string(text), a.cfg.Kind, id.Flake)
-				}
-				return a.add(line, id)
-			}
-			a.invalid(line, err)
+			return nil
 		}
-		return nil
+		id, err := describe.Parse(string(text), a.cfg.Kind, a.cfg.Space)
+		if err != nil {
+			a.invalid(line, err)
+			return nil
+		}
+		if a.narrowForm == "" && !id.IsWide() {
+			a.narrowForm = formOf(string(text), a.cfg.Kind, id.Flake)
+		}
+		return a.add(line, id)
 	})
 }
 
-// EachLine calls f for each line of r, plain or gzipped, from 1 on, without the blanks
-// around it; text is valid during the call. A line of over 4,096 bytes comes as its
-// beginning, with an error. A byte order mark does not count. An error of f ends it.
+// EachLine calls f for each line of r that is not blank, plain or gzipped, without the blanks
+// around it; line counts from 1 on, and text is valid during the call. A line of over 4,096 bytes comes as its
+// beginning, with a flake.ErrLength. A byte order mark does not count. An error of f ends it.
 func EachLine(r io.Reader, f func(line int64, text []byte, err error) error) error {
 	in := bufio.NewReaderSize(r, readBytes)
 	if magic, err := in.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
@@ -150,19 +150,20 @@ func EachLine(r io.Reader, f func(line int64, text []byte, err error) error) err
 		}
 		in = bufio.NewReaderSize(z, readBytes)
 	}
-	if mark, _ := in.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
-		_, _ = in.Discard(len(mark))
-	}
 	for line := int64(1); ; line++ {
 		text, err := in.ReadSlice('\n')
 		var ferr error
+		text = bytes.TrimSuffix(text, []byte("\n"))
+		if line == 1 {
+			text = bytes.TrimPrefix(text, byteOrderMark)
+		}
 		if len(text) > maxLine {
 			ferr = f(line, text[:maxLine], errLong)
 			for errors.Is(err, bufio.ErrBufferFull) {
 				_, err = in.ReadSlice('\n')
 			}
-		} else if len(text) > 0 {
-			ferr = f(line, bytes.TrimSpace(text), nil)
+		} else if text = bytes.TrimSpace(text); len(text) > 0 {
+			ferr = f(line, text, nil)
 		}
 		switch {
 		case ferr != nil:

@@ -1,21 +1,13 @@
 package ids
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/audit"
 )
-
-// maxLine bounds a line of stdin, in bytes: no ID has a hundred.
-const maxLine = 4096
-
-// errLong is the error of a line that was not read to its end.
-var errLong = fmt.Errorf("%w: a line of over %d bytes", flake.ErrLength, maxLine)
 
 // inputs are the IDs of a command line.
 type inputs struct {
@@ -29,7 +21,7 @@ type inputs struct {
 // each calls f for every argument, and for "-" for every line of stdin that is
 // not blank, one at a time. Blanks around an ID do not count, nor does a byte
 // order mark in front of the first. A line that is too
-// long comes as its first bytes, with an error of class bad_length.
+// long comes as its first bytes, with an error of class bad_length. What is gzipped is unpacked.
 //
 // An error of f ends it. Without arguments it reads stdin, unless that is a
 // terminal or empty: that is a usage error.
@@ -62,42 +54,21 @@ func (i inputs) each(ctx context.Context, f func(input string, err error) error)
 
 var errNoInput = cli.UsageError("no ID is given: name some, or send them to stdin, one a line")
 
-// byteOrderMark is what some editors and shells put in front of a file.
-var byteOrderMark = []byte("\ufeff")
-
 // lines calls f for the lines of stdin and returns how many it was called for.
 func (i inputs) lines(ctx context.Context, f func(string, error) error) (n int, err error) {
-	first := true
-	r := bufio.NewReaderSize(&source{ctx: ctx, in: i.in, before: i.flush}, cli.BufferSize)
-	for {
-		line, err := r.ReadSlice('\n')
-		line = bytes.TrimSuffix(line, []byte("\n"))
-		if first {
-			line, first = bytes.TrimPrefix(line, byteOrderMark), false
+	var failed error
+	err = audit.EachLine(&source{ctx: ctx, in: i.in, before: i.flush}, func(_ int64, line []byte, err error) error {
+		if len(line) == 0 {
+			return nil
 		}
-		if len(line) > maxLine {
-			n++
-			if ferr := f(string(line[:maxLine]), errLong); ferr != nil {
-				return n, ferr
-			}
-			for err == bufio.ErrBufferFull {
-				_, err = r.ReadSlice('\n')
-			}
-		} else if line = bytes.TrimSpace(line); len(line) > 0 {
-			n++
-			if ferr := f(string(line), nil); ferr != nil {
-				return n, ferr
-			}
-		}
-		switch {
-		case err == io.EOF:
-			return n, nil
-		case err != nil && ctx.Err() != nil:
-			return n, err
-		case err != nil:
-			return n, fmt.Errorf("read stdin: %w", err)
-		}
+		n++
+		failed = f(string(line), err)
+		return failed
+	})
+	if err != nil && failed == nil && ctx.Err() == nil {
+		err = fmt.Errorf("read stdin: %w", err)
 	}
+	return n, err
 }
 
 // source reads stdin until ctx ends, which a read of a pipe does not heed. Its
