@@ -180,28 +180,20 @@ func (g *getter) print(id flake.ID, block *pb.AllocateResponse) error {
 	if g.json {
 		g.line = append(g.line, `{"id":"`...)
 	}
-	var err error
-	switch g.as {
-	case "flake":
-		g.line, err = id.AppendText(g.line)
-	case "int":
-		g.line = id.AppendInt(g.line)
-	default:
-		var wide ulid.ID
+	shown := describe.ID{Kind: describe.Flake, Flake: id}
+	if g.as == "ulid" || g.as == "uuid" {
 		var bits [8]byte
-		if _, err = io.ReadFull(g.random, bits[:]); err != nil {
-			return err
+		_, err := io.ReadFull(g.random, bits[:])
+		if err == nil {
+			shown.Kind = describe.ULID
+			shown.Wide, err = ulid.FromFlake(g.space, id, binary.BigEndian.Uint64(bits[:]))
 		}
-		if wide, err = ulid.FromFlake(g.space, id, binary.BigEndian.Uint64(bits[:])); err != nil {
+		if err != nil {
 			return err
-		}
-		if g.as == "ulid" {
-			g.line, err = wide.AppendText(g.line)
-		} else {
-			g.line = wide.AppendUUID(g.line)
 		}
 	}
-	if err != nil {
+	var err error
+	if g.line, err = describe.AppendForm(g.line, shown, g.as, g.space); err != nil {
 		return err
 	}
 	if g.json {
