@@ -67,11 +67,10 @@ var files embed.FS
 
 // Console serves the pages. Make one with New, and Add samples to it.
 type Console struct {
-	cfg    Config
-	pages  map[string]*template.Template
-	assets map[string]asset
-	past   past
-	plans  plans
+	cfg   Config
+	pages map[string]*template.Template
+	past  past
+	plans plans
 
 	sessions sessions
 	mux      *http.ServeMux
@@ -88,12 +87,7 @@ func (p page) Here() bool { return p.here }
 
 // New returns a console.
 func New(cfg Config) *Console {
-	c := &Console{
-		cfg:    cfg,
-		pages:  map[string]*template.Template{},
-		assets: map[string]asset{},
-		mux:    http.NewServeMux(),
-	}
+	c := &Console{cfg: cfg, pages: map[string]*template.Template{}, mux: http.NewServeMux()}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
 	list, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
@@ -103,7 +97,6 @@ func New(cfg Config) *Console {
 		page := template.Must(template.Must(layout.Clone()).ParseFS(files, name))
 		c.pages[strings.TrimSuffix(path.Base(name), ".html")] = page
 	}
-	c.loadAssets()
 	c.route("GET /console/{$}", c.shown("nodes"))
 	c.mux.Handle("GET /console/nodes", http.RedirectHandler(Path, http.StatusFound))
 	c.route("GET /console/pool", c.shown("pool"))
