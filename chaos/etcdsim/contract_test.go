@@ -95,9 +95,9 @@ func TestStoreContract(t *testing.T) {
 			Delete: func(key string) { _, err := client.Delete(ctx, prefix+key); check(err) },
 			Expire: func(id lease.LeaseID) { _, err := client.Revoke(ctx, clientv3.LeaseID(id)); check(err) },
 			Compact: func() {
-				_, rev, err := s.Ping(ctx)
+				v, err := s.Load(ctx)
 				check(err)
-				_, err = client.Compact(ctx, rev)
+				_, err = client.Compact(ctx, v.Revision)
 				check(err)
 			},
 		}

@@ -138,7 +138,6 @@ type AnchorStats struct {
 	Suspends, Stalls          int64
 	Asleep, Stalled           time.Duration // sums of all suspends, and of all stalls
 	LastStep                  time.Duration // forward if positive; 0: there was none
-	LastStepAt                Mono
 	Ended                     AnchorEvent   // the end of the last step: Followed or Withdrawn; zero: none ended
 	Pending                   bool          // a step is held
 	Blocked                   bool          // and is further ahead than is followed

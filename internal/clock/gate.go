@@ -138,7 +138,6 @@ type GateStats struct {
 	Evaluations uint64
 	Shuts       uint64        // times the gate shut
 	Unverified  time.Duration // time spent open without a majority, in all
-	Warning     bool          // the cluster's time is known to be more than 50 ms from ours
 }
 
 // NewGate returns a gate in phase Starting; it panics if cfg is not valid.
@@ -329,6 +328,6 @@ func (g *Gate) ReleaseDue() bool {
 // Stats returns the measurements as of the latest step.
 func (g *Gate) Stats() GateStats {
 	s := g.stats
-	s.Verdict, s.Judgement, s.Warning = g.verdict, g.latest, g.warned
+	s.Verdict, s.Judgement = g.verdict, g.latest
 	return s
 }

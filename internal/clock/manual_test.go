@@ -85,7 +85,7 @@ func TestManualClocks(t *testing.T) {
 	c.Advance(time.Second)
 	c.Step(-time.Millisecond)
 	c.Suspend(time.Minute)
-	c.SetKernel(Kernel{Known: true, Leap: LeapInsert})
+	c.SetKernel(Kernel{Known: true, MaxError: time.Second})
 	want := Readings{
 		Wall: began + int64(time.Second+200*time.Microsecond-time.Millisecond+time.Minute),
 		Mono: Mono(time.Second), Raw: int64(time.Second), Boot: int64(time.Second + time.Minute),
@@ -93,7 +93,7 @@ func TestManualClocks(t *testing.T) {
 	if got := c.Read(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := c.Kernel(); !got.Known || got.Leap != LeapInsert {
+	if got := c.Kernel(); !got.Known || got.MaxError != time.Second {
 		t.Errorf("kernel %+v", got)
 	}
 }

@@ -29,17 +29,4 @@ type Kernel struct {
 	Known        bool          // false: not Linux, or the sandbox forbids asking; the rest is then zero
 	Synchronized bool          // some daemon has disciplined the clock, and within the last 9 hours
 	MaxError     time.Duration // its bound for the error; grows by 500 ppm between updates
-	EstError     time.Duration // its estimate of the error
-	Status       int32         // the STA_ bits of timex.h as they are
-	Leap         Leap
 }
-
-// Leap is a leap second announced for the coming midnight UTC.
-type Leap int8
-
-// The announcements; the number is the length of the day less 86,400 s.
-const (
-	LeapDelete Leap = -1 // 23:59:59 is left out
-	LeapNone   Leap = 0
-	LeapInsert Leap = 1 // 23:59:60 is added: an unsmeared wall clock steps back a second
-)

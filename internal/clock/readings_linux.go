@@ -66,21 +66,12 @@ func (m machine) Kernel() Kernel {
 	return kernelOf(state, &t)
 }
 
-// kernelOf translates what the kernel returned. It gives both errors in
+// kernelOf translates what the kernel returned. It gives the error in
 // microseconds, whatever STA_NANO means for other fields.
 func kernelOf(state int, t *unix.Timex) Kernel {
-	k := Kernel{
+	return Kernel{
 		Known:        true,
 		Synchronized: state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0,
 		MaxError:     time.Duration(t.Maxerror) * time.Microsecond,
-		EstError:     time.Duration(t.Esterror) * time.Microsecond,
-		Status:       t.Status,
 	}
-	switch {
-	case t.Status&unix.STA_INS != 0:
-		k.Leap = LeapInsert
-	case t.Status&unix.STA_DEL != 0:
-		k.Leap = LeapDelete
-	}
-	return k
 }

@@ -32,7 +32,7 @@ func (t *tick) move(d time.Duration) (jump time.Duration) {
 // count counts a change of the wall clock as a step.
 func (t *tick) count(step time.Duration) {
 	s := &t.a.stats
-	s.LastStep, s.LastStepAt = step, t.r.Mono
+	s.LastStep = step
 	if step > 0 {
 		s.StepsForward++
 	} else {

@@ -340,10 +340,9 @@ func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, addr st
 
 // counters are what Stats counts.
 type counters struct {
-	pings, pongs, exchanges, sendFailures atomic.Uint64
-	dropped                               dropped
-	joins, joinFailures, joined, left     atomic.Uint64
-	refusedPool, refusedOther, conflicts  atomic.Uint64
+	pongs, exchanges, sendFailures, refusedPool atomic.Uint64
+	joins, joinFailures, joined, left           atomic.Uint64
+	dropped                                     dropped
 }
 
 // Stats is a copy of what a cluster counted and knows, for metrics and people.
@@ -351,7 +350,6 @@ type Stats struct {
 	Addr  string // as peers know it; empty until Run listens
 	Peers []Peer // registered nodes but this one, by name
 
-	Pings        uint64 // sent
 	Pongs        uint64 // sent in reply
 	Exchanges    uint64 // replies that counted
 	Unanswered   uint64 // pings forgotten without a reply that counted
@@ -361,14 +359,9 @@ type Stats struct {
 	Joins, JoinFailures uint64 // addresses dialled
 	Joined, Left        uint64 // members of gossip that came, and that went or died
 	RefusedPool         uint64 // announcements of another pool
-	RefusedOther        uint64 // These announcements were malformed or of another version.
-	Conflicts           uint64 // two addresses under one name: one process's memory, copied
 
 	Keys       int    // on the keyring; 0: not encrypted
 	PrimaryKey string // 8 hex digits that identify the key
-	LogDropped uint64 // lines of the library that were not written
-
-	Health int // the library's own score; 0 is best, more means that this process is starved
 }
 
 // Peer is another node that is registered.
@@ -402,7 +395,6 @@ func (c *Cluster) Members() (live int, addr string) {
 func (c *Cluster) Stats() Stats {
 	now := c.cfg.Local.Clocks().Raw
 	s := Stats{
-		Pings:        c.n.pings.Load(),
 		Pongs:        c.n.pongs.Load(),
 		Exchanges:    c.n.exchanges.Load(),
 		SendFailures: c.n.sendFailures.Load(),
@@ -412,9 +404,6 @@ func (c *Cluster) Stats() Stats {
 		Joined:       c.n.joined.Load(),
 		Left:         c.n.left.Load(),
 		RefusedPool:  c.n.refusedPool.Load(),
-		RefusedOther: c.n.refusedOther.Load(),
-		Conflicts:    c.n.conflicts.Load(),
-		LogDropped:   c.lines.dropped.Load(),
 	}
 	for f := none + 1; f < faults; f++ {
 		s.Dropped[faultNames[f]] = c.n.dropped[f].Load()
@@ -424,9 +413,6 @@ func (c *Cluster) Stats() Stats {
 	}
 	if addr := c.addr.Load(); addr != nil {
 		s.Addr = *addr
-	}
-	if list := c.list.Load(); list != nil {
-		s.Health = list.GetHealthScore()
 	}
 	if c.ring != nil {
 		keys := c.ring.GetKeys()

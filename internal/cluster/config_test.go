@@ -169,8 +169,8 @@ level=WARN msg="gossip library" line=` + strings.Repeat("x", maxLine) + "\n"
 	for range 1003 { // seven tokens are spent
 		to.Print("[WARN] memberlist: flood")
 	}
-	if got := strings.Count(out.String(), "\n"); got != 3 || l.dropped.Load() != 1000 {
-		t.Errorf("%d lines written, %d dropped", got, l.dropped.Load())
+	if got := strings.Count(out.String(), "\n"); got != 3 || l.suppressed.Load() != 1000 {
+		t.Errorf("%d lines written, %d dropped", got, l.suppressed.Load())
 	}
 	out.Reset()
 	now = 1_500_000_000

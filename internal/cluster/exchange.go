@@ -41,8 +41,8 @@ func (d delegate) NotifyMerge(nodes []*memberlist.Node) error {
 	return nil
 }
 
-// NotifyConflict counts two addresses under one name.
-func (d delegate) NotifyConflict(*memberlist.Node, *memberlist.Node) { d.c.n.conflicts.Add(1) }
+// NotifyConflict is of two addresses under one name, which the library logs.
+func (delegate) NotifyConflict(*memberlist.Node, *memberlist.Node) {}
 
 func (c *Cluster) check(n *memberlist.Node) error {
 	id, err := c.admit(n)
@@ -52,8 +52,6 @@ func (c *Cluster) check(n *memberlist.Node) error {
 	case errors.Is(err, errImpostor):
 		c.drop(impostor)
 		c.lines.impostor(n.Name, n.Address(), id.String())
-	case err != nil:
-		c.n.refusedOther.Add(1)
 	}
 	return err
 }
@@ -218,7 +216,6 @@ func (c *Cluster) ping(to target) {
 	c.mu.Lock()
 	nonce := c.table.send(to.id, t1)
 	c.mu.Unlock()
-	c.n.pings.Add(1)
 	c.send(to.node, appendPing(make([]byte, 0, pingSize), ping{From: c.instance, Nonce: nonce, T1: t1}))
 }
 

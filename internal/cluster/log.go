@@ -39,7 +39,6 @@ type lineLog struct {
 	to         *slog.Logger
 	now        func() int64 // ns, monotonic
 	limit      *rate.Limiter
-	dropped    atomic.Uint64
 	suppressed atomic.Int64 // since the last line that was written
 
 	refusedLimit *rate.Limiter
@@ -100,7 +99,6 @@ func (l *lineLog) Write(line []byte) (int, error) {
 		return n, nil
 	}
 	if !l.limit.AllowN(time.Unix(0, l.now()), 1) {
-		l.dropped.Add(1)
 		l.suppressed.Add(1)
 		return n, nil
 	}

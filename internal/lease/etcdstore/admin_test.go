@@ -260,8 +260,8 @@ func TestMembersAndCompaction(t *testing.T) {
 	if members, err := s.List(ctx); err != nil || len(members) != 1 || members[0].ID != list[0].ID {
 		t.Errorf("etcd's own list: %+v, %v", members, err)
 	}
-	cluster, _, err := s.Ping(ctx)
-	if m := list[0]; err != nil || m.Cluster != cluster || !strings.HasPrefix(m.Version, "3.") || !m.Leader || m.Size <= 0 || m.Quota <= 0 || m.Took <= 0 {
+	v, err := s.Load(ctx)
+	if m := list[0]; err != nil || m.Cluster != v.Cluster || !strings.HasPrefix(m.Version, "3.") || !m.Leader || m.Size <= 0 || m.Quota <= 0 || m.Took <= 0 {
 		t.Errorf("got %+v, %v", m, err)
 	}
 	if full, err := s.NoSpace(ctx); err != nil || full {

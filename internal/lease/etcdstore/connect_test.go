@@ -31,7 +31,6 @@ func TestWithoutAClient(t *testing.T) {
 		"repair":     func() error { return s.Repair(ctx, repair.Write{}) },
 		"begin era":  func() error { return s.BeginEra(ctx, lease.View{}, lease.Era{}) },
 		"accept":     func() error { return s.AcceptTime(ctx, lease.View{}, lease.AcceptedTime{}) },
-		"ping":       func() error { _, _, err := s.Ping(ctx); return err },
 		"version":    func() error { _, err := s.Version(ctx); return err },
 		"members":    func() error { return s.Members(ctx, nil)[0].Err },
 		"list":       func() error { _, err := s.List(ctx); return err },

@@ -77,9 +77,9 @@ func TestContract(t *testing.T) {
 				check(err)
 			},
 			Compact: func() {
-				_, rev, err := s.Ping(ctx)
+				v, err := s.Load(ctx)
 				check(err)
-				_, err = s.connected.Load().Compact(ctx, rev)
+				_, err = s.connected.Load().Compact(ctx, v.Revision)
 				check(err)
 			},
 		}

@@ -61,7 +61,6 @@ func TestReadsAreLinearizable(t *testing.T) {
 		"load":   func() error { _, err := s.Load(ctx); return err },
 		"read":   func() error { _, err := s.Read(ctx, 3); return err },
 		"commit": func() error { _, _, err := s.Commit(ctx, lease.Txn{Op: lease.Release, SID: 3}); return err },
-		"ping":   func() error { _, _, err := s.Ping(ctx); return err },
 		"survey": func() error { _, _, err := s.Survey(ctx, 3); return err },
 		"holder": func() error { _, _, err := s.Holder(ctx, 3, 0); return err },
 	} {

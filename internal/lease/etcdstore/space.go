@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -27,16 +25,6 @@ func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lea
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	return s.Space.Holder(ctx, sid, at)
-}
-
-// Ping makes one linearizable read, which a majority of etcd must answer, and
-// returns etcd's cluster ID and revision.
-func (s *Store) Ping(ctx context.Context) (cluster uint64, revision int64, err error) {
-	r, err := s.get(ctx, s.Keys.Config(), clientv3.WithCountOnly())
-	if err != nil {
-		return 0, 0, fmt.Errorf("ping: %w", err)
-	}
-	return r.Header.ClusterId, r.Header.Revision, nil
 }
 
 // statusTimeout bounds the status call to one endpoint.

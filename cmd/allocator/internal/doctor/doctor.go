@@ -116,14 +116,13 @@ etcd.`,
 
 // facts are what doctor found, before anything is judged.
 type facts struct {
-	want     lease.Space    // layout and epoch as configured here
-	sids     lease.SIDRange // sid-range as configured here
-	space    string
-	endpoint string // Advice names etcd's endpoints like this.
-	slack    clock.Millis
-	maxSkew  time.Duration
-	extend   time.Duration
-	expect   int // nodes; 0: any number
+	want    lease.Space    // layout and epoch as configured here
+	sids    lease.SIDRange // sid-range as configured here
+	space   string
+	slack   clock.Millis
+	maxSkew time.Duration
+	extend  time.Duration
+	expect  int // nodes; 0: any number
 
 	members []member.Status
 	own     bool                     // The members are inside nodes.
@@ -167,7 +166,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 	sys := clock.NewSystem(clock.SystemConfig{})
 	f := facts{
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
-		sids: s.Cfg.SIDRange, space: s.Cfg.Space, endpoint: strings.Join(s.Cfg.Etcd.Addresses(), ","),
+		sids: s.Cfg.SIDRange, space: s.Cfg.Space,
 		slack: s.Cfg.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.ExtendEvery(),
 		kernel: sys.Kernel(), hint: d.Hint, free: -1, now: sys.Now().Wall,
 	}
