@@ -88,7 +88,7 @@ func TestDebugZip(t *testing.T) {
 		t.Error("another handle extends the worker")
 	}
 	files := []string{"status.json", "settings.txt", "readyz.txt", "callers.txt", "metrics.txt", "events.jsonl", "history.json", "log.txt"}
-	says := []string{`"quarantined"`, "lease.window", "ready: true", "waiting calls", "allocator_ids_issued_total", `"kind":"sid_acquired"`,
+	says := []string{`"callers":[{"source":"127.0.0.1","connections":`, "lease.window", "ready: true", "waiting calls", "allocator_ids_issued_total", `"kind":"sid_acquired"`,
 		"stretches", "msg=listening"}
 	profiled := []string{"goroutines.txt", "cpu.pprof"} // A profile is compressed.
 	profile := []string{"goroutine profile: total", "\x1f\x8b"}

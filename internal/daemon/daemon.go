@@ -415,6 +415,7 @@ func (d *Daemon) newAnswers() (a answers, err error) {
 		Ask:       d.askOnce,
 		Members:   d.etcdMembers,
 		Work:      d.lately,
+		Callers:   d.callers,
 		Feed:      d.feed,
 		Marks:     a.service.Marks(),
 		Settings:  d.settings(),

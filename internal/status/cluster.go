@@ -304,6 +304,9 @@ func (r *Reader) base(st node.Stats) Cluster {
 			c.Watermark = &mark
 		}
 	}
+	if r.cfg.Callers != nil {
+		c.Callers = r.cfg.Callers()
+	}
 	c.WorkerSIDs = st.Lease.Workers.String()
 	r.mu.Lock()
 	c.Etcd = r.members
@@ -321,7 +324,8 @@ func (r *Reader) self(st node.Stats) Self {
 	self := Self{
 		Name: st.Name, Instance: string(st.Instance), Version: r.cfg.Version, Ready: true, SID: -1,
 		Phase: st.Lease.Phase.String(), Window: r.cfg.Bounds.Window.Milliseconds(),
-		Now: int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued, Unverified: st.Unverified,
+		MaxLead: r.cfg.Bounds.MaxLead.Milliseconds(),
+		Now:     int64(st.Now), Verdict: st.Verdict.State.String(), Issued: st.Issued, Unverified: st.Unverified,
 		Draining: st.Draining, Lead: int64(st.Lead), Refused: make(map[string]int64, len(node.Reasons)),
 		Era: st.Lease.Era.Number, Revision: st.Lease.Revision, Cluster: st.Lease.Cluster, Highest: int64(st.Reserved),
 	}

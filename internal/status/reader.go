@@ -47,10 +47,13 @@ type Config struct {
 	Members func(context.Context) Etcd
 	// Work, if set, returns how requests of this node went lately. It must be safe for concurrent
 	// use.
-	Work   func() Work
-	Feed   *feed.Feed        // has the rate and the latest event; nil: none
-	Marks  *watermark.Reader // It reads the watermark; nil: nobody does.
-	Bounds lease.Bounds      // They say which records no sound clock can have written.
+	Work func() Work
+	// Callers, if set, returns who holds most of this node, and no more than a person reads. It must be safe for
+	// concurrent use.
+	Callers func() []Caller
+	Feed    *feed.Feed        // has the rate and the latest event; nil: none
+	Marks   *watermark.Reader // It reads the watermark; nil: nobody does.
+	Bounds  lease.Bounds      // They say which records no sound clock can have written.
 	// Expected is how many nodes there should be; 0: not known.
 	Expected int
 	// Settings of the node and their sources, for pages; nil: not known.

@@ -63,9 +63,20 @@ type Cluster struct {
 	Self     Self      `json:"self"`
 	// Etcd is nil while the node that answers has not asked its members.
 	Etcd *Etcd `json:"etcd,omitempty"`
+	// Callers have most connections, streams and memory of the node that answers, first the one with most.
+	Callers []Caller `json:"callers,omitempty"`
 	// Watermark is what the node that answers knows of it; nil while that is nothing, and when
 	// history was rewound.
 	Watermark *watermark.Answer `json:"watermark,omitempty"`
+}
+
+// Caller is a source of connections to the node that answers, and what they hold there.
+type Caller struct {
+	Source      string `json:"source"` // as quota.Holder has it
+	Connections int64  `json:"connections"`
+	Streams     int64  `json:"streams"`
+	Waiting     int64  `json:"waiting_calls"`
+	Bytes       int64  `json:"bytes"`
 }
 
 // Node is a registered process.
@@ -215,12 +226,13 @@ type Self struct {
 	// Now is the issuing clock.
 	Now     int64  `json:"now_unix_ms"`
 	Verdict string `json:"verdict"`
-	// Phase is that of its lease, and Window the length of its windows.
-	Phase  string `json:"phase"`
-	Window int64  `json:"window_ms"`
-	Issued int64  `json:"ids_issued"`
-	Rate   int64  `json:"ids_per_second"`
-	Work   Work   `json:"work"`
+	// Phase is that of its lease, and Window the length of its windows. IDs may run ahead of its clock by MaxLead.
+	Phase   string `json:"phase"`
+	Window  int64  `json:"window_ms"`
+	MaxLead int64  `json:"max_lead_ms"`
+	Issued  int64  `json:"ids_issued"`
+	Rate    int64  `json:"ids_per_second"`
+	Work    Work   `json:"work"`
 	// Unverified is how many of the IDs were issued while no majority confirmed the clock.
 	Unverified int64 `json:"ids_unverified"`
 	// Refused has the requests that were refused, by reason; every reason is present.

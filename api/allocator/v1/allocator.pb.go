@@ -1822,7 +1822,9 @@ type GetClusterResponse struct {
 	// Absent while the node that answered has read none, and when history was rewound.
 	Watermark *Watermark `protobuf:"bytes,20,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	// Absent while the node that answered has not asked etcd's members.
-	Etcd          *EtcdMembers `protobuf:"bytes,21,opt,name=etcd,proto3" json:"etcd,omitempty"`
+	Etcd *EtcdMembers `protobuf:"bytes,21,opt,name=etcd,proto3" json:"etcd,omitempty"`
+	// Who has most connections, streams and memory of the node that answered, first the one with most; not all.
+	Callers       []*Caller `protobuf:"bytes,22,rep,name=callers,proto3" json:"callers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1997,6 +1999,92 @@ func (x *GetClusterResponse) GetEtcd() *EtcdMembers {
 	return nil
 }
 
+func (x *GetClusterResponse) GetCallers() []*Caller {
+	if x != nil {
+		return x.Callers
+	}
+	return nil
+}
+
+// Caller is a source of connections to the node that answered, and what they hold there.
+type Caller struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An address, a network of IPv6, or uid:N at a Unix socket.
+	Source      string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Connections int64  `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`
+	Streams     int64  `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
+	// Calls that wait, as for a watermark.
+	WaitingCalls  int64 `protobuf:"varint,4,opt,name=waiting_calls,json=waitingCalls,proto3" json:"waiting_calls,omitempty"`
+	Bytes         int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Caller) Reset() {
+	*x = Caller{}
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Caller) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Caller) ProtoMessage() {}
+
+func (x *Caller) ProtoReflect() protoreflect.Message {
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Caller.ProtoReflect.Descriptor instead.
+func (*Caller) Descriptor() ([]byte, []int) {
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Caller) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Caller) GetConnections() int64 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *Caller) GetStreams() int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *Caller) GetWaitingCalls() int64 {
+	if x != nil {
+		return x.WaitingCalls
+	}
+	return 0
+}
+
+func (x *Caller) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // EtcdMembers is what the members of etcd answered to one node.
 type EtcdMembers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2018,7 +2106,7 @@ type EtcdMembers struct {
 
 func (x *EtcdMembers) Reset() {
 	*x = EtcdMembers{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2118,7 @@ func (x *EtcdMembers) String() string {
 func (*EtcdMembers) ProtoMessage() {}
 
 func (x *EtcdMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[20]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2131,7 @@ func (x *EtcdMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMembers.ProtoReflect.Descriptor instead.
 func (*EtcdMembers) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{20}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EtcdMembers) GetEndpoints() int32 {
@@ -2117,7 +2205,7 @@ type EtcdMember struct {
 
 func (x *EtcdMember) Reset() {
 	*x = EtcdMember{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2217,7 @@ func (x *EtcdMember) String() string {
 func (*EtcdMember) ProtoMessage() {}
 
 func (x *EtcdMember) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[21]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2230,7 @@ func (x *EtcdMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
 func (*EtcdMember) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{21}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EtcdMember) GetEndpoint() string {
@@ -2217,7 +2305,7 @@ type ClusterProblem struct {
 
 func (x *ClusterProblem) Reset() {
 	*x = ClusterProblem{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2317,7 @@ func (x *ClusterProblem) String() string {
 func (*ClusterProblem) ProtoMessage() {}
 
 func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[22]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2330,7 @@ func (x *ClusterProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterProblem.ProtoReflect.Descriptor instead.
 func (*ClusterProblem) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{22}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ClusterProblem) GetKind() string {
@@ -2281,7 +2369,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2381,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[23]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2394,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{23}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
 }
 
 type DrainResponse struct {
@@ -2330,7 +2418,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2430,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[24]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2443,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{24}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainResponse) GetNode() string {
@@ -2415,7 +2503,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2515,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[25]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2528,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{25}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
 }
 
 type UndrainResponse struct {
@@ -2456,7 +2544,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2556,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[26]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2569,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{26}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UndrainResponse) GetNode() string {
@@ -2518,7 +2606,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2618,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[27]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2631,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{27}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchEventsRequest) GetAfter() string {
@@ -2574,7 +2662,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2674,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[28]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2687,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{28}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchEventsResponse) GetNowUnixMs() int64 {
@@ -2643,7 +2731,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2743,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[29]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2756,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{29}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Event) GetId() string {
@@ -2730,7 +2818,7 @@ type GetDebugRequest struct {
 
 func (x *GetDebugRequest) Reset() {
 	*x = GetDebugRequest{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2742,7 +2830,7 @@ func (x *GetDebugRequest) String() string {
 func (*GetDebugRequest) ProtoMessage() {}
 
 func (x *GetDebugRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[30]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2755,7 +2843,7 @@ func (x *GetDebugRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDebugRequest.ProtoReflect.Descriptor instead.
 func (*GetDebugRequest) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{30}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetDebugRequest) GetProfileMs() int32 {
@@ -2777,7 +2865,7 @@ type DebugPart struct {
 
 func (x *DebugPart) Reset() {
 	*x = DebugPart{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2877,7 @@ func (x *DebugPart) String() string {
 func (*DebugPart) ProtoMessage() {}
 
 func (x *DebugPart) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[31]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2890,7 @@ func (x *DebugPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DebugPart.ProtoReflect.Descriptor instead.
 func (*DebugPart) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{31}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DebugPart) GetName() string {
@@ -2831,7 +2919,7 @@ type MissedEvents struct {
 
 func (x *MissedEvents) Reset() {
 	*x = MissedEvents{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +2931,7 @@ func (x *MissedEvents) String() string {
 func (*MissedEvents) ProtoMessage() {}
 
 func (x *MissedEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[32]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +2944,7 @@ func (x *MissedEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissedEvents.ProtoReflect.Descriptor instead.
 func (*MissedEvents) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{32}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MissedEvents) GetCount() int64 {
@@ -2908,7 +2996,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3008,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[33]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3021,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{33}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Node) GetInstance() string {
@@ -3053,7 +3141,7 @@ type NodeReport struct {
 
 func (x *NodeReport) Reset() {
 	*x = NodeReport{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3065,7 +3153,7 @@ func (x *NodeReport) String() string {
 func (*NodeReport) ProtoMessage() {}
 
 func (x *NodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[34]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3078,7 +3166,7 @@ func (x *NodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
 func (*NodeReport) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{34}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NodeReport) GetIdsPerSecond() int64 {
@@ -3142,7 +3230,7 @@ type NodeWork struct {
 
 func (x *NodeWork) Reset() {
 	*x = NodeWork{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3242,7 @@ func (x *NodeWork) String() string {
 func (*NodeWork) ProtoMessage() {}
 
 func (x *NodeWork) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[35]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3255,7 @@ func (x *NodeWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeWork.ProtoReflect.Descriptor instead.
 func (*NodeWork) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{35}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NodeWork) GetRefused() map[string]int64 {
@@ -3233,7 +3321,7 @@ type PeerClock struct {
 
 func (x *PeerClock) Reset() {
 	*x = PeerClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3245,7 +3333,7 @@ func (x *PeerClock) String() string {
 func (*PeerClock) ProtoMessage() {}
 
 func (x *PeerClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[36]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3346,7 @@ func (x *PeerClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerClock.ProtoReflect.Descriptor instead.
 func (*PeerClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{36}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PeerClock) GetVerdict() string {
@@ -3386,7 +3474,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +3486,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[37]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +3499,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{37}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Clock) GetState() string {
@@ -3611,7 +3699,7 @@ type KernelClock struct {
 
 func (x *KernelClock) Reset() {
 	*x = KernelClock{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3711,7 @@ func (x *KernelClock) String() string {
 func (*KernelClock) ProtoMessage() {}
 
 func (x *KernelClock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[38]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3724,7 @@ func (x *KernelClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelClock.ProtoReflect.Descriptor instead.
 func (*KernelClock) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{38}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *KernelClock) GetKnown() bool {
@@ -3690,7 +3778,7 @@ type Sid struct {
 
 func (x *Sid) Reset() {
 	*x = Sid{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[39]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3702,7 +3790,7 @@ func (x *Sid) String() string {
 func (*Sid) ProtoMessage() {}
 
 func (x *Sid) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[39]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3715,7 +3803,7 @@ func (x *Sid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sid.ProtoReflect.Descriptor instead.
 func (*Sid) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{39}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Sid) GetSid() int32 {
@@ -3840,15 +3928,17 @@ type NodeStatus struct {
 	// Of its lease, such as holding, standby or rewound.
 	Phase string `protobuf:"bytes,24,opt,name=phase,proto3" json:"phase,omitempty"`
 	// How long its windows are; 0: not known.
-	WindowMs      int64     `protobuf:"varint,25,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
-	Work          *NodeWork `protobuf:"bytes,26,opt,name=work,proto3" json:"work,omitempty"`
+	WindowMs int64     `protobuf:"varint,25,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
+	Work     *NodeWork `protobuf:"bytes,26,opt,name=work,proto3" json:"work,omitempty"`
+	// How far its IDs may run ahead of its clock.
+	MaxLeadMs     int64 `protobuf:"varint,27,opt,name=max_lead_ms,json=maxLeadMs,proto3" json:"max_lead_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[40]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3860,7 +3950,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_allocator_v1_allocator_proto_msgTypes[40]
+	mi := &file_api_allocator_v1_allocator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3873,7 +3963,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{40}
+	return file_api_allocator_v1_allocator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -4058,6 +4148,13 @@ func (x *NodeStatus) GetWork() *NodeWork {
 	return nil
 }
 
+func (x *NodeStatus) GetMaxLeadMs() int64 {
+	if x != nil {
+		return x.MaxLeadMs
+	}
+	return 0
+}
+
 var File_api_allocator_v1_allocator_proto protoreflect.FileDescriptor
 
 const file_api_allocator_v1_allocator_proto_rawDesc = "" +
@@ -4180,7 +4277,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\x06handle\x18\t \x01(\tR\x06handle\x12\"\n" +
 	"\rfloor_unix_ms\x18\n" +
 	" \x01(\x03R\vfloorUnixMs\"\x13\n" +
-	"\x11GetClusterRequest\"\xee\x05\n" +
+	"\x11GetClusterRequest\"\x9e\x06\n" +
 	"\x12GetClusterResponse\x12\x14\n" +
 	"\x05space\x18\x01 \x01(\tR\x05space\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\"\n" +
@@ -4204,7 +4301,14 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\bproblems\x18\x12 \x03(\v2\x1c.allocator.v1.ClusterProblemR\bproblems\x126\n" +
 	"\asummary\x18\x13 \x01(\v2\x1c.allocator.v1.ClusterProblemR\asummary\x125\n" +
 	"\twatermark\x18\x14 \x01(\v2\x17.allocator.v1.WatermarkR\twatermark\x12-\n" +
-	"\x04etcd\x18\x15 \x01(\v2\x19.allocator.v1.EtcdMembersR\x04etcdJ\x04\b\x03\x10\x04\"\xf6\x01\n" +
+	"\x04etcd\x18\x15 \x01(\v2\x19.allocator.v1.EtcdMembersR\x04etcd\x12.\n" +
+	"\acallers\x18\x16 \x03(\v2\x14.allocator.v1.CallerR\acallersJ\x04\b\x03\x10\x04\"\x97\x01\n" +
+	"\x06Caller\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
+	"\vconnections\x18\x02 \x01(\x03R\vconnections\x12\x18\n" +
+	"\astreams\x18\x03 \x01(\x03R\astreams\x12#\n" +
+	"\rwaiting_calls\x18\x04 \x01(\x03R\fwaitingCalls\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\xf6\x01\n" +
 	"\vEtcdMembers\x12\x1c\n" +
 	"\tendpoints\x18\x01 \x01(\x05R\tendpoints\x12\x16\n" +
 	"\x06answer\x18\x02 \x01(\x05R\x06answer\x12\x16\n" +
@@ -4377,7 +4481,7 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	" \x01(\bR\n" +
 	"unreleased\x12\x16\n" +
 	"\x06worker\x18\v \x01(\bR\x06worker\x12\x14\n" +
-	"\x05owner\x18\f \x01(\tR\x05owner\"\x82\a\n" +
+	"\x05owner\x18\f \x01(\tR\x05owner\"\xa2\a\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -4410,7 +4514,8 @@ const file_api_allocator_v1_allocator_proto_rawDesc = "" +
 	"\aversion\x18\x17 \x01(\tR\aversion\x12\x14\n" +
 	"\x05phase\x18\x18 \x01(\tR\x05phase\x12\x1b\n" +
 	"\twindow_ms\x18\x19 \x01(\x03R\bwindowMs\x12*\n" +
-	"\x04work\x18\x1a \x01(\v2\x16.allocator.v1.NodeWorkR\x04work\x1a:\n" +
+	"\x04work\x18\x1a \x01(\v2\x16.allocator.v1.NodeWorkR\x04work\x12\x1e\n" +
+	"\vmax_lead_ms\x18\x1b \x01(\x03R\tmaxLeadMs\x1a:\n" +
 	"\fRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01*\xe9\x04\n" +
@@ -4492,7 +4597,7 @@ func file_api_allocator_v1_allocator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_allocator_v1_allocator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_api_allocator_v1_allocator_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(Reason)(0),                    // 0: allocator.v1.Reason
 	(Layout)(0),                    // 1: allocator.v1.Layout
@@ -4517,31 +4622,32 @@ var file_api_allocator_v1_allocator_proto_goTypes = []any{
 	(*Worker)(nil),                 // 20: allocator.v1.Worker
 	(*GetClusterRequest)(nil),      // 21: allocator.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),     // 22: allocator.v1.GetClusterResponse
-	(*EtcdMembers)(nil),            // 23: allocator.v1.EtcdMembers
-	(*EtcdMember)(nil),             // 24: allocator.v1.EtcdMember
-	(*ClusterProblem)(nil),         // 25: allocator.v1.ClusterProblem
-	(*DrainRequest)(nil),           // 26: allocator.v1.DrainRequest
-	(*DrainResponse)(nil),          // 27: allocator.v1.DrainResponse
-	(*UndrainRequest)(nil),         // 28: allocator.v1.UndrainRequest
-	(*UndrainResponse)(nil),        // 29: allocator.v1.UndrainResponse
-	(*WatchEventsRequest)(nil),     // 30: allocator.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),    // 31: allocator.v1.WatchEventsResponse
-	(*Event)(nil),                  // 32: allocator.v1.Event
-	(*GetDebugRequest)(nil),        // 33: allocator.v1.GetDebugRequest
-	(*DebugPart)(nil),              // 34: allocator.v1.DebugPart
-	(*MissedEvents)(nil),           // 35: allocator.v1.MissedEvents
-	(*Node)(nil),                   // 36: allocator.v1.Node
-	(*NodeReport)(nil),             // 37: allocator.v1.NodeReport
-	(*NodeWork)(nil),               // 38: allocator.v1.NodeWork
-	(*PeerClock)(nil),              // 39: allocator.v1.PeerClock
-	(*Clock)(nil),                  // 40: allocator.v1.Clock
-	(*KernelClock)(nil),            // 41: allocator.v1.KernelClock
-	(*Sid)(nil),                    // 42: allocator.v1.Sid
-	(*NodeStatus)(nil),             // 43: allocator.v1.NodeStatus
-	nil,                            // 44: allocator.v1.Refusal.MetadataEntry
-	nil,                            // 45: allocator.v1.Event.AttributesEntry
-	nil,                            // 46: allocator.v1.NodeWork.RefusedEntry
-	nil,                            // 47: allocator.v1.NodeStatus.RefusedEntry
+	(*Caller)(nil),                 // 23: allocator.v1.Caller
+	(*EtcdMembers)(nil),            // 24: allocator.v1.EtcdMembers
+	(*EtcdMember)(nil),             // 25: allocator.v1.EtcdMember
+	(*ClusterProblem)(nil),         // 26: allocator.v1.ClusterProblem
+	(*DrainRequest)(nil),           // 27: allocator.v1.DrainRequest
+	(*DrainResponse)(nil),          // 28: allocator.v1.DrainResponse
+	(*UndrainRequest)(nil),         // 29: allocator.v1.UndrainRequest
+	(*UndrainResponse)(nil),        // 30: allocator.v1.UndrainResponse
+	(*WatchEventsRequest)(nil),     // 31: allocator.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),    // 32: allocator.v1.WatchEventsResponse
+	(*Event)(nil),                  // 33: allocator.v1.Event
+	(*GetDebugRequest)(nil),        // 34: allocator.v1.GetDebugRequest
+	(*DebugPart)(nil),              // 35: allocator.v1.DebugPart
+	(*MissedEvents)(nil),           // 36: allocator.v1.MissedEvents
+	(*Node)(nil),                   // 37: allocator.v1.Node
+	(*NodeReport)(nil),             // 38: allocator.v1.NodeReport
+	(*NodeWork)(nil),               // 39: allocator.v1.NodeWork
+	(*PeerClock)(nil),              // 40: allocator.v1.PeerClock
+	(*Clock)(nil),                  // 41: allocator.v1.Clock
+	(*KernelClock)(nil),            // 42: allocator.v1.KernelClock
+	(*Sid)(nil),                    // 43: allocator.v1.Sid
+	(*NodeStatus)(nil),             // 44: allocator.v1.NodeStatus
+	nil,                            // 45: allocator.v1.Refusal.MetadataEntry
+	nil,                            // 46: allocator.v1.Event.AttributesEntry
+	nil,                            // 47: allocator.v1.NodeWork.RefusedEntry
+	nil,                            // 48: allocator.v1.NodeStatus.RefusedEntry
 }
 var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	2,  // 0: allocator.v1.AllocateRequest.form:type_name -> allocator.v1.Form
@@ -4550,64 +4656,65 @@ var file_api_allocator_v1_allocator_proto_depIdxs = []int32{
 	4,  // 3: allocator.v1.AllocateStreamResponse.response:type_name -> allocator.v1.AllocateResponse
 	7,  // 4: allocator.v1.AllocateStreamResponse.refusal:type_name -> allocator.v1.Refusal
 	0,  // 5: allocator.v1.Refusal.reason:type_name -> allocator.v1.Reason
-	44, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
+	45, // 6: allocator.v1.Refusal.metadata:type_name -> allocator.v1.Refusal.MetadataEntry
 	1,  // 7: allocator.v1.DescribeResponse.layout:type_name -> allocator.v1.Layout
 	10, // 8: allocator.v1.DescribeResponse.holder:type_name -> allocator.v1.Holder
 	14, // 9: allocator.v1.Watermark.conditional:type_name -> allocator.v1.WatermarkCondition
 	15, // 10: allocator.v1.Watermark.blocked_by:type_name -> allocator.v1.WatermarkBlocker
-	36, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
-	42, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
-	43, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
-	25, // 14: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
-	25, // 15: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
+	37, // 11: allocator.v1.GetClusterResponse.nodes:type_name -> allocator.v1.Node
+	43, // 12: allocator.v1.GetClusterResponse.sids:type_name -> allocator.v1.Sid
+	44, // 13: allocator.v1.GetClusterResponse.self:type_name -> allocator.v1.NodeStatus
+	26, // 14: allocator.v1.GetClusterResponse.problems:type_name -> allocator.v1.ClusterProblem
+	26, // 15: allocator.v1.GetClusterResponse.summary:type_name -> allocator.v1.ClusterProblem
 	13, // 16: allocator.v1.GetClusterResponse.watermark:type_name -> allocator.v1.Watermark
-	23, // 17: allocator.v1.GetClusterResponse.etcd:type_name -> allocator.v1.EtcdMembers
-	24, // 18: allocator.v1.EtcdMembers.members:type_name -> allocator.v1.EtcdMember
-	32, // 19: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
-	35, // 20: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
-	45, // 21: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
-	39, // 22: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
-	37, // 23: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
-	0,  // 24: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
-	0,  // 25: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
-	38, // 26: allocator.v1.NodeReport.work:type_name -> allocator.v1.NodeWork
-	46, // 27: allocator.v1.NodeWork.refused:type_name -> allocator.v1.NodeWork.RefusedEntry
-	41, // 28: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
-	0,  // 29: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
-	40, // 30: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
-	47, // 31: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
-	38, // 32: allocator.v1.NodeStatus.work:type_name -> allocator.v1.NodeWork
-	3,  // 33: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
-	5,  // 34: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
-	8,  // 35: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
-	11, // 36: allocator.v1.AllocatorService.GetWatermark:input_type -> allocator.v1.GetWatermarkRequest
-	12, // 37: allocator.v1.AllocatorService.WatchWatermark:input_type -> allocator.v1.WatchWatermarkRequest
-	21, // 38: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
-	26, // 39: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
-	28, // 40: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
-	30, // 41: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
-	33, // 42: allocator.v1.AdminService.GetDebug:input_type -> allocator.v1.GetDebugRequest
-	16, // 43: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
-	17, // 44: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
-	18, // 45: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
-	4,  // 46: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
-	6,  // 47: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
-	9,  // 48: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
-	13, // 49: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
-	13, // 50: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
-	22, // 51: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
-	27, // 52: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
-	29, // 53: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
-	31, // 54: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
-	34, // 55: allocator.v1.AdminService.GetDebug:output_type -> allocator.v1.DebugPart
-	20, // 56: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
-	20, // 57: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
-	19, // 58: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
-	46, // [46:59] is the sub-list for method output_type
-	33, // [33:46] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	24, // 17: allocator.v1.GetClusterResponse.etcd:type_name -> allocator.v1.EtcdMembers
+	23, // 18: allocator.v1.GetClusterResponse.callers:type_name -> allocator.v1.Caller
+	25, // 19: allocator.v1.EtcdMembers.members:type_name -> allocator.v1.EtcdMember
+	33, // 20: allocator.v1.WatchEventsResponse.event:type_name -> allocator.v1.Event
+	36, // 21: allocator.v1.WatchEventsResponse.missed:type_name -> allocator.v1.MissedEvents
+	46, // 22: allocator.v1.Event.attributes:type_name -> allocator.v1.Event.AttributesEntry
+	40, // 23: allocator.v1.Node.clock:type_name -> allocator.v1.PeerClock
+	38, // 24: allocator.v1.Node.report:type_name -> allocator.v1.NodeReport
+	0,  // 25: allocator.v1.Node.refusing:type_name -> allocator.v1.Reason
+	0,  // 26: allocator.v1.NodeReport.refusing:type_name -> allocator.v1.Reason
+	39, // 27: allocator.v1.NodeReport.work:type_name -> allocator.v1.NodeWork
+	47, // 28: allocator.v1.NodeWork.refused:type_name -> allocator.v1.NodeWork.RefusedEntry
+	42, // 29: allocator.v1.Clock.kernel:type_name -> allocator.v1.KernelClock
+	0,  // 30: allocator.v1.NodeStatus.refusing:type_name -> allocator.v1.Reason
+	41, // 31: allocator.v1.NodeStatus.clock:type_name -> allocator.v1.Clock
+	48, // 32: allocator.v1.NodeStatus.refused:type_name -> allocator.v1.NodeStatus.RefusedEntry
+	39, // 33: allocator.v1.NodeStatus.work:type_name -> allocator.v1.NodeWork
+	3,  // 34: allocator.v1.AllocatorService.Allocate:input_type -> allocator.v1.AllocateRequest
+	5,  // 35: allocator.v1.AllocatorService.AllocateStream:input_type -> allocator.v1.AllocateStreamRequest
+	8,  // 36: allocator.v1.AllocatorService.Describe:input_type -> allocator.v1.DescribeRequest
+	11, // 37: allocator.v1.AllocatorService.GetWatermark:input_type -> allocator.v1.GetWatermarkRequest
+	12, // 38: allocator.v1.AllocatorService.WatchWatermark:input_type -> allocator.v1.WatchWatermarkRequest
+	21, // 39: allocator.v1.AdminService.GetCluster:input_type -> allocator.v1.GetClusterRequest
+	27, // 40: allocator.v1.AdminService.Drain:input_type -> allocator.v1.DrainRequest
+	29, // 41: allocator.v1.AdminService.Undrain:input_type -> allocator.v1.UndrainRequest
+	31, // 42: allocator.v1.AdminService.WatchEvents:input_type -> allocator.v1.WatchEventsRequest
+	34, // 43: allocator.v1.AdminService.GetDebug:input_type -> allocator.v1.GetDebugRequest
+	16, // 44: allocator.v1.WorkerService.AcquireWorker:input_type -> allocator.v1.AcquireWorkerRequest
+	17, // 45: allocator.v1.WorkerService.ExtendWorker:input_type -> allocator.v1.ExtendWorkerRequest
+	18, // 46: allocator.v1.WorkerService.ReleaseWorker:input_type -> allocator.v1.ReleaseWorkerRequest
+	4,  // 47: allocator.v1.AllocatorService.Allocate:output_type -> allocator.v1.AllocateResponse
+	6,  // 48: allocator.v1.AllocatorService.AllocateStream:output_type -> allocator.v1.AllocateStreamResponse
+	9,  // 49: allocator.v1.AllocatorService.Describe:output_type -> allocator.v1.DescribeResponse
+	13, // 50: allocator.v1.AllocatorService.GetWatermark:output_type -> allocator.v1.Watermark
+	13, // 51: allocator.v1.AllocatorService.WatchWatermark:output_type -> allocator.v1.Watermark
+	22, // 52: allocator.v1.AdminService.GetCluster:output_type -> allocator.v1.GetClusterResponse
+	28, // 53: allocator.v1.AdminService.Drain:output_type -> allocator.v1.DrainResponse
+	30, // 54: allocator.v1.AdminService.Undrain:output_type -> allocator.v1.UndrainResponse
+	32, // 55: allocator.v1.AdminService.WatchEvents:output_type -> allocator.v1.WatchEventsResponse
+	35, // 56: allocator.v1.AdminService.GetDebug:output_type -> allocator.v1.DebugPart
+	20, // 57: allocator.v1.WorkerService.AcquireWorker:output_type -> allocator.v1.Worker
+	20, // 58: allocator.v1.WorkerService.ExtendWorker:output_type -> allocator.v1.Worker
+	19, // 59: allocator.v1.WorkerService.ReleaseWorker:output_type -> allocator.v1.ReleaseWorkerResponse
+	47, // [47:60] is the sub-list for method output_type
+	34, // [34:47] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_api_allocator_v1_allocator_proto_init() }
@@ -4626,7 +4733,7 @@ func file_api_allocator_v1_allocator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_allocator_v1_allocator_proto_rawDesc), len(file_api_allocator_v1_allocator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

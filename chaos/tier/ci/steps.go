@@ -75,9 +75,9 @@ var unraced = []string{
 // withEtcd are packages whose tests start members of etcd in their own process. With the race detector etcd's
 // server would be compiled once more and run ten times as slowly, to check the code of etcd; our code has it at night.
 var withEtcd = []string{
-	"./chaos/etcdsim", "./cmd/allocator/internal/dev", "./cmd/allocator/internal/etcd", "./cmd/allocator/internal/etcdpod",
-	"./internal/dev/devetcd", "./internal/inside", "./internal/inside/etcdserver", "./internal/inside/meet",
-	"./internal/lease/etcdstore",
+	"./chaos/etcdsim", "./cmd/allocator/internal/dev", "./cmd/allocator/internal/etcd",
+	"./cmd/allocator/internal/etcdpod", "./internal/dev/devetcd", "./internal/inside",
+	"./internal/inside/etcdserver", "./internal/inside/meet", "./internal/lease/etcdstore",
 }
 
 // alone are long tests of one goroutine in packages whose other tests run with the race detector, which would find

@@ -93,7 +93,7 @@ refused a second and the latest events, until it is interrupted. "allocator top"
 // view is a picture of the cluster as this command prints it.
 type view struct {
 	status.Cluster
-	rates bool // It shows how much nodes issue and refuse, which a second look knows.
+	rates bool // It shows how much nodes issue and refuse, which a second look knows, and to whom.
 }
 
 // left returns the time until t by the clock of the node asked, in ms; negative: it is past.
@@ -135,6 +135,9 @@ func (v view) print(w io.Writer) error {
 	v.printNodes(t)
 	v.printWorkers(t)
 	v.printSIDs(t)
+	if v.rates {
+		v.printCallers(t)
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -231,6 +234,16 @@ func (v view) printWorkers(w io.Writer) {
 		return cmp.Or(owned[b]-owned[a], strings.Compare(a, b))
 	}) {
 		fmt.Fprintf(w, "%s\t%d\n", owner, owned[owner])
+	}
+}
+
+// printCallers prints who holds most of the node asked.
+func (v view) printCallers(w io.Writer) {
+	if len(v.Callers) > 0 {
+		fmt.Fprintf(w, "\nCALLER OF %s\tCONNECTIONS\tSTREAMS\tWAITING CALLS\tKIB\n", strings.ToUpper(v.Self.Name))
+	}
+	for _, c := range v.Callers {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\n", c.Source, c.Connections, c.Streams, c.Waiting, c.Bytes>>10)
 	}
 }
 

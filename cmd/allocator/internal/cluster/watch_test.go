@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,8 @@ import (
 // TestScreenIsCut: texts of other machines cannot command the terminal, a screen is never larger than the terminal,
 // and it says since when nothing answers.
 func TestScreenIsCut(t *testing.T) {
-	c := status.Cluster{Space: "default", Read: 1, Self: status.Self{Name: "n1", Instance: "n1", SID: -1}}
+	c := status.Cluster{Space: "default", Read: 1, Self: status.Self{Name: "n1", Instance: "n1", SID: -1},
+		Callers: []status.Caller{{Source: "10.0.0.9", Connections: 30, Streams: 20, Waiting: 10, Bytes: 2048}}}
 	for i := range 500 {
 		c.Nodes = append(c.Nodes, status.Node{
 			Name: "\x1b[2J\n" + fmt.Sprint(i), Instance: fmt.Sprint(i), SID: -1, Report: &status.Report{Rate: 2, Work: status.Work{Refused: map[string]int64{"NO_SID": 5}}},
@@ -23,8 +25,9 @@ func TestScreenIsCut(t *testing.T) {
 	c.Judge()
 	var rates, b strings.Builder
 	fatal.If(t, errors.Join(view{c, true}.print(&rates), view{status.FromProto(status.ToProto(c)), true}.print(&b)))
-	if all := rates.String(); !strings.Contains(all, "1000 IDs a second by all nodes; refused: NO_SID 500.0/s") || !strings.Contains(all, "IDS/S  LEAD") {
-		t.Errorf("no rates in:\n%.600s", all)
+	if all := rates.String(); !strings.Contains(all, "1000 IDs a second by all nodes; refused: NO_SID 500.0/s") || !strings.Contains(all, "IDS/S  LEAD") ||
+		!regexp.MustCompile(`CALLER OF N1 .*\n10\.0\.0\.9 +30 +20 +10 +2\n`).MatchString(all) {
+		t.Errorf("no rates or callers in:\n%.600s", all)
 	}
 	w := watcher{body: strings.Split(b.String(), "\n"), events: []string{"the newest event"}}
 	began := time.Now()

@@ -196,8 +196,9 @@ func TestExamine(t *testing.T) {
 			f.versions("v1.0.0", "v1.0.0")
 			f.nodes[0].Cluster.Expected = 2
 			c := &f.nodes[1].Cluster
-			c.WorkerSIDs, c.Expected, c.Self.Window = "24-31", 3, 20_000
+			c.WorkerSIDs, c.Expected, c.Self.Window, c.Self.MaxLead = "24-31", 3, 20_000, 500
 		}, []string{"warn settings | cluster.expect differs: 2 at n1 at 10.0.0.1:9000; 3 at n2 at 10.0.0.2:9000 | on all nodes",
+			"warn settings | issue.max-lead differs: 0s at n1 at 10.0.0.1:9000; 500ms at n2 at 10.0.0.2:9000 | on all nodes",
 			"warn settings | lease.window differs: 20s at n2 at 10.0.0.2:9000; 30s at n1 |", "warn settings | worker.sid-range differs: 24-31 at n2 at 10.0.0.2:9000; none at n1 |"}},
 		{"limits of clocks that differ", func(f *facts) {
 			f.versions("v1.0.0", "v1.0.0")

@@ -88,6 +88,7 @@ func (r *findings) agreement(f facts) {
 		values := map[string]string{
 			"worker.sid-range": cmp.Or(n.Cluster.WorkerSIDs, "none"),
 			"lease.window":     (time.Duration(n.Cluster.Self.Window) * time.Millisecond).String(),
+			"issue.max-lead":   (time.Duration(n.Cluster.Self.MaxLead) * time.Millisecond).String(),
 		}
 		if expected := n.Cluster.Expected; expected > 0 {
 			values["cluster.expect"] = strconv.Itoa(expected)
