@@ -41,6 +41,7 @@ type Env struct {
 	Missing        []string // cases that are not measured, each with the reason
 
 	binary, self string // as of Start
+	layout       string // The space has this layout; "": the default.
 	dir          string
 	procs        map[string]*proc // address to process
 	ends         []func()         // Close calls these, the last one first.
@@ -175,8 +176,14 @@ func (e *Env) startEtcd(ctx context.Context) error {
 	return e.initialize(ctx, e.endpoint()...)
 }
 
-// endpoint returns the flags that name the etcd of one member.
-func (e *Env) endpoint() []string { return []string{"--etcd.endpoints", "http://" + e.Etcd} }
+// endpoint returns the flags that name the etcd of one member and the layout of its space.
+func (e *Env) endpoint() []string {
+	flags := []string{"--etcd.endpoints", "http://" + e.Etcd}
+	if e.layout != "" {
+		flags = append(flags, "--layout", e.layout)
+	}
+	return flags
+}
 
 // initialize makes a space in the etcd that flags name.
 func (e *Env) initialize(ctx context.Context, flags ...string) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
@@ -25,6 +26,9 @@ func Starts(ctx context.Context, allocator, self string, rounds int, out, pictur
 		return err
 	}
 	defer e.Close()
+	// Each round kills four nodes, and their sids are of no use until their leases and windows have ended, up to 30 s
+	// later. Of 32 sids that left none of the eight for programs, and a program waited for the end of a window.
+	e.layout = flake.Fleet.String()
 	if err := e.startEtcd(ctx); err != nil {
 		return err
 	}
@@ -169,7 +173,12 @@ func embedded(ctx context.Context, self, etcd string) (time.Duration, error) {
 
 // printFirst is the program of embedded.
 func printFirst(ctx context.Context, etcd string) error {
-	a, err := embed.Open(ctx, embed.Config{Endpoints: []string{"http://" + etcd}, Name: "embedded"})
+	a, err := embed.Open(ctx, embed.Config{
+		Endpoints: []string{"http://" + etcd},
+		Name:      "embedded",
+		SIDs:      "768-1023",
+		Settings:  map[string]string{"layout": flake.Fleet.String()},
+	})
 	if err != nil {
 		return err
 	}
