@@ -35,6 +35,7 @@ type Node struct {
 	cfg   Config
 	clock clock.Source
 	rnd   rand.Source
+	began clock.Mono
 
 	// Every request reads state; it is stored with mu held. Requests raise the numbers below.
 	state      atomic.Pointer[state]
@@ -53,7 +54,7 @@ type Node struct {
 // New returns a node without a tenure: it refuses with STARTING. rnd must be
 // safe for concurrent use; see gen.Random.
 func New(cfg Config, src clock.Source, rnd rand.Source) *Node {
-	n := &Node{cfg: cfg, clock: src, rnd: rnd}
+	n := &Node{cfg: cfg, clock: src, rnd: rnd, began: src.Now().Mono}
 	n.state.Store(&state{changed: make(chan struct{})})
 	return n
 }
@@ -227,6 +228,7 @@ func (n *Node) refusal(s *state, count int, after flake.ID) error {
 
 // Pauses suggested to clients, where no better figure is known.
 const (
+	firstRetry    = 20 * time.Millisecond
 	retryStarting = 500 * time.Millisecond
 	retryNoSID    = time.Second
 	retryWindow   = time.Second
@@ -242,8 +244,7 @@ func (n *Node) Barred() *Refusal {
 		return r
 	}
 	if !s.lease.Listed || !s.lease.GateOpen {
-		return refuse(Starting, retryStarting, "node %s does not know the space and the clocks of the others yet%s",
-			n.cfg.Name, because(s.lease.Problem))
+		return n.starting("node %s does not know the space and the clocks of the others yet%s", s.lease.Problem)
 	}
 	return nil
 }
@@ -275,12 +276,19 @@ func (n *Node) closed(s *state) *Refusal {
 	case s.tenure != nil:
 		return nil
 	case !l.EverHeld && l.Phase != lease.Standby:
-		return refuse(Starting, retryStarting, "node %s has no window yet%s", n.cfg.Name, because(l.Problem))
+		return n.starting("node %s has no window yet%s", l.Problem)
 	default:
 		return refuse(NoSID, retryNoSID, "node %s holds no sid%s", n.cfg.Name, because(l.Problem)).
 			with("pool_size", strconv.Itoa(l.Pool.Size), "pool_held",
 				strconv.Itoa(l.Pool.Held), "sid_range", l.SIDs.String())
 	}
+}
+
+// starting suggests a pause as long as the start has lasted. Most starts end within 100 ms: had clients to wait for
+// longer, three nodes that restart within that time would all be paused.
+func (n *Node) starting(format, problem string) *Refusal {
+	retry := min(max(n.clock.Now().Mono.Sub(n.began), firstRetry), retryStarting)
+	return refuse(Starting, retry, format, n.cfg.Name, because(problem))
 }
 
 func because(problem string) string {

@@ -216,6 +216,23 @@ func TestReady(t *testing.T) {
 	}
 }
 
+// TestPauseOfAStart: clients come back soon to a node that has just begun, and less often to one that waits for long.
+func TestPauseOfAStart(t *testing.T) {
+	clk := clocktest.NewManual(start)
+	clk.Advance(time.Hour)
+	n := New(testConfig(), clk, zeros{})
+	for _, step := range []struct{ passes, want time.Duration }{
+		{0, 20 * time.Millisecond}, {60 * time.Millisecond, 60 * time.Millisecond},
+		{60 * time.Millisecond, 120 * time.Millisecond}, {time.Minute, 500 * time.Millisecond},
+	} {
+		clk.Advance(step.passes)
+		if r := n.Ready(); r.RetryAfter != step.want || n.Barred().RetryAfter != step.want {
+			t.Errorf("%v later: retry after %v, for a worker %v, want %v", step.passes, r.RetryAfter, n.Barred().RetryAfter,
+				step.want)
+		}
+	}
+}
+
 func asError(r *Refusal) error {
 	if r == nil {
 		return nil
