@@ -23,7 +23,6 @@ type judge struct {
 
 func (p *process) beginJudging() {
 	j, pl := &p.judge, &p.sim.plan
-	j.anchor = clock.NewAnchor(clock.AnchorConfig{}, p.readings())
 	p.checked = clockChecks{slept: p.host.slept, sets: p.host.sets, findableSince: -1}
 	if pl.mode == Unclocked {
 		p.node.SetVerdict(clock.Verdict{State: clock.Open})

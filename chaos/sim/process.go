@@ -156,6 +156,7 @@ func (sim *simulation) begin(h *host) *process {
 	if !pl.plainEntropy {
 		source.random = rand.NewPCG(sim.rng.Uint64(), 1)
 	}
+	p.judge.anchor = clock.NewAnchor(clock.AnchorConfig{}, p.readings()) // The node reads the clock.
 	p.node = node.New(node.Config{
 		Name:     h.node,
 		Instance: lease.Instance(p.name),
