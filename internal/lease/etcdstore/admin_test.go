@@ -1,12 +1,15 @@
 package etcdstore
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/flakelease/allocator/chaos/fatal"
@@ -281,6 +284,38 @@ func TestMembersAndCompaction(t *testing.T) {
 	}
 	if got, err := s.Compacted(ctx, 1); err != nil || !got {
 		t.Errorf("after: %t, %v", got, err)
+	}
+}
+
+// stopped removes members, and answers as the one that was removed.
+type stopped struct{ clientv3.Cluster }
+
+func (s stopped) MemberRemove(ctx context.Context, id uint64) (*clientv3.MemberRemoveResponse, error) {
+	_, err := s.Cluster.MemberRemove(ctx, id)
+	return nil, cmp.Or(err, rpctypes.ErrStopped)
+}
+
+// A member that was removed is so also if the answer is lost, and one that is still listed is not.
+func TestRemoveMember(t *testing.T) {
+	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	fatal.If(t, err)
+	defer server.Close()
+	ctx := timeout(t, time.Minute)
+	g, err := OpenGroup(Config{Endpoints: []string{server.Endpoint()}})
+	fatal.If(t, err)
+	defer g.Close()
+	_, list, err := g.List(ctx)
+	fatal.If(t, err)
+	id, err := g.Add(ctx, "http://127.0.0.1:1")
+	fatal.If(t, err)
+	g.client.Cluster = stopped{g.client.Cluster}
+	for range 2 {
+		if err := g.Remove(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := g.Remove(ctx, list[0].ID); err == nil {
+		t.Error("the last member is removed")
 	}
 }
 

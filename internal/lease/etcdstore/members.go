@@ -127,12 +127,18 @@ func (g *Group) Promote(ctx context.Context, id uint64) error {
 	return nil
 }
 
-// Remove removes a member; one that is not there any more is no error.
+// Remove removes a member; one that is not there any more is no error. The member that is asked may be the one that
+// is removed, and stop before it has answered: then the list of the others decides.
 func (g *Group) Remove(ctx context.Context, id uint64) error {
-	if _, err := g.client.MemberRemove(ctx, id); err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) {
-		return fmt.Errorf("remove member %x: %w", id, because(ctx, err))
+	_, err := g.client.MemberRemove(ctx, id)
+	if err == nil || errors.Is(err, rpctypes.ErrMemberNotFound) {
+		return nil
 	}
-	return nil
+	_, list, listed := g.List(ctx)
+	if listed == nil && !slices.ContainsFunc(list, func(m member.Member) bool { return m.ID == id }) {
+		return nil
+	}
+	return fmt.Errorf("remove member %x: %w", id, because(ctx, err))
 }
 
 // Move gives a member another address.
