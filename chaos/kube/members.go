@@ -1,6 +1,7 @@
 package main
 
 import (
+	"archive/zip"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,7 @@ func membersPart(ctx context.Context, c *cluster, r *report) {
 	t := &memberCases{realCases{
 		c:     c,
 		r:     r,
-		rel:   release{c: c, helm: "helm3", namespace: "members", name: full},
-		file:  "members",
+		rel:   release{c: c, helm: "helm3", namespace: "members", name: releaseName},
 		etcds: etcdMembers,
 	}}
 	run := func(name string, f func(context.Context) error) bool {
@@ -42,15 +42,16 @@ func membersPart(ctx context.Context, c *cluster, r *report) {
 			return nil
 		})
 	}
-	if !run("helm install --wait: a Job makes certificates, three members begin a cluster, nodes use it as their user",
+	if !run("as the chart's page prints it: values, a Secret, helm install and helm test; a Job makes "+
+		"certificates, three members begin a cluster, nodes use it as their user; then state, snapshot and archive",
 		t.install) {
 		return
 	}
 	run("each member is killed under load: no call fails, no ID is returned twice", t.kill)
-	run("a member's volume and pod are deleted under load: another member takes its place", t.replace)
+	run("a member's volume and pod are deleted as printed, under load: another member takes its place", t.replace)
 	run("etcd and nodes are upgraded at once under load: one member after the other, and no call fails", t.rolling)
-	run("a snapshot is restored under load: nodes refuse until a new era begins, and no ID is returned twice",
-		t.restore)
+	run("a snapshot is restored as printed, under load: nodes refuse until a new era begins, and no ID is "+
+		"returned twice", t.restore)
 }
 
 type memberCases struct{ realCases }
@@ -68,30 +69,59 @@ func (t *realCases) claim(ctx context.Context, claim, dir string) error {
 }
 
 func (t *memberCases) install(ctx context.Context) error {
-	if err := t.c.namespace(ctx, t.rel.namespace); err != nil {
-		return err
-	}
-	if err := t.c.storage(ctx); err != nil {
+	if err := t.prepare(ctx); err != nil {
 		return err
 	}
 	errs := []error{t.claim(ctx, "snapshots-"+snapshotsPod, "members-snapshots")}
 	for i := range etcdMembers {
 		errs = append(errs, t.claim(ctx, "data-"+member(i), fmt.Sprintf("members-data-%d", i)))
 	}
-	if err := errors.Join(errs...); err != nil {
+	values, err := t.block(chartPage, "file: values.yaml")
+	errs = append(errs, err, t.writeValues(values))
+	// The page's registry has the images, and the kinds of its monitoring exist.
+	for _, image := range []string{"allocator", "allocator-etcd"} {
+		_, err := output(ctx, "ctr", "--address", containers, "-n", "k8s.io", "images", "tag",
+			"docker.io/library/"+image+":latest", "registry.example.org/flakelease/"+image+":0.1.0")
+		errs = append(errs, err)
+	}
+	_, err = output(ctx, filepath.Join(t.dir(), "kubectl"), "--kubeconfig="+t.c.ca.path("admin.kubeconfig"),
+		"apply", "-f", filepath.Join(t.c.s.root, "chaos/kube/testdata/monitoring.yaml"))
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return err
+	}
+	if _, err := t.page(ctx, chartPage, "secret", "docker run --rm IMAGE",
+		filepath.Join(t.c.s.root, "bin/image/allocator/allocator")); err != nil {
 		return err
 	}
 	begun := time.Now()
-	if _, err := t.rel.install(ctx, t.values()...); err != nil {
+	out, err := t.page(ctx, chartPage, "install")
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(t.r.out, "           from helm install to all pods ready: %s\n", time.Since(begun).Round(time.Second))
+	fmt.Fprintf(t.r.out, "           helm install and helm test: %s; %s\n", time.Since(begun).Round(time.Second),
+		regexp.MustCompile(`.*no ID was returned twice.*|$`).FindString(out))
+	if _, err := t.page(ctx, kubePage, "zip"); err != nil {
+		return err
+	}
+	archive, err := zip.OpenReader(filepath.Join(t.dir(), "x.zip"))
+	if err != nil || len(archive.File) < 10 {
+		return fmt.Errorf("the archive: %v", err)
+	}
+	_ = archive.Close()
+	if out, err = t.page(ctx, kubePage, "members"); err != nil || !strings.Contains(out, ".snapshot") {
+		return fmt.Errorf("the members' state and a snapshot: %w: %s", err, out)
+	}
 	// The nodes' own certificate may not use the keys of others.
-	out, err := t.exec(ctx, member(0), "/etcdctl", "auth", "status")
+	out, err = t.exec(ctx, member(0), "/etcdctl", "auth", "status")
 	if err == nil && !strings.Contains(out, "Authentication Status: true") {
 		err = fmt.Errorf("etcd asks for no user: %s", out)
 	}
 	return err
+}
+
+// writeValues writes the values of the release, which pages name.
+func (t *memberCases) writeValues(text string) error {
+	return os.WriteFile(filepath.Join(t.dir(), "values.yaml"), []byte(text), 0o600)
 }
 
 // exec runs a program in a pod's container, with its environment.
@@ -160,39 +190,28 @@ func (t *memberCases) kill(ctx context.Context) error {
 	return err
 }
 
-// replace loses a volume as the guide says: the claim is deleted, then the pod.
+// replace loses a volume as the guide prints it: the claim is deleted, then the pod.
 func (t *memberCases) replace(ctx context.Context) error {
 	const lost = 1
 	old, err := t.listed(ctx, 0)
 	if err != nil {
 		return err
 	}
-	claims := t.c.kube.CoreV1().PersistentVolumeClaims(t.rel.namespace)
-	pods := t.c.kube.CoreV1().Pods(t.rel.namespace)
-	_, err = t.underLoad(ctx, full+"-headless", func(ctx context.Context) error {
-		if err := errors.Join(claims.Delete(ctx, "data-"+member(lost), metav1.DeleteOptions{}),
-			pods.Delete(ctx, member(lost), metav1.DeleteOptions{}),
-			t.claim(ctx, "data-"+member(lost), "members-data-new")); err != nil {
+	if err := t.claim(ctx, "data-"+member(lost), "members-data-new"); err != nil {
+		return err
+	}
+	if _, err = t.underLoad(ctx, full+"-headless", func(ctx context.Context) error {
+		begun := time.Now()
+		if _, err := t.page(ctx, kubePage, "lost"); err != nil {
 			return err
 		}
-		begun := time.Now()
-		if err := until(ctx, 3*time.Minute, func(ctx context.Context) error {
-			c, err := claims.Get(ctx, "data-"+member(lost), metav1.GetOptions{})
-			if err == nil && (c.DeletionTimestamp != nil || c.Spec.VolumeName != "members-data-new") {
-				err = fmt.Errorf("the claim has volume %q", c.Spec.VolumeName)
-			}
-			if err != nil {
-				return err
-			}
-			return t.allReady(ctx)
-		}); err != nil {
+		if err := t.ready(ctx); err != nil {
 			return err
 		}
 		fmt.Fprintf(t.r.out, "           from the deletion to a member that votes: %s\n",
 			time.Since(begun).Round(time.Second))
 		return wait(ctx, 3*time.Second)
-	})
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	now, err := t.listed(ctx, 0)
@@ -222,6 +241,10 @@ func (t *memberCases) rolling(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	values, err := t.block(chartPage, "file: values.yaml")
+	if err != nil {
+		return err
+	}
 	most := 0
 	watching, stop := context.WithCancel(ctx)
 	over := make(chan struct{})
@@ -243,8 +266,11 @@ func (t *memberCases) rolling(ctx context.Context) error {
 		}
 	}()
 	_, err = t.underLoad(ctx, full+"-headless", func(ctx context.Context) error {
-		if _, err := t.rel.upgrade(ctx, t.values("log.level=debug",
-			"etcd.bundled.podAnnotations.upgraded=yes")...); err != nil {
+		if err := t.writeValues(strings.Replace(values, "  bundled:\n",
+			"  bundled:\n    podAnnotations: {upgraded: 'yes'}\n", 1) + "log: {level: debug}\n"); err != nil {
+			return err
+		}
+		if _, err := t.rel.upgrade(ctx, "-f", filepath.Join(t.dir(), "values.yaml")); err != nil {
 			return err
 		}
 		if err := t.ready(ctx); err != nil {
@@ -275,7 +301,7 @@ func (t *memberCases) rolling(ctx context.Context) error {
 
 // restore follows docs/how-to/restore-etcd.md. Nodes refuse meanwhile, so calls fail.
 func (t *memberCases) restore(ctx context.Context) error {
-	out, err := t.exec(ctx, snapshotsPod, "/allocator", "etcd-pod", "snapshot")
+	out, err := t.page(ctx, restorePage, "kube-choose")
 	if err != nil {
 		return err
 	}
@@ -285,22 +311,17 @@ func (t *memberCases) restore(ctx context.Context) error {
 		if err := wait(ctx, 15*time.Second); err != nil {
 			return err
 		}
-		// Without --wait, since nodes must not become ready.
-		if _, err := t.rel.run(ctx, append([]string{"upgrade", t.rel.name, t.c.chart(), "--timeout=2m"},
-			t.values("log.level=debug", "etcd.bundled.podAnnotations.upgraded=yes",
-				"etcd.bundled.restore.token=restored-1",
-				"etcd.bundled.restore.snapshot="+snapshot)...)...); err != nil {
+		if _, err := t.page(ctx, restorePage, "kube-upgrade", "2026-11-24t06-00-00z.snapshot", snapshot); err != nil {
 			return err
 		}
-		if err := t.c.kube.CoreV1().Pods(t.rel.namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
-			metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=etcd"}); err != nil {
+		if _, err := t.page(ctx, restorePage, "kube-delete"); err != nil {
 			return err
 		}
 		if err := t.refuse(ctx); err != nil {
 			return err
 		}
-		out, err := t.exec(ctx, full+"-0", "/allocator", "admin", "recover", "--config",
-			"/etc/allocator/config/allocator.yaml", "--yes")
+		// It asks people alone.
+		out, err := t.page(ctx, restorePage, "kube-era", "-it ", "", "admin recover", "admin recover --yes")
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,10 +23,15 @@ import (
 const (
 	// caseLimit bounds one step.
 	caseLimit = 5 * time.Minute
-	// full is the name of the chart's objects in a release of this name.
-	full = "allocator"
+	// releaseName is that of the pages, and full that of its objects.
+	releaseName = "ids"
+	full        = "ids-allocator"
 	// imageUser is the uid of the images.
 	imageUser = 65532
+
+	chartPage   = "deploy/helm/allocator/README.md"
+	kubePage    = "docs/how-to/run-in-kubernetes.md"
+	restorePage = "docs/how-to/restore-etcd.md"
 )
 
 // realPart installs the chart where its pods run.
@@ -54,8 +60,7 @@ func nodesPart(ctx context.Context, c *cluster, r *report) {
 	t := &realCases{
 		c:     c,
 		r:     r,
-		rel:   release{c: c, helm: "helm4", namespace: "real", name: full},
-		file:  "evaluation",
+		rel:   release{c: c, helm: "helm4", namespace: "real", name: releaseName},
 		etcds: 1,
 	}
 	run := func(name string, f func(context.Context) error) bool {
@@ -66,11 +71,10 @@ func nodesPart(ctx context.Context, c *cluster, r *report) {
 			return nil
 		})
 	}
-	if !run("helm install --wait with the bundled etcd: all pods start under the restricted policy, the space is "+
-		"initialized", t.install) {
+	if !run("as the chart's page prints it: helm install --wait with the bundled etcd, under the restricted policy; "+
+		"helm test requests IDs from every node by its name, and checks them; HTTP by a forwarded port", t.install) {
 		return
 	}
-	run("helm test: the image requests IDs from every node by its name, and checks them", t.helmTest)
 	run(
 		"the SDK gets IDs from every node by its name, by the headless Service, and by the other "+
 			"Service and kube-proxy", t.draw)
@@ -84,25 +88,65 @@ func nodesPart(ctx context.Context, c *cluster, r *report) {
 }
 
 type realCases struct {
-	c   *cluster
-	r   *report
-	rel release
-	// file has the values, and etcds is their number of members.
-	file  string
-	etcds int
+	c     *cluster
+	r     *report
+	rel   release
+	etcds int // number of members
 }
 
-// values are the arguments of helm for our images.
-func (t *realCases) values(more ...string) []string {
-	args := []string{"-f", filepath.Join(t.c.s.root, "chaos/kube/testdata", t.file+".yaml")}
-	for _, v := range append([]string{
-		"image.registry=docker.io", "image.repository=library/allocator", "image.tag=latest", "image.pullPolicy=Never",
-		"etcd.bundled.image.registry=docker.io", "etcd.bundled.image.repository=library/allocator-etcd",
-		"etcd.bundled.image.tag=latest", "etcd.bundled.image.pullPolicy=Never",
-	}, more...) {
-		args = append(args, "--set", v)
+// page runs a block of a page as it is printed, but for the words of here: in a directory with what it names, and with
+// the release's kubectl and helm. What it leaves in the background ends with it.
+func (t *realCases) page(ctx context.Context, page, block string, here ...string) (string, error) {
+	text, err := t.block(page, "run: "+block)
+	if err != nil {
+		return "", err
 	}
-	return args
+	return output(ctx, "env", "-C", t.dir(), "HOME="+t.dir(), "KUBECONFIG="+filepath.Join(t.dir(), "kubeconfig"),
+		"HELM_NO_PLUGINS=1", "PATH="+t.dir()+":"+os.Getenv("PATH"), "sh", "-euc",
+		"trap '[ -z \"${!:-}\" ] || kill $!' EXIT\n"+strings.NewReplacer(here...).Replace(text))
+}
+
+// block returns the text under a mark. The module has no package of the project: it is built with Kubernetes' versions.
+func (t *realCases) block(page, mark string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(t.c.s.root, page))
+	if err != nil {
+		return "", err
+	}
+	m := regexp.MustCompile("(?s)\n *<!-- " + mark + " -->\n( *)```[a-z]+\n(.*?)\n *```").FindSubmatch(text)
+	if m == nil {
+		return "", fmt.Errorf("%s has no block %s", page, mark)
+	}
+	return strings.ReplaceAll("\n"+string(m[2]), "\n"+string(m[1]), "\n") + "\n", nil
+}
+
+// dir is where the commands of pages run.
+func (t *realCases) dir() string { return t.c.ca.path("pages-" + t.rel.namespace) }
+
+// prepare creates the namespace, and the directory with the programs, the chart and the access to the namespace.
+func (t *realCases) prepare(ctx context.Context) error {
+	if err := errors.Join(t.c.namespace(ctx, t.rel.namespace), t.c.storage(ctx),
+		os.MkdirAll(t.dir(), 0o755)); err != nil {
+		return err
+	}
+	for name, to := range map[string]string{
+		"helm": filepath.Join(t.c.s.bin, t.rel.helm), "kubectl": filepath.Join(t.c.s.bin, "kubectl"),
+		"deploy": filepath.Join(t.c.s.root, "deploy"),
+	} {
+		if err := os.Symlink(to, filepath.Join(t.dir(), name)); err != nil {
+			return err
+		}
+	}
+	access, err := os.ReadFile(t.c.ca.path("admin.kubeconfig"))
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(t.dir(), "kubeconfig")
+	if err := os.WriteFile(file, access, 0o600); err != nil {
+		return err
+	}
+	_, err = output(ctx, filepath.Join(t.dir(), "kubectl"), "--kubeconfig="+file, "config", "set-context", "--current",
+		"--namespace="+t.rel.namespace)
+	return err
 }
 
 // state describes the pods, for a step that failed.
@@ -142,35 +186,18 @@ func (t *realCases) state() string {
 func (t *realCases) volume() string { return t.c.ca.path("volumes/volume-real") }
 
 func (t *realCases) install(ctx context.Context) error {
-	if err := t.c.namespace(ctx, t.rel.namespace); err != nil {
+	if err := t.prepare(ctx); err != nil {
 		return err
 	}
-	if err := t.c.storage(ctx); err != nil {
-		return err
-	}
-	if err := errors.Join(t.claim(ctx, "data-allocator-etcd-0", "volume-real"),
+	if err := errors.Join(t.claim(ctx, "data-"+member(0), "volume-real"),
 		t.claim(ctx, "snapshots-"+snapshotsPod, "snapshots-real")); err != nil {
 		return err
 	}
-	begun := time.Now()
-	if _, err := t.rel.install(ctx, t.values()...); err != nil {
-		return err
+	out, err := t.page(ctx, chartPage, "try")
+	if err == nil && !regexp.MustCompile(`"ids":\["[^"]+","[^"]+","[^"]+"\]`).MatchString(out) {
+		err = fmt.Errorf("no three IDs over HTTP: %s", out)
 	}
-	fmt.Fprintf(t.r.out, "           from helm install to all pods ready: %s\n", time.Since(begun).Round(time.Second))
-	return nil
-}
-
-func (t *realCases) helmTest(ctx context.Context) error {
-	if _, err := t.rel.run(ctx, "test", t.rel.name, "--timeout=2m"); err != nil {
-		return err
-	}
-	log, err := t.c.kube.CoreV1().Pods(t.rel.namespace).GetLogs("allocator-test-draw",
-		&corev1.PodLogOptions{}).DoRaw(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(t.r.out, "           %s\n", strings.ReplaceAll(strings.TrimSpace(string(log)), "\n", "\n           "))
-	return nil
+	return err
 }
 
 // drawn is what kubeload prints.
@@ -299,7 +326,7 @@ func (t *realCases) upgrade(ctx context.Context) error {
 		if err := wait(ctx, 3*time.Second); err != nil {
 			return err
 		}
-		if _, err := t.rel.upgrade(ctx, t.values("log.level=debug")...); err != nil {
+		if _, err := t.rel.upgrade(ctx, "--reuse-values", "--set=log.level=debug"); err != nil {
 			return err
 		}
 		if err := t.ready(ctx); err != nil {
@@ -323,7 +350,7 @@ func (t *realCases) upgrade(ctx context.Context) error {
 }
 
 func (t *realCases) killNode(ctx context.Context) error {
-	const name = "allocator-1"
+	const name = full + "-1"
 	_, err := t.underLoad(ctx, full+"-headless", func(ctx context.Context) error {
 		if err := wait(ctx, 2*time.Second); err != nil {
 			return err
@@ -363,7 +390,7 @@ func (t *realCases) killEtcd(ctx context.Context) error {
 		if err := wait(ctx, 2*time.Second); err != nil {
 			return err
 		}
-		if err := t.c.kube.CoreV1().Pods(t.rel.namespace).Delete(ctx, "allocator-etcd-0",
+		if err := t.c.kube.CoreV1().Pods(t.rel.namespace).Delete(ctx, full+"-etcd-0",
 			metav1.DeleteOptions{}); err != nil {
 			return err
 		}
@@ -391,7 +418,7 @@ func (t *realCases) rollback(ctx context.Context) error {
 			return err
 		}
 		if err := until(ctx, time.Minute, func(ctx context.Context) error {
-			j, err := t.c.kube.BatchV1().Jobs(t.rel.namespace).Get(ctx, "allocator-init", metav1.GetOptions{})
+			j, err := t.c.kube.BatchV1().Jobs(t.rel.namespace).Get(ctx, full+"-init", metav1.GetOptions{})
 			if err == nil && j.Status.Succeeded != 1 {
 				err = fmt.Errorf("the Job has not succeeded: %d failed", j.Status.Failed)
 			}
@@ -425,12 +452,12 @@ func (t *realCases) wipe(ctx context.Context) error {
 // scaleEtcd changes the number of members, and waits until none is left if that is 0.
 func (t *realCases) scaleEtcd(ctx context.Context, n int32) error {
 	sets := t.c.kube.AppsV1().StatefulSets(t.rel.namespace)
-	s, err := sets.GetScale(ctx, "allocator-etcd", metav1.GetOptions{})
+	s, err := sets.GetScale(ctx, full+"-etcd", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	s.Spec.Replicas = n
-	if _, err := sets.UpdateScale(ctx, "allocator-etcd", s, metav1.UpdateOptions{}); err != nil || n > 0 {
+	if _, err := sets.UpdateScale(ctx, full+"-etcd", s, metav1.UpdateOptions{}); err != nil || n > 0 {
 		return err
 	}
 	return until(ctx, time.Minute, func(ctx context.Context) error {
@@ -445,9 +472,8 @@ func (t *realCases) scaleEtcd(ctx context.Context, n int32) error {
 
 func (t *realCases) afterWipe(ctx context.Context) error {
 	// Without --wait, since nodes must not become ready.
-	if _, err := t.rel.run(ctx,
-		append([]string{"upgrade", t.rel.name, t.c.chart(), "--timeout=2m"},
-			t.values("log.level=info", "podAnnotations.wiped=yes")...)...); err != nil {
+	if _, err := t.rel.run(ctx, "upgrade", t.rel.name, t.c.chart(), "--timeout=2m", "--reuse-values",
+		"--set=log.level=info,podAnnotations.wiped=yes"); err != nil {
 		return err
 	}
 	// The last pod is of the upgrade and finds no space. The others ran before.
@@ -467,7 +493,7 @@ func (t *realCases) afterWipe(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("log of %s: %w", name, err)
 			}
-			if name != "allocator-2" && !strings.Contains(string(log), "HISTORY_REWOUND") {
+			if name != full+"-2" && !strings.Contains(string(log), "HISTORY_REWOUND") {
 				return fmt.Errorf("%s does not log HISTORY_REWOUND", name)
 			}
 			all := strings.Split(strings.TrimSpace(string(log)), "\n")
@@ -493,8 +519,8 @@ func (t *realCases) afterWipe(ctx context.Context) error {
 // uninstall returns an error if other objects are left than volume claims, the test's pod and the
 // Secrets that the release never owned.
 func (t *realCases) uninstall(ctx context.Context) error {
-	want := []string{"PersistentVolumeClaim/data-allocator-etcd-0", "PersistentVolumeClaim/snapshots-" + snapshotsPod,
-		"Pod/allocator-test-draw"}
+	want := []string{"PersistentVolumeClaim/data-" + member(0), "PersistentVolumeClaim/snapshots-" + snapshotsPod,
+		"Pod/" + full + "-test-draw"}
 	mine, err := t.c.kube.CoreV1().Secrets(t.rel.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -526,7 +552,7 @@ func (c *cluster) volumeFor(ctx context.Context, name, path, namespace, claim st
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("4Gi")},
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("8Gi")},
 			StorageClassName:              "local",
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
