@@ -94,9 +94,9 @@ func (d *Daemon) newConsole() *console.Console {
 // holders returns the callers that hold most of this node, and no more than a person reads.
 func (d *Daemon) holders() []quota.Holder { return d.security.quota.Holders(10) }
 
-// callers returns the first of them, as a status shows them.
+// callers returns them as a status shows them.
 func (d *Daemon) callers() (list []status.Caller) {
-	for _, h := range d.security.quota.Holders(5) {
+	for _, h := range d.holders() {
 		list = append(list, status.Caller(h))
 	}
 	return list

@@ -182,8 +182,11 @@ func (d Decoded) MarshalJSON() ([]byte, error) {
 		ledger.Holder = &holderJSON{t.Node, string(t.Instance), t.Term, describe.Time(int64(t.Since)), t.Worker}
 	}
 	tail, err := json.Marshal(ledger)
+	if err != nil {
+		return nil, err
+	}
 	b := describe.AppendJSON(nil, d.ID, d.format)
-	return append(append(b[:len(b)-1], ','), tail[1:]...), err
+	return append(append(b[:len(b)-1], ','), tail[1:]...), nil // one object
 }
 
 // ledgerJSON are the members that the ledger adds to the parts of an ID.

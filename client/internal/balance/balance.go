@@ -100,7 +100,7 @@ func (p *Pool[M]) Ready(m M, ready bool) {
 	n := m.self()
 	p.changed = p.changed || n.ready != ready
 	if ready && !n.ready && n.why == Refused {
-		n.until = min(n.until, 1)
+		n.until = min(n.until, 1) // It is over, and one call tries the node.
 	}
 	n.ready = ready
 }

@@ -76,9 +76,20 @@ func AppendAge(b []byte, t, now time.Time) []byte {
 	return append(b, "just now"...)
 }
 
-// AppendLocal appends a time as the machine's zone has it.
+// AppendLocal appends a time of the years 0 to 9999 as the machine's zone has it.
 func AppendLocal(b []byte, t time.Time) []byte {
-	return t.Local().AppendFormat(b, "2006-01-02 15:04:05.000 -0700")
+	t = t.Local()
+	if y := t.Year(); y < 0 || y > 9999 { // over the edge of the calendar by the zone
+		return t.AppendFormat(b, "2006-01-02 15:04:05.000 -0700")
+	}
+	b = append(describe.AppendClock(b, t, ' '), ' ')
+	_, offset := t.Zone()
+	sign := byte('+')
+	if offset < 0 {
+		sign, offset = '-', -offset
+	}
+	hours, minutes := offset/3600, offset/60%60
+	return append(b, sign, byte('0'+hours/10), byte('0'+hours%10), byte('0'+minutes/10), byte('0'+minutes%10))
 }
 
 // Relative returns what appendAge appends.

@@ -58,9 +58,6 @@ var errNoInput = cli.UsageError("no ID is given: name some, or send them to stdi
 func (i inputs) lines(ctx context.Context, f func(string, error) error) (n int, err error) {
 	var failed error
 	err = audit.EachLine(&source{ctx: ctx, in: i.in, before: i.flush}, func(_ int64, line []byte, err error) error {
-		if len(line) == 0 {
-			return nil
-		}
 		n++
 		failed = f(string(line), err)
 		return failed
