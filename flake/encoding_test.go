@@ -15,19 +15,9 @@ import (
 )
 
 var (
-	_ encoding.TextAppender      = flake.ID(0)
-	_ encoding.TextMarshaler     = flake.ID(0)
-	_ encoding.TextUnmarshaler   = (*flake.ID)(nil)
-	_ encoding.BinaryAppender    = flake.ID(0)
-	_ encoding.BinaryMarshaler   = flake.ID(0)
-	_ encoding.BinaryUnmarshaler = (*flake.ID)(nil)
-	_ json.Marshaler             = flake.ID(0)
-	_ json.Unmarshaler           = (*flake.ID)(nil)
-	_ driver.Valuer              = flake.ID(0)
-	_ sql.Scanner                = (*flake.ID)(nil)
-	_ encoding.TextAppender      = flake.Layout(0)
-	_ encoding.TextMarshaler     = flake.Layout(0)
-	_ encoding.TextUnmarshaler   = (*flake.Layout)(nil)
+	_ encoding.TextAppender    = flake.Layout(0)
+	_ encoding.TextMarshaler   = flake.Layout(0)
+	_ encoding.TextUnmarshaler = (*flake.Layout)(nil)
 )
 
 // Incident T39 (consumers that keep 53 bits of 64), docs/INCIDENTS.md.

@@ -6,51 +6,41 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/codectest"
 	"github.com/flakelease/allocator/flake"
 )
 
-// checkForms fails unless every form of id reads back as id.
-func checkForms(t *testing.T, id flake.ID) {
-	t.Helper()
-	if id < 0 {
-		t.Fatalf("a parser made the negative ID %d", id)
-	}
-	text, err1 := id.MarshalText()
-	js, err2 := id.MarshalJSON()
-	bin, err3 := id.MarshalBinary()
-	if err1 != nil || err2 != nil || err3 != nil || string(text) != id.String() || len(text) != flake.TextLen {
-		t.Fatalf("%d: %q %q %x, %v %v %v", id, text, js, bin, err1, err2, err3)
-	}
-	var fromText, fromJSON, fromBin, scanned flake.ID
-	v, _ := id.Value()
-	for form, err := range map[string]error{
-		"text": fromText.UnmarshalText(text), "JSON": fromJSON.UnmarshalJSON(js),
-		"binary": fromBin.UnmarshalBinary(bin), "SQL": scanned.Scan(v),
-	} {
-		if err != nil {
-			t.Fatalf("%d: %s: %v", id, form, err)
+var ids = codectest.Kind[flake.ID, *flake.ID]{
+	Size:      flake.BinaryLen,
+	Kept:      someID,
+	Parse:     flake.Parse,
+	Lenient:   flake.ParseLenient,
+	FromBytes: flake.FromBytes,
+	Compare:   flake.ID.Compare,
+	Errors: map[string]error{
+		"bad_length":         flake.ErrLength,
+		"bad_char":           flake.ErrAlphabet,
+		"overflow":           flake.ErrOverflow,
+		"out_of_range":       flake.ErrRange,
+		"time_before_epoch":  flake.ErrBeforeEpoch,
+		"time_overflow":      flake.ErrTimeOverflow,
+		"bad_sid":            flake.ErrSID,
+		"bad_entropy_size":   flake.ErrEntropySize,
+		"bad_randomness":     flake.ErrEntropy,
+		"monotonic_overflow": flake.ErrMonotonicOverflow,
+	},
+	Forms: func(id flake.ID) map[string]func() (flake.ID, error) {
+		forms := map[string]func() (flake.ID, error){
+			"int":   func() (flake.ID, error) { return flake.ParseInt(string(id.AppendInt(nil))) },
+			"hex":   func() (flake.ID, error) { return flake.ParseHex(id.Hex()) },
+			"hex16": func() (flake.ID, error) { return flake.ParseHex(string(id.AppendHex16(nil))) },
 		}
-	}
-	if fromText != id || fromJSON != id || fromBin != id || scanned != id {
-		t.Fatalf("%d reads back as %d %d %d %d", id, fromText, fromJSON, fromBin, scanned)
-	}
-	for form, parse := range map[string]func() (flake.ID, error){
-		"text":    func() (flake.ID, error) { return flake.Parse(strings.ToLower(id.String())) },
-		"lenient": func() (flake.ID, error) { return flake.ParseLenient("-" + id.String()) },
-		"int":     func() (flake.ID, error) { return flake.ParseInt(string(id.AppendInt(nil))) },
-		"hex":     func() (flake.ID, error) { return flake.ParseHex(id.Hex()) },
-		"hex16":   func() (flake.ID, error) { return flake.ParseHex(string(id.AppendHex16(nil))) },
-	} {
-		if got, err := parse(); err != nil || got != id {
-			t.Fatalf("%d from %s: %d, %v", id, form, got, err)
+		for _, l := range []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet} {
+			f := flake.Format{Layout: l, Epoch: flake.DefaultEpoch}
+			forms["parts of "+l.String()] = func() (flake.ID, error) { return f.Make(f.UnixMilli(id), f.Entropy(id), f.SID(id)) }
 		}
-	}
-	for _, l := range []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet} {
-		f := flake.Format{Layout: l, Epoch: flake.DefaultEpoch}
-		if got, err := f.Make(f.UnixMilli(id), f.Entropy(id), f.SID(id)); err != nil || got != id {
-			t.Fatalf("%d in parts of %v: %d, %v", id, l, got, err)
-		}
-	}
+		return forms
+	},
 }
 
 func FuzzParse(f *testing.F) {
@@ -64,135 +54,26 @@ func FuzzParse(f *testing.F) {
 	for _, x := range v.Lenient {
 		f.Add(x.Input)
 	}
-	f.Fuzz(func(t *testing.T, s string) {
-		id, err := flake.Parse(s)
-		if want, ok := slowParse(s); ok != (err == nil) || id != want {
-			t.Fatalf("Parse(%q) = %d, %v, a digit at a time it is %d, %v", s, id, err, want, ok)
-		}
-		if err == nil {
-			checkForms(t, id)
-			if !strings.EqualFold(id.String(), s) {
-				t.Fatalf("Parse(%q) is written %s", s, id)
-			}
-		}
-		// Lenient is strict after an obvious rewriting, and never less.
-		folded := strings.NewReplacer("-", "", "I", "1", "i", "1", "L", "1", "l", "1", "O", "0", "o", "0").Replace(s)
-		want, wantErr := flake.Parse(folded)
-		if got, err := flake.ParseLenient(s); got != want || class(err) != class(wantErr) {
-			t.Fatalf("ParseLenient(%q) = %d, %v, want %d, %v", s, got, err, want, wantErr)
-		}
-	})
-}
-
-// slowParse is Parse as one would do it on paper.
-func slowParse(s string) (flake.ID, bool) {
-	if len(s) != 13 || s[0] > '7' {
-		return 0, false
-	}
-	var v uint64
-	for i := range len(s) {
-		d := strings.IndexByte("0123456789ABCDEFGHJKMNPQRSTVWXYZ", s[i])
-		if d < 0 {
-			d = strings.IndexByte("0123456789abcdefghjkmnpqrstvwxyz", s[i])
-		}
-		if d < 0 {
-			return 0, false
-		}
-		v = v*32 + uint64(d)
-	}
-	return flake.ID(v), true
+	ids.FuzzParse(f)
 }
 
 func FuzzParseInt(f *testing.F) {
-	for _, s := range []string{"0", "9223372036854775807", "9223372036854775808", "-1", "", "12a", "00"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		id, err := flake.ParseInt(s)
-		if err != nil {
-			if id != 0 {
-				t.Fatalf("ParseInt(%q) = %d with %v", s, id, err)
-			}
-			return
-		}
-		checkForms(t, id)
-		canonical := strings.TrimLeft(s, "0")
-		if canonical == "" {
-			canonical = "0"
-		}
-		if got := string(id.AppendInt(nil)); got != canonical {
-			t.Fatalf("ParseInt(%q) is written %s", s, got)
-		}
-	})
+	ids.FuzzText(f, flake.ParseInt, func(id flake.ID) string { return string(id.AppendInt(nil)) }, codectest.Digits,
+		"0", "9223372036854775807", "9223372036854775808", "-1", "", "12a", "00")
 }
 
 func FuzzParseHex(f *testing.F) {
-	for _, s := range []string{"0x0", "0x7FFFFFFFFFFFFFFF", "7fffffffffffffff", "0x8000000000000000", "", "0x", "0xg"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		id, err := flake.ParseHex(s)
-		if err != nil {
-			if id != 0 {
-				t.Fatalf("ParseHex(%q) = %d with %v", s, id, err)
-			}
-			return
-		}
-		checkForms(t, id)
-		digits := strings.ToUpper(strings.TrimLeft(strings.TrimPrefix(s, "0x"), "0"))
-		if digits == "" {
-			digits = "0"
-		}
-		if id.Hex() != "0x"+digits {
-			t.Fatalf("ParseHex(%q) is written %s", s, id.Hex())
-		}
-	})
+	ids.FuzzText(f, flake.ParseHex, flake.ID.Hex, func(s string) string { return "0x" + codectest.Digits(strings.TrimPrefix(s, "0x")) },
+		"0x0", "0x7FFFFFFFFFFFFFFF", "7fffffffffffffff", "0x8000000000000000", "", "0x", "0xg")
 }
 
 func FuzzFromBytes(f *testing.F) {
 	f.Add([]byte{0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	f.Add([]byte{0x80, 0, 0, 0, 0, 0, 0, 0})
-	for _, n := range []int{0, 7, 9, 16} {
-		f.Add(make([]byte, n))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		id, err := flake.FromBytes(b)
-		read := flake.ID(7)
-		if also := read.UnmarshalBinary(b); class(also) != class(err) || err == nil && read != id || err != nil && read != 7 {
-			t.Fatalf("UnmarshalBinary(%x): %v, ID now %d; FromBytes: %d, %v", b, also, read, id, err)
-		}
-		if ok := len(b) == 8 && b[0] < 0x80; ok != (err == nil) {
-			t.Fatalf("FromBytes(%x): %v", b, err)
-		}
-		if err == nil {
-			checkForms(t, id)
-			if got, _ := id.MarshalBinary(); !bytes.Equal(got, b) {
-				t.Fatalf("FromBytes(%x) is written %x", b, got)
-			}
-		}
-	})
+	ids.FuzzBytes(f, func(b []byte) bool { return len(b) == 8 && b[0] < 0x80 })
 }
 
-func FuzzUnmarshalJSON(f *testing.F) {
-	for _, s := range []string{`"00CMXB6TAK4SA"`, `null`, `123`, `""`, `"`, `"00CMXB6TAK4S\u0041"`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		id := flake.ID(7)
-		err := id.UnmarshalJSON(b)
-		switch {
-		case err != nil || string(b) == "null":
-			if id != 7 {
-				t.Fatalf("UnmarshalJSON(%q) left %d, %v", b, id, err)
-			}
-		default:
-			checkForms(t, id)
-			if js, _ := id.MarshalJSON(); !strings.EqualFold(string(js), string(b)) {
-				t.Fatalf("UnmarshalJSON(%q) is written %s", b, js)
-			}
-		}
-	})
-}
+func FuzzUnmarshalJSON(f *testing.F) { ids.FuzzJSON(f) }
 
 func FuzzRepair(f *testing.F) {
 	for _, x := range load(f).Lenient {
@@ -206,7 +87,7 @@ func FuzzRepair(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		fixed, changes := flake.Repair(s)
-		if want := strings.NewReplacer("-", "", "I", "1", "i", "1", "L", "1", "l", "1", "O", "0", "o", "0").Replace(s); fixed != want {
+		if want := codectest.Fold(s); fixed != want {
 			t.Fatalf("Repair(%q) = %q, want %q", s, fixed, want)
 		}
 		// Undone from the end, the changes give s back.
@@ -234,7 +115,7 @@ func FuzzRepair(f *testing.F) {
 		}
 		got, gotErr := flake.Parse(fixed)
 		want, wantErr := flake.ParseLenient(s)
-		if got != want || class(gotErr) != class(wantErr) {
+		if got != want || ids.Class(gotErr) != ids.Class(wantErr) {
 			t.Fatalf("%q: repaired and parsed %d, %v; leniently %d, %v", s, got, gotErr, want, wantErr)
 		}
 	})
@@ -270,7 +151,7 @@ func FuzzOffline(f *testing.F) {
 		}
 		o, err := flake.NewOffline(c)
 		if err != nil {
-			if o != nil || class(err) == "none" && layout%4 != 3 {
+			if o != nil || ids.Class(err) == "none" && layout%4 != 3 {
 				t.Fatalf("%+v: %v", c, err)
 			}
 			return
@@ -295,17 +176,10 @@ func FuzzOffline(f *testing.F) {
 
 // Scan reads what Parse and FromBytes read, and tells them apart.
 func FuzzScan(f *testing.F) {
-	f.Add([]byte("00CMXB6TAK4SA"))
-	f.Add([]byte("\x7f1234567"))
-	f.Add([]byte("\x801234567"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		want, err := flake.Parse(string(b))
+	ids.FuzzScan(f, func(b []byte) (flake.ID, error) {
 		if len(b) == flake.BinaryLen {
-			want, err = flake.FromBytes(b)
+			return flake.FromBytes(b)
 		}
-		got := flake.ID(7)
-		if gotErr := got.Scan(b); class(gotErr) != class(err) || err == nil && got != want || err != nil && got != 7 {
-			t.Fatalf("Scan(%q) = %d, %v, want %d, %v", b, got, gotErr, want, err)
-		}
-	})
+		return flake.Parse(string(b))
+	}, "00CMXB6TAK4SA", "\x7f1234567", "\x801234567")
 }

@@ -3,23 +3,18 @@ package flake_test
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"io"
-	"math/bits"
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
+	"github.com/flakelease/allocator/chaos/codectest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
 const t0 = flake.DefaultEpoch + 1_000_000 // some millisecond
-
-// seeded is a source of random bytes that repeats itself in every run.
-func seeded(n byte) io.Reader { return rand.NewChaCha8([32]byte{n}) }
 
 func offline(t testing.TB, c flake.OfflineConfig) *flake.Offline {
 	t.Helper()
@@ -72,39 +67,18 @@ func TestOfflineConfig(t *testing.T) {
 	}
 }
 
-// With nothing but a format, time is the machine's and random bits differ.
 func TestOfflineDefaultSources(t *testing.T) {
 	o := offline(t, flake.OfflineDefaults())
-	before := time.Now().UnixMilli()
-	a, err1 := o.New()
-	b, err2 := o.Next()
-	c, err3 := o.At(t0)
-	d, err4 := o.NextAt(flake.Default.UnixMilli(b) + 1)
-	after := time.Now().UnixMilli()
-	fatal.If(t, errors.Join(err1, err2, err3, err4))
-	for _, id := range []flake.ID{a, b} {
-		if ms := flake.Default.UnixMilli(id); ms < before || ms > after {
-			t.Errorf("%v is of %d, not within %d and %d", id, ms, before, after)
-		}
-	}
-	if flake.Default.UnixMilli(c) != t0 || d <= b {
-		t.Errorf("at %d: %v; after %v: %v", t0, c, b, d)
-	}
-	seen := map[flake.ID]bool{}
-	for range 100 {
-		id, err := o.At(t0)
-		fatal.If(t, err)
-		seen[id] = true
-	}
-	if len(seen) < 90 { // 0.15 equal pairs are expected
-		t.Errorf("%d different IDs of 100", len(seen))
+	b := ids.DefaultSources(t, o, t0, flake.Default.UnixMilli)
+	if d, err := o.NextAt(flake.Default.UnixMilli(b) + 1); err != nil || d <= b {
+		t.Errorf("after %v: %v, %v", b, d, err)
 	}
 }
 
 // TestVectorsIncrement: Increment, and the series of a generator, make what the vectors say of each step.
 func TestVectorsIncrement(t *testing.T) {
 	v := load(t)
-	count(t, v.Increment, 24)
+	codectest.Count(t, v.Increment, 24)
 	for _, x := range v.Increment {
 		f := layout(t, x.Layout)
 		var draws bytes.Buffer // the previous ID's entropy, then the step's bytes
@@ -126,7 +100,7 @@ func TestVectorsIncrement(t *testing.T) {
 		} {
 			id, err := next()
 			switch {
-			case class(err) != cmp.Or(x.Error, "none") || err != nil && id != 0:
+			case ids.Class(err) != cmp.Or(x.Error, "none") || err != nil && id != 0:
 				t.Errorf("%s of %+v: got %v, %v", name, x, id, err)
 			case err == nil && (id.String() != x.Base32 || string(id.AppendInt(nil)) != x.Int || f.Entropy(id) != x.Rand || f.SID(id) != x.SID):
 				t.Errorf("%s of %+v: got %v", name, x, id)
@@ -164,7 +138,7 @@ func TestOfflineErrorsChangeNothing(t *testing.T) {
 		rest := 0
 		twin := func() *flake.Offline { // of o, at a millisecond's first ID
 			c2 := c
-			c2.Entropy = seeded(seed)
+			c2.Entropy = codectest.Seeded(seed)
 			return offline(t, c2)
 		}
 		for ms := int64(t0); ms < t0+200; ms++ {
@@ -180,12 +154,12 @@ func TestOfflineErrorsChangeNothing(t *testing.T) {
 			if id, err := o.NextAt(ms); !errors.Is(err, flake.ErrEntropySource) || !errors.Is(err, errRead) || id != 0 {
 				t.Fatalf("%v, %v", id, err)
 			}
-			source.err, source.r = nil, seeded(seed)
+			source.err, source.r = nil, codectest.Seeded(seed)
 			o2 := twin()
 			for i := range 12 {
 				got, err := o.NextAt(ms)
 				want, wantErr := o2.NextAt(ms)
-				if got != want || class(err) != class(wantErr) {
+				if got != want || ids.Class(err) != ids.Class(wantErr) {
 					t.Fatalf("%d at %d: %v, %v, the twin made %v, %v", i, ms, got, err, want, wantErr)
 				}
 				rest++
@@ -265,74 +239,25 @@ func TestOfflineOverflow(t *testing.T) {
 	})
 }
 
-// Goroutines share a generator: no ID twice, each sees its own rise, and the
-// clock, which this one keeps without a lock, is read under the generator's.
 func TestOfflineConcurrent(t *testing.T) {
-	reads := int64(0)
-	c := flake.OfflineDefaults()
-	c.Now = func() int64 { reads++; return t0 + reads/50 }
-	c.Entropy = seeded(2)
-	o := offline(t, c)
-	const each = 2000
-	var wg sync.WaitGroup
-	made := make([][]flake.ID, 8)
-	for g := range made {
-		wg.Go(func() {
-			for len(made[g]) < each {
-				id, err := o.Next()
-				switch {
-				case errors.Is(err, flake.ErrMonotonicOverflow): // the clock goes on
-				case err != nil:
-					t.Error(err) // a regression, if the clock were read outside
-					return
-				default:
-					made[g] = append(made[g], id)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for g := range made {
-		if !slices.IsSorted(made[g]) {
-			t.Errorf("goroutine %d saw IDs go down", g)
-		}
-	}
-	all := slices.Concat(made...)
-	slices.Sort(all)
-	if n := len(slices.Compact(all)); n != len(made)*each {
-		t.Errorf("%d different IDs of %d", n, len(made)*each)
-	}
+	ids.Concurrent(t, t0, flake.ErrMonotonicOverflow, func(now func() int64, entropy io.Reader) codectest.Offline[flake.ID] {
+		c := flake.OfflineDefaults()
+		c.Now, c.Entropy = now, entropy
+		return offline(t, c)
+	})
 }
 
-// Every random bit is 1 about as often as 0, in New and where a millisecond of
-// the series begins; the others are what they must be.
+// The bits beside the random ones are what they must be.
 func TestOfflineBitsToggle(t *testing.T) {
 	everyOffline(t, func(t *testing.T, c flake.OfflineConfig) {
-		const n = 4000 // standard deviation of a count: 31.6
-		c.Entropy = seeded(3)
+		c.Entropy = codectest.Seeded(3)
 		c.SID = flake.SID(c.Format.Layout.Holders() / 3)
-		o := offline(t, c)
-		var ones [2][64]int
-		for i := range int64(n) {
-			a, err1 := o.At(t0)
-			b, err2 := o.NextAt(t0 + i)
-			fatal.If(t, errors.Join(err1, err2))
-			if c.Format.UnixMilli(a) != t0 || c.Format.SID(a) != c.SID || c.Format.UnixMilli(b) != t0+i || c.Format.SID(b) != c.SID {
-				t.Fatalf("%v, %v", a, b)
+		ids.BitsToggle(t, offline(t, c), t0, int(c.Format.Layout.SequenceBits()), func(t *testing.T, id flake.ID, ms int64) []byte {
+			if c.Format.UnixMilli(id) != ms || c.Format.SID(id) != c.SID {
+				t.Fatalf("at %d: %v", ms, id)
 			}
-			for k, id := range []flake.ID{a, b} {
-				for v := c.Format.Entropy(id); v != 0; v &= v - 1 {
-					ones[k][bits.TrailingZeros32(v)]++
-				}
-			}
-		}
-		for k := range ones {
-			for bit, count := range ones[k][:c.Format.Layout.SequenceBits()] {
-				if count < n/2-160 || count > n/2+160 { // 5 standard deviations
-					t.Errorf("bit %d is set in %d of %d (New: 0, Next: 1; here %d)", bit, count, n, k)
-				}
-			}
-		}
+			return binary.BigEndian.AppendUint32(nil, c.Format.Entropy(id))
+		})
 	})
 }
 
@@ -353,7 +278,7 @@ func TestOfflineStepsAreUniform(t *testing.T) {
 			shift++
 			cells = int(fits>>shift) + 1
 		}
-		draws := seeded(byte(c.EntropySize) + 3)
+		draws := codectest.Seeded(byte(c.EntropySize) + 3)
 		counts := make([]float64, cells)
 		source := &flaky{}
 		c.Entropy = source

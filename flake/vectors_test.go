@@ -3,13 +3,10 @@ package flake_test
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"os"
-	"slices"
 	"strconv"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/codectest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
@@ -24,106 +21,51 @@ type vectors struct {
 		TsMs  int64 `json:"ts_ms"`
 	} `json:"flake_from_unix_seconds"`
 	Increment []struct {
-		Layout string     `json:"layout"`
-		TsMs   int64      `json:"ts_ms"`
-		SID    flake.SID  `json:"sid"`
-		Prev   uint32     `json:"prev_randomness"`
-		Size   int        `json:"entropy_size_bytes"`
-		Draws  []hexBytes `json:"entropy_draws_hex"`
-		Rand   uint32     `json:"randomness"`
-		Int    string     `json:"int"`
-		Base32 string     `json:"base32"`
-		Error  string     `json:"error"`
+		Layout string               `json:"layout"`
+		TsMs   int64                `json:"ts_ms"`
+		SID    flake.SID            `json:"sid"`
+		Prev   uint32               `json:"prev_randomness"`
+		Size   int                  `json:"entropy_size_bytes"`
+		Draws  []codectest.HexBytes `json:"entropy_draws_hex"`
+		Rand   uint32               `json:"randomness"`
+		Int    string               `json:"int"`
+		Base32 string               `json:"base32"`
+		Error  string               `json:"error"`
 	} `json:"flake_increment"`
 	Initial []struct {
-		Layout string   `json:"layout"`
-		Random hexBytes `json:"random_hex"`
-		Rand   uint32   `json:"randomness"`
+		Layout string             `json:"layout"`
+		Random codectest.HexBytes `json:"random_hex"`
+		Rand   uint32             `json:"randomness"`
 	} `json:"flake_initial_randomness"`
-	InvalidStrings []invalidVector `json:"flake_invalid_strings"`
-	InvalidInts    []invalidVector `json:"flake_invalid_ints"`
-	InvalidFields  []invalidVector `json:"flake_invalid_fields"`
-	Lenient        []struct {
-		Input         string   `json:"input"`
-		Canonical     string   `json:"canonical"`
-		StrictAccepts bool     `json:"strict_accepts"`
-		StrictClasses []string `json:"strict_classes"`
-	} `json:"flake_lenient"`
+	InvalidStrings []codectest.Invalid `json:"flake_invalid_strings"`
+	InvalidInts    []codectest.Invalid `json:"flake_invalid_ints"`
+	InvalidFields  []codectest.Invalid `json:"flake_invalid_fields"`
+	Lenient        []codectest.Lenient `json:"flake_lenient"`
 }
 
 type idVector struct {
-	Layout string    `json:"layout"`
-	Int    string    `json:"int"`
-	Base32 string    `json:"base32"`
-	Hex    string    `json:"hex"`
-	Bin    string    `json:"bin"`
-	Bytes  hexBytes  `json:"bytes_hex"`
-	TsMs   int64     `json:"ts_ms"`
-	Rand   uint32    `json:"randomness"`
-	SID    flake.SID `json:"sid"`
-	UnixMs int64     `json:"unix_ms"`
-	Time   string    `json:"time"`
-}
-
-type invalidVector struct {
-	Input   string   `json:"input"`
-	Field   string   `json:"field"`
-	Layout  string   `json:"layout"`
-	Value   string   `json:"value"`
-	Classes []string `json:"classes"`
-}
-
-type hexBytes []byte
-
-func (h *hexBytes) UnmarshalText(b []byte) (err error) {
-	*h, err = hex.DecodeString(string(b))
-	return err
+	Layout string             `json:"layout"`
+	Int    string             `json:"int"`
+	Base32 string             `json:"base32"`
+	Hex    string             `json:"hex"`
+	Bin    string             `json:"bin"`
+	Bytes  codectest.HexBytes `json:"bytes_hex"`
+	TsMs   int64              `json:"ts_ms"`
+	Rand   uint32             `json:"randomness"`
+	SID    flake.SID          `json:"sid"`
+	UnixMs int64              `json:"unix_ms"`
+	Time   string             `json:"time"`
 }
 
 func load(t testing.TB) (v vectors) {
-	t.Helper()
-	b, err := os.ReadFile("../testdata/vectors/vectors.json")
-	fatal.If(t, err)
-	fatal.If(t, json.Unmarshal(b, &v))
+	codectest.Vectors(t, &v)
 	return v
-}
-
-// count fails the test if a section was not read, or has shrunk.
-func count[T any](t *testing.T, section []T, want int) {
-	t.Helper()
-	if len(section) != want {
-		t.Fatalf("section has %d vectors, want %d", len(section), want)
-	}
-}
-
-// class is the vectors' label of an error of this package.
-func class(err error) string {
-	for _, c := range []struct {
-		err  error
-		name string
-	}{
-		{flake.ErrLength, "bad_length"},
-		{flake.ErrAlphabet, "bad_char"},
-		{flake.ErrOverflow, "overflow"},
-		{flake.ErrRange, "out_of_range"},
-		{flake.ErrBeforeEpoch, "time_before_epoch"},
-		{flake.ErrTimeOverflow, "time_overflow"},
-		{flake.ErrSID, "bad_sid"},
-		{flake.ErrEntropySize, "bad_entropy_size"},
-		{flake.ErrEntropy, "bad_randomness"},
-		{flake.ErrMonotonicOverflow, "monotonic_overflow"},
-	} {
-		if errors.Is(err, c.err) {
-			return c.name
-		}
-	}
-	return "none"
 }
 
 func wantClass(t *testing.T, err error, classes []string) {
 	t.Helper()
 	// The preferred class, not just a tolerated one.
-	if got := class(err); got != classes[0] {
+	if got := ids.Class(err); got != classes[0] {
 		t.Errorf("got class %s (%v), want %s of %v", got, err, classes[0], classes)
 	}
 }
@@ -137,9 +79,9 @@ func layout(t *testing.T, name string) flake.Format {
 
 func TestVectorsIDs(t *testing.T) {
 	v := load(t)
-	count(t, v.Standalone, 20)
-	count(t, v.Scalable, 20)
-	count(t, v.DocExamples, 18)
+	codectest.Count(t, v.Standalone, 20)
+	codectest.Count(t, v.Scalable, 20)
+	codectest.Count(t, v.DocExamples, 18)
 	for _, x := range v.Standalone {
 		x.Layout = "standalone"
 		testIDVector(t, x)
@@ -206,7 +148,7 @@ func testIDVector(t *testing.T, x idVector) {
 
 func TestVectorsFromUnixSeconds(t *testing.T) {
 	v := load(t)
-	count(t, v.FromSeconds, 6)
+	codectest.Count(t, v.FromSeconds, 6)
 	for _, x := range v.FromSeconds {
 		id, err := flake.Default.FromUnixSeconds(x.UnixS, 9, 3)
 		if err != nil || flake.Scalable.Timestamp(id) != x.TsMs || flake.Default.Entropy(id) != 9 || flake.Default.SID(id) != 3 {
@@ -217,7 +159,7 @@ func TestVectorsFromUnixSeconds(t *testing.T) {
 
 func TestVectorsInitialEntropy(t *testing.T) {
 	v := load(t)
-	count(t, v.Initial, 12)
+	codectest.Count(t, v.Initial, 12)
 	for _, x := range v.Initial {
 		if got, err := layout(t, x.Layout).InitialEntropy(x.Random); err != nil || got != x.Rand {
 			t.Errorf("%s %x: got %d, %v, want %d", x.Layout, []byte(x.Random), got, err, x.Rand)
@@ -227,20 +169,10 @@ func TestVectorsInitialEntropy(t *testing.T) {
 
 func TestVectorsInvalid(t *testing.T) {
 	v := load(t)
-	count(t, v.InvalidStrings, 12)
-	count(t, v.InvalidInts, 5)
-	count(t, v.InvalidFields, 8)
-	for _, x := range v.InvalidStrings {
-		id, err := flake.Parse(x.Input)
-		// For a byte string that is both too long and not ASCII the first listed
-		// class counts characters; rule 1 counts bytes, so length it is.
-		if got := class(err); id != 0 || !slices.Contains(x.Classes, got) {
-			t.Errorf("Parse(%q) = %d, %v, want one of %v", x.Input, id, err, x.Classes)
-		}
-		if err := id.UnmarshalText([]byte(x.Input)); id != 0 || !slices.Contains(x.Classes, class(err)) {
-			t.Errorf("UnmarshalText(%q) = %d, %v, want one of %v", x.Input, id, err, x.Classes)
-		}
-	}
+	codectest.Count(t, v.InvalidStrings, 12)
+	codectest.Count(t, v.InvalidInts, 5)
+	codectest.Count(t, v.InvalidFields, 8)
+	ids.InvalidVectors(t, v.InvalidStrings)
 	for _, x := range v.InvalidInts {
 		id, err := flake.ParseInt(x.Input)
 		if id != 0 {
@@ -273,18 +205,6 @@ func TestVectorsInvalid(t *testing.T) {
 
 func TestVectorsLenient(t *testing.T) {
 	v := load(t)
-	count(t, v.Lenient, 11)
-	for _, x := range v.Lenient {
-		if id, err := flake.ParseLenient(x.Input); err != nil || id.String() != x.Canonical {
-			t.Errorf("ParseLenient(%q) = %v, %v, want %s", x.Input, id, err, x.Canonical)
-		}
-		id, err := flake.Parse(x.Input)
-		if x.StrictAccepts {
-			if err != nil || id.String() != x.Canonical {
-				t.Errorf("Parse(%q) = %v, %v, want %s", x.Input, id, err, x.Canonical)
-			}
-			continue
-		}
-		wantClass(t, err, x.StrictClasses)
-	}
+	codectest.Count(t, v.Lenient, 11)
+	ids.LenientVectors(t, v.Lenient)
 }

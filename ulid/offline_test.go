@@ -6,54 +6,28 @@ import (
 	"errors"
 	"io"
 	"math"
-	"math/rand/v2"
-	"slices"
-	"sync"
 	"testing"
-	"time"
 
+	"github.com/flakelease/allocator/chaos/codectest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/ulid"
 )
 
 const t0 = int64(1_700_000_000_000) // some millisecond
 
-// seeded is a source of random bytes that repeats itself in every run.
-func seeded(n byte) io.Reader { return rand.NewChaCha8([32]byte{n}) }
-
-// The zero configuration is the machine's clock and random bits that differ.
 func TestOfflineDefaultSources(t *testing.T) {
 	o := ulid.NewOffline(ulid.OfflineConfig{})
-	before := time.Now().UnixMilli()
-	a, err1 := o.New()
-	b, err2 := o.Next()
-	c, err3 := o.At(0)
-	d, err4 := o.NextAt(0) // long past: the series stays where it is
-	after := time.Now().UnixMilli()
-	fatal.If(t, errors.Join(err1, err2, err3, err4))
-	for _, id := range []ulid.ID{a, b} {
-		if ms := id.UnixMilli(); ms < before || ms > after {
-			t.Errorf("%v is of %d, not within %d and %d", id, ms, before, after)
-		}
-	}
-	if next, _ := b.Increment(); c.UnixMilli() != 0 || d != next {
-		t.Errorf("at 0: %v; after %v: %v", c, b, d)
-	}
-	seen := map[ulid.ID]bool{}
-	for range 1000 {
-		id, err := o.At(t0)
-		fatal.If(t, err)
-		seen[id] = true
-	}
-	if len(seen) != 1000 {
-		t.Errorf("%d different IDs of 1000", len(seen))
+	b := ids.DefaultSources(t, o, 0, ulid.ID.UnixMilli)
+	next, _ := b.Increment()
+	if d, err := o.NextAt(0); err != nil || d != next { // long past: the series stays where it is
+		t.Errorf("after %v: %v, %v", b, d, err)
 	}
 }
 
 // TestVectorsMonotonic: Increment, and the series of a generator, make what the vectors say, overflow included.
 func TestVectorsMonotonic(t *testing.T) {
 	v := load(t)
-	count(t, v.Monotonic, 5)
+	codectest.Count(t, v.Monotonic, 5)
 	for _, x := range v.Monotonic {
 		prev, err := ulid.Parse(x.Prev)
 		fatal.If(t, err)
@@ -66,7 +40,7 @@ func TestVectorsMonotonic(t *testing.T) {
 			"NextAt":    func() (ulid.ID, error) { return o.NextAt(prev.UnixMilli()) },
 		} {
 			id, err := next()
-			if class(err) != cmp.Or(x.Error, "none") || err != nil && !id.IsZero() || err == nil && id.String() != x.Next {
+			if ids.Class(err) != cmp.Or(x.Error, "none") || err != nil && !id.IsZero() || err == nil && id.String() != x.Next {
 				t.Errorf("%s after %s: %v, %v, want %s%s", name, x.Prev, id, err, x.Next, x.Error)
 			}
 		}
@@ -146,75 +120,23 @@ func TestOfflineErrorsChangeNothing(t *testing.T) {
 	}
 }
 
-// Goroutines share a generator: no ID twice, each sees its own rise, and the
-// clock, which this one keeps without a lock, is read under the generator's.
 func TestOfflineConcurrent(t *testing.T) {
-	reads := int64(0)
-	o := ulid.NewOffline(ulid.OfflineConfig{
-		Now:     func() int64 { reads++; return t0 + reads/50 },
-		Entropy: seeded(2),
+	last, now, reads := ids.Concurrent(t, t0, ulid.ErrMonotonicOverflow, func(now func() int64, entropy io.Reader) codectest.Offline[ulid.ID] {
+		return ulid.NewOffline(ulid.OfflineConfig{Now: now, Entropy: entropy})
 	})
-	const each = 2000
-	var wg sync.WaitGroup
-	made := make([][]ulid.ID, 8)
-	for g := range made {
-		wg.Go(func() {
-			for range each {
-				id, err := o.Next()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				made[g] = append(made[g], id)
-			}
-		})
-	}
-	wg.Wait()
-	for g := range made {
-		if !slices.IsSortedFunc(made[g], ulid.ID.Compare) {
-			t.Errorf("goroutine %d saw IDs go down", g)
-		}
-	}
-	if reads != int64(len(made)*each) {
-		t.Errorf("the clock was read %d times", reads)
-	}
-	all := slices.Concat(made...)
-	slices.SortFunc(all, ulid.ID.Compare)
-	if last := all[len(all)-1].UnixMilli(); last != t0+reads/50 {
-		t.Errorf("the last ID is of %d, the clock was at %d", last, t0+reads/50)
-	}
-	if n := len(slices.Compact(all)); n != len(made)*each {
-		t.Errorf("%d different IDs of %d", n, len(made)*each)
+	if last.UnixMilli() != now || reads != 16_000 {
+		t.Errorf("the last ID is of %d, the clock was at %d after %d reads", last.UnixMilli(), now, reads)
 	}
 }
 
-// Each of the 80 random bits is 1 about as often as 0, in New and where a
-// millisecond of the series begins.
 func TestOfflineBitsToggle(t *testing.T) {
-	const n = 4000 // standard deviation of a count: 31.6
-	o := ulid.NewOffline(ulid.OfflineConfig{Entropy: seeded(3)})
-	var ones [2][80]int
-	for i := range int64(n) {
-		a, err1 := o.At(t0)
-		b, err2 := o.NextAt(t0 + i)
-		fatal.If(t, errors.Join(err1, err2))
-		if a.UnixMilli() != t0 || b.UnixMilli() != t0+i {
-			t.Fatalf("%v, %v", a, b)
+	o := ulid.NewOffline(ulid.OfflineConfig{Entropy: codectest.Seeded(3)})
+	ids.BitsToggle(t, o, t0, 80, func(t *testing.T, id ulid.ID, ms int64) []byte {
+		if id.UnixMilli() != ms {
+			t.Fatalf("at %d: %v", ms, id)
 		}
-		for k, id := range []ulid.ID{a, b} {
-			random := id.Randomness()
-			for bit := range ones[k] {
-				ones[k][bit] += int(random[bit/8] >> (bit % 8) & 1)
-			}
-		}
-	}
-	for k := range ones {
-		for bit, count := range ones[k] {
-			if count < n/2-160 || count > n/2+160 { // 5 standard deviations
-				t.Errorf("bit %d is set in %d of %d (New: 0, Next: 1; here %d)", bit, count, n, k)
-			}
-		}
-	}
+		return bytesOf(id)[6:]
+	})
 }
 
 func TestOfflineDoesNotAllocate(t *testing.T) {
@@ -279,7 +201,7 @@ func TestTimeText(t *testing.T) {
 		}
 	}
 	v := load(t)
-	count(t, v.ULID, 40)
+	codectest.Count(t, v.ULID, 40)
 	for _, x := range v.ULID {
 		if b, err := ulid.AppendTime(nil, x.UnixMs); err != nil || string(b) != x.TimeChars {
 			t.Errorf("AppendTime(%d) = %q, %v, want %s", x.UnixMs, b, err, x.TimeChars)

@@ -1,9 +1,7 @@
 package ulid_test
 
 import (
-	"database/sql"
 	"database/sql/driver"
-	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,19 +14,6 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
-)
-
-var (
-	_ encoding.TextAppender      = ulid.ID{}
-	_ encoding.TextMarshaler     = ulid.ID{}
-	_ encoding.TextUnmarshaler   = (*ulid.ID)(nil)
-	_ encoding.BinaryAppender    = ulid.ID{}
-	_ encoding.BinaryMarshaler   = ulid.ID{}
-	_ encoding.BinaryUnmarshaler = (*ulid.ID)(nil)
-	_ json.Marshaler             = ulid.ID{}
-	_ json.Unmarshaler           = (*ulid.ID)(nil)
-	_ driver.Valuer              = ulid.ID{}
-	_ sql.Scanner                = (*ulid.ID)(nil)
 )
 
 const (
@@ -57,23 +42,7 @@ func TestUint128AgainstBig(t *testing.T) {
 	}
 }
 
-// Every byte at every place, between characters of both ends and cases, is read as
-// one would on paper.
-func TestParseEveryByte(t *testing.T) {
-	for _, around := range []string{"0", "Z", "z"} {
-		for c := range 256 {
-			for at := range ulid.TextLen {
-				b := []byte(strings.Repeat(around, ulid.TextLen))
-				b[0] = '5'
-				b[at] = byte(c)
-				id, err := ulid.Parse(string(b))
-				if want, ok := slowParse(string(b)); ok != (err == nil) || id != want {
-					t.Fatalf("Parse(%q) = %s, %v, want %s, %v", b, id.Hex(), err, want.Hex(), ok)
-				}
-			}
-		}
-	}
-}
+func TestParseEveryByte(t *testing.T) { ids.ParseEveryByte(t) }
 
 func TestUint128Limits(t *testing.T) {
 	one := big.NewInt(1)

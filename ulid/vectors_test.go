@@ -3,14 +3,11 @@ package ulid_test
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"os"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/codectest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/ulid"
@@ -20,94 +17,42 @@ import (
 // UUIDs.
 type vectors struct {
 	ULID []struct {
-		ULID      string   `json:"ulid"`
-		U128      string   `json:"u128"`
-		Bytes     hexBytes `json:"bytes_hex"`
-		UUID      string   `json:"uuid"`
-		UnixMs    int64    `json:"unix_ms"`
-		Time      *string  `json:"time"`
-		TimeChars string   `json:"time_chars"`
-		Random    hexBytes `json:"randomness_hex"`
-		ForcedV7  string   `json:"uuidv7_forced"`
+		ULID      string             `json:"ulid"`
+		U128      string             `json:"u128"`
+		Bytes     codectest.HexBytes `json:"bytes_hex"`
+		UUID      string             `json:"uuid"`
+		UnixMs    int64              `json:"unix_ms"`
+		Time      *string            `json:"time"`
+		TimeChars string             `json:"time_chars"`
+		Random    codectest.HexBytes `json:"randomness_hex"`
+		ForcedV7  string             `json:"uuidv7_forced"`
 	} `json:"ulid"`
 	Monotonic []struct {
 		Prev  string `json:"prev"`
 		Next  string `json:"next_same_ms_plus1"`
 		Error string `json:"error"`
 	} `json:"ulid_monotonic"`
-	InvalidStrings []invalidVector `json:"ulid_invalid_strings"`
-	InvalidFields  []invalidVector `json:"ulid_invalid_fields"`
-	Lenient        []struct {
-		Input         string   `json:"input"`
-		Canonical     string   `json:"canonical"`
-		StrictAccepts bool     `json:"strict_accepts"`
-		StrictClasses []string `json:"strict_classes"`
-	} `json:"ulid_lenient"`
-	UUIDv7 []struct {
-		UnixMs int64    `json:"unix_ms"`
-		RandA  uint64   `json:"rand_a"`
-		RandB  hexBytes `json:"rand_b_hex"`
-		UUID   string   `json:"uuid"`
-		U128   string   `json:"u128"`
-		ULID   string   `json:"ulid"`
+	InvalidStrings []codectest.Invalid `json:"ulid_invalid_strings"`
+	InvalidFields  []codectest.Invalid `json:"ulid_invalid_fields"`
+	Lenient        []codectest.Lenient `json:"ulid_lenient"`
+	UUIDv7         []struct {
+		UnixMs int64              `json:"unix_ms"`
+		RandA  uint64             `json:"rand_a"`
+		RandB  codectest.HexBytes `json:"rand_b_hex"`
+		UUID   string             `json:"uuid"`
+		U128   string             `json:"u128"`
+		ULID   string             `json:"ulid"`
 	} `json:"uuid_v7"`
 }
 
-type invalidVector struct {
-	Input   string   `json:"input"`
-	Field   string   `json:"field"`
-	Value   string   `json:"value"`
-	Classes []string `json:"classes"`
-}
-
-type hexBytes []byte
-
-func (h *hexBytes) UnmarshalText(b []byte) (err error) {
-	*h, err = hex.DecodeString(string(b))
-	return err
-}
-
 func load(t testing.TB) (v vectors) {
-	t.Helper()
-	b, err := os.ReadFile("../testdata/vectors/vectors.json")
-	fatal.If(t, err)
-	fatal.If(t, json.Unmarshal(b, &v))
+	codectest.Vectors(t, &v)
 	return v
-}
-
-// count fails the test if a section was not read, or has shrunk.
-func count[T any](t *testing.T, section []T, want int) {
-	t.Helper()
-	if len(section) != want {
-		t.Fatalf("section has %d vectors, want %d", len(section), want)
-	}
-}
-
-// class is the vectors' label of an error of this package.
-func class(err error) string {
-	for _, c := range []struct {
-		err  error
-		name string
-	}{
-		{ulid.ErrLength, "bad_length"},
-		{ulid.ErrAlphabet, "bad_char"},
-		{ulid.ErrOverflow, "overflow"},
-		{ulid.ErrRange, "out_of_range"},
-		{ulid.ErrBeforeEpoch, "time_before_epoch"},
-		{ulid.ErrTimeOverflow, "time_overflow"},
-		{ulid.ErrUUID, "bad_uuid"},
-		{ulid.ErrMonotonicOverflow, "monotonic_overflow"},
-	} {
-		if errors.Is(err, c.err) {
-			return c.name
-		}
-	}
-	return "none"
 }
 
 func TestVectorsULID(t *testing.T) {
 	v := load(t)
-	count(t, v.ULID, 40)
+	codectest.Count(t, v.ULID, 40)
 	if !(ulid.ID{}).IsZero() || ulid.FromArray([16]byte{1}).IsZero() || ulid.FromArray([16]byte{15: 1}).IsZero() {
 		t.Error("IsZero is not of the zero ID alone")
 	}
@@ -148,7 +93,7 @@ func TestVectorsULID(t *testing.T) {
 
 func TestVectorsUUIDv7(t *testing.T) {
 	v := load(t)
-	count(t, v.UUIDv7, 10)
+	codectest.Count(t, v.UUIDv7, 10)
 	for _, x := range v.UUIDv7 {
 		id, err := ulid.ParseUUID(x.UUID)
 		if err != nil || id.String() != x.ULID || id.Uint128() != x.U128 || id.UUID() != x.UUID || id.UnixMilli() != x.UnixMs {
@@ -174,17 +119,9 @@ func TestVectorsUUIDv7(t *testing.T) {
 
 func TestVectorsInvalid(t *testing.T) {
 	v := load(t)
-	count(t, v.InvalidStrings, 9)
-	count(t, v.InvalidFields, 5)
-	for _, x := range v.InvalidStrings {
-		id, err := ulid.Parse(x.Input)
-		if got := class(err); !id.IsZero() || !slices.Contains(x.Classes, got) {
-			t.Errorf("Parse(%q) = %s, %v, want one of %v", x.Input, id, err, x.Classes)
-		}
-		if err := id.UnmarshalText([]byte(x.Input)); !id.IsZero() || !slices.Contains(x.Classes, class(err)) {
-			t.Errorf("UnmarshalText(%q) = %s, %v, want one of %v", x.Input, id, err, x.Classes)
-		}
-	}
+	codectest.Count(t, v.InvalidStrings, 9)
+	codectest.Count(t, v.InvalidFields, 5)
+	ids.InvalidVectors(t, v.InvalidStrings)
 	for _, x := range v.InvalidFields {
 		var id ulid.ID
 		var err error
@@ -200,13 +137,13 @@ func TestVectorsInvalid(t *testing.T) {
 		case "uuid":
 			id, err = ulid.ParseUUID(x.Value)
 		case "bytes_hex":
-			var b hexBytes
+			var b codectest.HexBytes
 			fatal.If(t, b.UnmarshalText([]byte(x.Value)))
 			id, err = ulid.FromBytes(b)
 		default:
 			t.Fatalf("unknown field %q", x.Field)
 		}
-		if got := class(err); got != x.Classes[0] || !id.IsZero() {
+		if got := ids.Class(err); got != x.Classes[0] || !id.IsZero() {
 			t.Errorf("%+v: %s, %v", x, id, err)
 		}
 	}
@@ -214,18 +151,6 @@ func TestVectorsInvalid(t *testing.T) {
 
 func TestVectorsLenient(t *testing.T) {
 	v := load(t)
-	count(t, v.Lenient, 12)
-	for _, x := range v.Lenient {
-		if id, err := ulid.ParseLenient(x.Input); err != nil || id.String() != x.Canonical {
-			t.Errorf("ParseLenient(%q) = %v, %v, want %s", x.Input, id, err, x.Canonical)
-		}
-		id, err := ulid.Parse(x.Input)
-		if x.StrictAccepts {
-			if err != nil || id.String() != x.Canonical {
-				t.Errorf("Parse(%q) = %v, %v, want %s", x.Input, id, err, x.Canonical)
-			}
-		} else if got := class(err); got != x.StrictClasses[0] {
-			t.Errorf("Parse(%q): %v, want %v", x.Input, err, x.StrictClasses)
-		}
-	}
+	codectest.Count(t, v.Lenient, 12)
+	ids.LenientVectors(t, v.Lenient)
 }
