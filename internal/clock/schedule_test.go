@@ -168,9 +168,6 @@ func (s *schedule) live() {
 
 func TestRandomSchedules(t *testing.T) {
 	seeds := uint64(400)
-	if testing.Short() {
-		seeds = 40
-	}
 	var total AnchorStats
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {

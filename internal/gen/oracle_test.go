@@ -363,9 +363,6 @@ func everyConfig(t *testing.T, f func(t *testing.T, cfg Config, base clock.Milli
 // Incident T29 (worker numbers beyond their field ran into the time), docs/INCIDENTS.md.
 func TestOracle(t *testing.T) {
 	steps := 600
-	if testing.Short() {
-		steps = 200
-	}
 	outcomes := map[string]int{}
 	everyConfig(t, func(t *testing.T, cfg Config, base clock.Millis, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -85,9 +85,6 @@ var tabled = []string{"node", "python", "go"}
 // TestCallFrom runs the program of each page where the first nodes do not serve and every answer may come from
 // another node, and others than those of packages with TLS and tokens, and where no node serves.
 func TestCallFrom(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not run: -short")
-	}
 	nodes := devNodes(t, 3)
 	res, err := http.PostForm(nodes[0].Console+"break", url.Values{"target": {"node-1"}, "action": {"skew"}})
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -285,9 +282,6 @@ func TestCallFrom(t *testing.T) {
 // TestJava compiles what connects Hibernate and CosId with the cluster, against their signatures in testdata/java since
 // Debian has neither, and uses it.
 func TestJava(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not run: -short")
-	}
 	java, dir := tool(t, "java"), t.TempDir()
 	if out, err := run(t, "", tool(t, "javac"), "-Xlint:all,-serial", "-Werror", "-d", dir,
 		"-sourcepath", "testdata/java:../../../examples/java", "testdata/java/Main.java"); err != nil {
@@ -403,9 +397,6 @@ func fewer(t *testing.T, node devNode) string {
 // TestCallFromPages runs the commands of docs/how-to/call-from-a-program.md, and compares the
 // programs that they show with those in examples.
 func TestCallFromPages(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not run: -short")
-	}
 	const path = "../../../docs/how-to/call-from-a-program.md"
 	text, err := os.ReadFile(path)
 	fatal.If(t, err)

@@ -273,9 +273,6 @@ func TestRedisBenchmark(t *testing.T) {
 
 // TestNodeClients runs testdata/npm/client.mjs with each client for Node.js.
 func TestNodeClients(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not run: -short")
-	}
 	npm, program := tool(t, "npm"), tool(t, "node")
 	if out, err := run(t, "", program, "--version"); err != nil || !regexp.MustCompile(`^v(2\d|[3-9]\d)\.`).MatchString(out) {
 		t.Skipf("not run: node is %s; the clients need 20", strings.TrimSpace(out))

@@ -49,8 +49,8 @@ func (c *ci) report() {
 	}
 }
 
-// exceeded returns which limits of a tier a run exceeded that took so long.
-func (c *ci) exceeded(name string, took time.Duration) error {
+// exceeded returns which limits of a tier a run exceeded that used so much processor time.
+func (c *ci) exceeded(name string, used time.Duration) error {
 	l := limits[name]
 	if !c.limit {
 		return nil
@@ -62,8 +62,9 @@ func (c *ci) exceeded(name string, took time.Duration) error {
 				fmt.Errorf("%s took %s; the limit of a package is %v", p.Package, elapsed(p.Seconds), l.each))
 		}
 	}
-	if l.all > 0 && took > l.all {
-		errs = append(errs, fmt.Errorf("all of it took %s; the limit is %v", took.Round(time.Second), l.all))
+	if l.used > 0 && used > l.used {
+		errs = append(errs,
+			fmt.Errorf("all of it used %v of processor time; the limit is %v", used.Round(time.Second), l.used))
 	}
 	return errors.Join(errs...)
 }
