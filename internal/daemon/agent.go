@@ -52,6 +52,7 @@ const (
 
 // Agent serves IDs of nodes to the processes of one machine. Run it once.
 type Agent struct {
+	// NewAgent sets these, and they never change.
 	cfg      AgentConfig
 	client   *client.Client
 	security *security

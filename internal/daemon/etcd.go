@@ -24,7 +24,7 @@ import (
 
 // etcd connects a store. With a password the store has no client until etcd has accepted
 // it. Until then every call fails, which the keeper treats like any other call without an
-// answer.
+// answer. newEtcd sets all fields. connect alone changes disconnect, which the stop calls once connect has returned.
 type etcd struct {
 	store        *etcdstore.Store
 	dial         etcdstore.Config // It has no password: the file may change.

@@ -12,7 +12,7 @@ import (
 )
 
 // lifecycle starts the parts of a node in order and stops them in the reverse order,
-// one step after the other.
+// one step after the other. Run's goroutine alone adds the steps and carries them out; every part may call end.
 type lifecycle struct {
 	log    *slog.Logger
 	parts  errgroup.Group

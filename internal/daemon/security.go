@@ -28,7 +28,7 @@ import (
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
-// security protects the listeners: TLS, tokens, and limits.
+// security protects the listeners: TLS, tokens, and limits. No field changes once the parts of the node run.
 type security struct {
 	tls       *certs.Server                 // nil: no TLS
 	tokens    *reload.Value[*access.Tokens] // nil: no token is required
@@ -37,7 +37,7 @@ type security struct {
 	quota     *quota.Quota                  // All connections of clients count against it.
 	limit     config.Limit
 	maxFiles  int64                      // The process may have so many open; 0: not known, or any.
-	listeners map[string]*quota.Listener // by name; set by listen
+	listeners map[string]*quota.Listener // by name; listen adds them before any part runs
 }
 
 // newSecurity reads the files of cfg. Its errors name the setting. A token file in which

@@ -32,6 +32,7 @@ type Config struct {
 //     one is published.
 //  2. A new tenure starts above every ID the process issued before (I2).
 type Node struct {
+	// New sets these, and they never change.
 	cfg   Config
 	clock clock.Source
 	rnd   rand.Source
@@ -44,7 +45,7 @@ type Node struct {
 	unverified atomic.Int64 // This many of issued were issued while no majority confirmed the clock.
 	refused    [NumReasons]atomic.Int64
 
-	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms; the keeper's goroutine raises it
+	reserved atomic.Int64 // highest ceiling ever confirmed to this process, Unix ms; keeper and broker raise it
 
 	mu    sync.Mutex   // guards changes of state, and the rest
 	high  clock.Millis // exclusive: everything issued by sealed tenures lies below

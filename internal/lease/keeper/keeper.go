@@ -48,7 +48,7 @@ type Config struct {
 
 // Keeper runs one protocol.Machine against a store and a generator.
 type Keeper struct {
-	cfg Config
+	cfg Config // It never changes.
 
 	// Run's goroutine owns these.
 	machine *protocol.Machine
@@ -66,12 +66,12 @@ type Keeper struct {
 	answers chan lease.Event
 	gate    chan lease.Gate
 	hints   chan lease.Event
-	calls   sync.WaitGroup
-	watched watched
+	calls   sync.WaitGroup // Run's goroutine alone adds to it.
+	watched watched        // It guards itself.
 
-	// Once Run is called, its goroutine alone stores these. limit is nil until the first
-	// pass of the loop, and ticked is the clock.Mono of the last one. outage is how
-	// calls fail while there is an outage; nil: there is none.
+	// Once Run is called, its goroutine alone stores these, but for stats, which guards itself: each call
+	// counts there. limit is nil until the first pass of the loop, and ticked is the clock.Mono of the
+	// last one. outage is how calls fail while there is an outage; nil: there is none.
 	status atomic.Pointer[published]
 	limit  atomic.Pointer[lease.Limit]
 	ticked atomic.Int64
