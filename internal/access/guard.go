@@ -133,9 +133,9 @@ type Config struct {
 	// count.
 	Certificates bool
 	OpenAdmin    OpenAdmin
-	// Rate is the maximum number of calls per second of each client, and Burst that of
-	// calls at once after a pause. Rate 0: no limit. Burst 0: Rate.
-	Rate, Burst int
+	// Rate is the maximum number of calls per second of each client, and that of calls at
+	// once after a pause. 0: no limit.
+	Rate int
 	// Now is required with Rate. nil: wrong tokens are not counted.
 	Now func() clock.Mono
 }
@@ -167,7 +167,7 @@ func New(cfg Config) *Guard {
 	g := &Guard{openAdmin: cfg.OpenAdmin}
 	g.tokens.Store(cfg.Tokens)
 	if cfg.Rate > 0 {
-		g.limit = newLimiter(cfg.Rate, cfg.Burst, cfg.Now)
+		g.limit = newLimiter(cfg.Rate, cfg.Rate, cfg.Now)
 	}
 	if cfg.Tokens != nil && cfg.Now != nil {
 		g.failures = newLimiter(failureRate, failureBurst, cfg.Now)

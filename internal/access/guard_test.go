@@ -234,10 +234,10 @@ func TestWrongTokensAreCounted(t *testing.T) {
 	}
 }
 
-// table of a rate of 10 a second with a burst of 3: when calls are let through.
+// table of a rate of 4 a second: when calls are let through.
 func TestRate(t *testing.T) {
 	var now clock.Mono
-	g := New(Config{Rate: 10, Burst: 3, Now: func() clock.Mono { return now }})
+	g := New(Config{Rate: 4, Now: func() clock.Mono { return now }})
 	one, _ := g.Identify(Credentials{Certificate: "one"})
 	two, _ := g.Identify(Credentials{Certificate: "two"})
 	const ms = clock.Mono(time.Millisecond)
@@ -246,14 +246,14 @@ func TestRate(t *testing.T) {
 		who  Caller
 		wait time.Duration // 0: let through
 	}{
-		{0, one, 0}, {0, one, 0}, {0, one, 0}, // the burst
-		{0, one, 100 * time.Millisecond},
+		{0, one, 0}, {0, one, 0}, {0, one, 0}, {0, one, 0}, // the burst
+		{0, one, 250 * time.Millisecond},
 		{0, two, 0}, // each client has its own
-		{40 * ms, one, 60 * time.Millisecond},
-		{100 * ms, one, 0}, // what was refused did not count
-		{100 * ms, one, 100 * time.Millisecond},
-		{10_000 * ms, one, 0}, {10_000 * ms, one, 0}, {10_000 * ms, one, 0}, // a pause saves no more than a burst
-		{10_000 * ms, one, 100 * time.Millisecond},
+		{40 * ms, one, 210 * time.Millisecond},
+		{250 * ms, one, 0}, // what was refused did not count
+		{250 * ms, one, 250 * time.Millisecond},
+		{10_000 * ms, one, 0}, {10_000 * ms, one, 0}, {10_000 * ms, one, 0}, {10_000 * ms, one, 0}, // a pause saves no more than a burst
+		{10_000 * ms, one, 250 * time.Millisecond},
 	} {
 		now = tc.at
 		err := g.Allow(tc.who, Issue)
@@ -278,7 +278,7 @@ func TestRate(t *testing.T) {
 
 // Any number of callers at once get the burst and not one more.
 func TestRateIsExactUnderConcurrency(t *testing.T) {
-	g := New(Config{Rate: 1, Burst: 500, Now: func() clock.Mono { return 7 }})
+	g := New(Config{Rate: 500, Now: func() clock.Mono { return 7 }})
 	c, _ := g.Identify(Credentials{Certificate: "one"})
 	var passed atomic.Int64
 	var all sync.WaitGroup
@@ -301,7 +301,7 @@ func TestRateIsExactUnderConcurrency(t *testing.T) {
 // client that is over its rate a new start.
 func TestClientsAreBounded(t *testing.T) {
 	var now clock.Mono = 1
-	g := New(Config{Rate: 10, Burst: 100, Now: func() clock.Mono { return now }})
+	g := New(Config{Rate: 100, Now: func() clock.Mono { return now }})
 	busy, _ := g.Identify(Credentials{Certificate: "busy"})
 	for range 100 {
 		fatal.If(t, g.Allow(busy, Issue))

@@ -33,9 +33,6 @@ type shard struct {
 }
 
 func newLimiter(perSecond, burst int, now func() clock.Mono) *limiter {
-	if burst == 0 {
-		burst = perSecond
-	}
 	return &limiter{limit: rate.Limit(perSecond), burst: burst, now: now, seed: maphash.MakeSeed()}
 }
 

@@ -90,7 +90,9 @@ func New(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Run gossips until ctx ends, then leaves within LeaveTimeout and returns
+const leaveTimeout = time.Second // five rounds of gossip
+
+// Run gossips until ctx ends, then leaves within leaveTimeout and returns
 // nil. It returns an error if it cannot listen. It may be called once.
 //
 // It ends every goroutine it started. Of the library's own, some may live on
@@ -134,7 +136,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 
 	<-ctx.Done()
 	// Peers are answered until they know that we leave.
-	if err := list.Leave(c.cfg.LeaveTimeout); err != nil {
+	if err := list.Leave(leaveTimeout); err != nil {
 		c.log.Warn("gossip leave failed: peers detect by probing that this node is gone", "error", err)
 	}
 	_ = list.Shutdown() // also ends what rejoin is dialling
@@ -338,40 +340,20 @@ func (c *Cluster) join(ctx context.Context, list *memberlist.Memberlist, addr st
 	return err
 }
 
-// counters are what Stats counts.
+// counters are what a cluster counts, for Stats and for tests.
 type counters struct {
 	pongs, exchanges, sendFailures, refusedPool atomic.Uint64
 	joins, joinFailures, joined, left           atomic.Uint64
 	dropped                                     dropped
 }
 
-// Stats is a copy of what a cluster counted and knows, for metrics and people.
+// Stats is a copy of what a cluster counted, for metrics.
 type Stats struct {
-	Addr  string // as peers know it; empty until Run listens
-	Peers []Peer // registered nodes but this one, by name
-
-	Pongs        uint64 // sent in reply
-	Exchanges    uint64 // replies that counted
-	Unanswered   uint64 // pings forgotten without a reply that counted
-	SendFailures uint64
-	Dropped      map[string]uint64 // messages and connections by why they were dropped; a closed set, zeros included
-
-	Joins, JoinFailures uint64 // addresses dialled
-	Joined, Left        uint64 // members of gossip that came, and that went or died
-	RefusedPool         uint64 // announcements of another pool
-
-	Keys       int    // on the keyring; 0: not encrypted
-	PrimaryKey string // 8 hex digits that identify the key
-}
-
-// Peer is another node that is registered.
-type Peer struct {
-	agreement.Peer
-	Live     bool          // It is a live member of gossip.
-	Measured bool          // it has answered: the rest is of its last reply
-	Age      time.Duration // since then
-	RTT      time.Duration
-	Last     agreement.Exchange
+	Pongs      uint64 // sent in reply
+	Exchanges  uint64 // replies that counted
+	Unanswered uint64 // pings forgotten without a reply that counted
+	// Dropped has messages and connections by why they were dropped: all reasons, zeros included.
+	Dropped map[string]uint64
 }
 
 // Members returns how many registered nodes are live members of gossip, this one
@@ -391,45 +373,17 @@ func (c *Cluster) Members() (live int, addr string) {
 	return live, addr
 }
 
-// Stats returns what the cluster knows now.
+// Stats returns what the cluster counted until now.
 func (c *Cluster) Stats() Stats {
-	now := c.cfg.Local.Clocks().Raw
-	s := Stats{
-		Pongs:        c.n.pongs.Load(),
-		Exchanges:    c.n.exchanges.Load(),
-		SendFailures: c.n.sendFailures.Load(),
-		Dropped:      map[string]uint64{},
-		Joins:        c.n.joins.Load(),
-		JoinFailures: c.n.joinFailures.Load(),
-		Joined:       c.n.joined.Load(),
-		Left:         c.n.left.Load(),
-		RefusedPool:  c.n.refusedPool.Load(),
-	}
+	s := Stats{Pongs: c.n.pongs.Load(), Exchanges: c.n.exchanges.Load(), Dropped: map[string]uint64{}}
 	for f := none + 1; f < faults; f++ {
 		s.Dropped[faultNames[f]] = c.n.dropped[f].Load()
 		if t := c.socket.Load(); t != nil {
 			s.Dropped[faultNames[f]] += t.dropped[f].Load()
 		}
 	}
-	if addr := c.addr.Load(); addr != nil {
-		s.Addr = *addr
-	}
-	if c.ring != nil {
-		keys := c.ring.GetKeys()
-		s.Keys, s.PrimaryKey = len(keys), keyID(keys[0])
-	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	s.Unanswered = c.table.expired
-	for id, p := range c.table.peers {
-		q := Peer{Peer: p.Peer, Live: c.table.live(id)}
-		if e := p.last; e != nil {
-			q.Measured, q.Age, q.RTT, q.Last = true, time.Duration(now-e.Sample.T4), e.RTT(), *e
-		}
-		s.Peers = append(s.Peers, q)
-	}
-	c.mu.Unlock()
-	slices.SortFunc(s.Peers, func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Instance, b.Instance))
-	})
 	return s
 }

@@ -69,8 +69,6 @@ type Config struct {
 	// Rejoin is how often peers that are no live members are dialled. 0: 15 s. The
 	// library forgets a dead member after 30 s and would never find it again.
 	Rejoin time.Duration
-	// LeaveTimeout bounds leaving. 0: 1 s, five rounds of gossip.
-	LeaveTimeout time.Duration
 }
 
 // ErrNoKey says that gossip would be open to anyone who can send a packet here.
@@ -86,7 +84,6 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.Every, agreement.ExchangeEvery)
 	def(&c.Rejoin, 15*time.Second)
-	def(&c.LeaveTimeout, time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -111,8 +108,8 @@ func (c Config) Validate() error {
 		return bad("Local", "is not given")
 	case c.OnExchange == nil:
 		return bad("OnExchange", "is not given")
-	case c.Every < 0 || c.Rejoin < 0 || c.LeaveTimeout < 0:
-		return bad("Every, Rejoin and LeaveTimeout", "must not be negative")
+	case c.Every < 0 || c.Rejoin < 0:
+		return bad("Every and Rejoin", "must not be negative")
 	}
 	if id, err := uuid.Parse(c.Instance); err != nil || id.String() != c.Instance {
 		return bad("Instance", fmt.Sprintf("%q is not a UUID in its usual form", c.Instance))

@@ -69,11 +69,11 @@ func TestTakenInstances(t *testing.T) {
 							t.Fatalf("%s believes %+v", n.name, e)
 						}
 					}
-					if got := evil[i].Stats(); got.Pongs != 0 {
+					if got := evil[i].Observe(); got.Pongs != 0 {
 						t.Errorf("%d questions for %s were sent to another", got.Pongs, n.name)
 					}
-					if n.Stats().Dropped["impostor"] == 0 {
-						t.Errorf("%s noticed nothing: %+v", n.name, n.Stats())
+					if n.Observe().Dropped["impostor"] == 0 {
+						t.Errorf("%s noticed nothing: %+v", n.name, n.Observe())
 					}
 				}
 				gone := time.Now()
@@ -84,7 +84,7 @@ func TestTakenInstances(t *testing.T) {
 				s.even(real, gone, 2010*time.Millisecond)
 				for _, n := range real {
 					if live, _ := n.Members(); live != 3 {
-						t.Errorf("%s has %d members: %+v", n.name, live, n.Stats().Peers)
+						t.Errorf("%s has %d members: %+v", n.name, live, n.Observe().Peers)
 					}
 				}
 				s.nodes = real
@@ -115,7 +115,7 @@ func TestListedPeerComesBack(t *testing.T) {
 		time.Sleep(time.Second)
 		mark = time.Now()
 		time.Sleep(10 * time.Second)
-		if got := a.since(mark); len(got) != 0 || len(a.Stats().Peers) != 0 {
+		if got := a.since(mark); len(got) != 0 || len(a.Observe().Peers) != 0 {
 			t.Errorf("%d exchanges with a peer that is not registered", len(got))
 		}
 		if got := b.since(mark); len(got) < 4 {

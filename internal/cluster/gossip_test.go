@@ -202,7 +202,7 @@ func (s *scenario) seed() {
 
 // live returns who is a live member of gossip for n.
 func (n *node) live() (peers []cluster.Peer) {
-	return slices.DeleteFunc(n.Stats().Peers, func(p cluster.Peer) bool { return !p.Live })
+	return slices.DeleteFunc(n.Observe().Peers, func(p cluster.Peer) bool { return !p.Live })
 }
 
 func addrs(nodes ...*node) (out []string) {
@@ -302,7 +302,7 @@ func TestEveryoneExchanges(t *testing.T) {
 					}
 				}
 				for _, n := range s.nodes {
-					st := n.Stats()
+					st := n.Observe()
 					for reason, dropped := range st.Dropped {
 						// Pings may come before the news of who sends them.
 						if dropped != 0 && reason != "not_member" {
@@ -413,7 +413,7 @@ func TestReports(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
-		if n := a.Stats().Dropped["unknown"]; n != 0 {
+		if n := a.Observe().Dropped["unknown"]; n != 0 {
 			t.Errorf("%d were not asked for", n)
 		}
 		if len(a.since(s.begin)) < 5 {
@@ -500,7 +500,7 @@ func TestNewPeersAreDialledAtOnce(t *testing.T) {
 		s.alone = true
 		s.startAll(3)
 		time.Sleep(20 * time.Second)
-		if st := s.nodes[0].Stats(); len(st.Peers) != 0 || st.Joined != 0 {
+		if st := s.nodes[0].Observe(); len(st.Peers) != 0 || st.Joined != 0 {
 			t.Fatalf("it found %+v by itself", st)
 		}
 		silent := s.net.Listen()
@@ -518,10 +518,10 @@ func TestNewPeersAreDialledAtOnce(t *testing.T) {
 		s.even(s.nodes, time.Now().Add(-time.Second), time.Second)
 		// What it heard before is no news, and waits for the next round.
 		time.Sleep(4 * time.Second)
-		tried := s.nodes[0].Stats().JoinFailures
+		tried := s.nodes[0].Observe().JoinFailures
 		s.nodes[0].SetPeers(told)
 		time.Sleep(time.Second)
-		if got := s.nodes[0].Stats().JoinFailures; got != tried || tried != 2 {
+		if got := s.nodes[0].Observe().JoinFailures; got != tried || tried != 2 {
 			t.Errorf("%d dials failed, then %d", tried, got)
 		}
 	})
@@ -555,7 +555,7 @@ func TestPingBeforeNewsIsAnswered(t *testing.T) {
 		if got := fresh.since(s.begin); !slices.ContainsFunc(got, func(e agreement.Exchange) bool {
 			return e.Sample.Hold >= 890*time.Millisecond
 		}) {
-			t.Errorf("the last ping was not answered: %+v, %v", got, fresh.Stats().Dropped)
+			t.Errorf("the last ping was not answered: %+v, %v", got, fresh.Observe().Dropped)
 		}
 		s.sound()
 	})
@@ -582,7 +582,7 @@ func TestFewPeersAreDialled(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		n := s.start(nil)
 		time.Sleep(5 * time.Second)
-		st := n.Stats()
+		st := n.Observe()
 		if got := len(n.live()); got != count {
 			t.Errorf("it knows %d of %d peers", got, count)
 		}
@@ -608,7 +608,7 @@ func TestLossyNetwork(t *testing.T) {
 			if got < want*3/4 || got > want*5/4 {
 				t.Errorf("%s had %d exchanges, want about %d", n.name, got, want)
 			}
-			st := n.Stats()
+			st := n.Observe()
 			if st.Unanswered == 0 || st.Left != 0 || len(n.live()) != 4 {
 				t.Errorf("%s: %d unanswered, %d peers gone, %d there", n.name, st.Unanswered, st.Left, len(n.live()))
 			}
@@ -653,11 +653,11 @@ func TestOtherPoolsAreKeptOut(t *testing.T) {
 				// Its store lists them, and theirs does not list it.
 				outsider.SetPeers(registered(s.nodes[:3]...))
 				time.Sleep(time.Minute)
-				if st := outsider.Stats(); len(outsider.live()) != 0 || st.JoinFailures == 0 || st.Exchanges != 0 {
+				if st := outsider.Observe(); len(outsider.live()) != 0 || st.JoinFailures == 0 || st.Exchanges != 0 {
 					t.Errorf("the outsider got in: %+v", st)
 				}
 				for _, n := range s.nodes[:3] {
-					st := n.Stats()
+					st := n.Observe()
 					if len(n.live()) != 2 || st.Joined != 2 || st.Left != 0 || st.Exchanges < 50 {
 						t.Errorf("%s: %+v", n.name, st)
 					}
@@ -689,16 +689,16 @@ func TestStrayGossipIsRefused(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		s.net.Tap(nil)
 		if !slices.ContainsFunc(a.live(), func(p cluster.Peer) bool { return p.Node == b.name }) {
-			t.Fatalf("they do not gossip with each other: %+v", a.Stats())
+			t.Fatalf("they do not gossip with each other: %+v", a.Observe())
 		}
-		refused := us.Stats().RefusedPool
+		refused := us.Observe().RefusedPool
 		mu.Lock()
 		for _, p := range theirs {
 			s.net.Inject(b.t.Addr(), us.t.Addr(), p)
 		}
 		mu.Unlock()
 		synctest.Wait()
-		if st := us.Stats(); len(us.live()) != 0 || st.Joined != 0 || st.RefusedPool == refused {
+		if st := us.Observe(); len(us.live()) != 0 || st.Joined != 0 || st.RefusedPool == refused {
 			t.Errorf("after %d packets of theirs: %+v", len(theirs), st)
 		}
 	})
@@ -721,7 +721,7 @@ func TestLeaving(t *testing.T) {
 		leaver.done <- nil
 		time.Sleep(time.Second) // a death would take four or more to be noticed
 		for _, n := range s.nodes[:3] {
-			if st := n.Stats(); len(n.live()) != 2 || st.Left != 1 {
+			if st := n.Observe(); len(n.live()) != 2 || st.Left != 1 {
 				t.Errorf("%s has %d peers, %d left", n.name, len(n.live()), st.Left)
 			}
 		}
@@ -777,8 +777,8 @@ func TestInvalidStatus(t *testing.T) {
 			t.Errorf("%d exchanges with it", got)
 		}
 		synctest.Wait() // nobody writes to log while it is read
-		if got := strings.Count(log.String(), "cannot be sent"); got != 1 || broken.Stats().SendFailures < 10 {
-			t.Errorf("logged %d times, %d failures\n%s", got, broken.Stats().SendFailures, &log)
+		if got := strings.Count(log.String(), "cannot be sent"); got != 1 || broken.Observe().SendFailures < 10 {
+			t.Errorf("logged %d times, %d failures\n%s", got, broken.Observe().SendFailures, &log)
 		}
 	})
 }

@@ -136,9 +136,9 @@ func TestStreamsOfUnauthenticatedSenders(t *testing.T) {
 			noLeaks(t)
 			a := start(t, "a", tc.keys...)
 			// On a busy machine the first connections may be over before the last are made.
-			for wait := 500 * time.Millisecond; a.Stats().Dropped[tc.why] == 0; wait *= 2 {
+			for wait := 500 * time.Millisecond; a.Observe().Dropped[tc.why] == 0; wait *= 2 {
 				if wait > 10*time.Second {
-					t.Fatalf("none counted as %s: %v", tc.why, a.Stats().Dropped)
+					t.Fatalf("none counted as %s: %v", tc.why, a.Observe().Dropped)
 				}
 				if grew := peak(func() { flood(t, a.addr, tc.n, tc.head, tc.size, wait) }); grew > limit {
 					t.Errorf("the heap grew by %d MiB", grew)
@@ -165,7 +165,7 @@ func TestIdleStreams(t *testing.T) {
 	if closed := <-idle; closed != 300 {
 		t.Errorf("%d of 300 connections were closed", closed)
 	}
-	if d := a.Stats().Dropped; d["stream_limit"] == 0 || d["stream_timeout"] == 0 {
+	if d := a.Observe().Dropped; d["stream_limit"] == 0 || d["stream_timeout"] == 0 {
 		t.Errorf("dropped %v", d)
 	}
 }
@@ -222,7 +222,7 @@ func TestPackets(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		dropped := func() uint64 { return a.Stats().Dropped["packet_invalid"] }
+		dropped := func() uint64 { return a.Observe().Dropped["packet_invalid"] }
 		wait.Until(t, "all packets are dropped", func() bool { return dropped() == uint64(len(tc.bad)) })
 	}
 }
@@ -244,8 +244,8 @@ func TestManyPeers(t *testing.T) {
 	for range 20 {
 		a.SetPeers(slices.Clone(peers))
 	}
-	wait.Until(t, "some addresses are dialed", func() bool { return a.Stats().Joins > 64 })
-	joins, within := a.Stats().Joins, time.Since(began)
+	wait.Until(t, "some addresses are dialed", func() bool { return a.Observe().Joins > 64 })
+	joins, within := a.Observe().Joins, time.Since(began)
 	// 100 ms is the test's Rejoin, and a fifteenth of it the pause between rounds.
 	if limit := uint64(64 * (within*15/(100*time.Millisecond) + 2)); joins > limit {
 		t.Errorf("%d addresses were dialled in %v; at most %d may be", joins, within, limit)

@@ -53,7 +53,7 @@ func (l *live) until(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-l.changed:
 		case <-limit:
-			t.Fatalf("not reached: %s; %+v", what, l.Stats())
+			t.Fatalf("not reached: %s; %+v", what, l.Observe())
 		}
 	}
 }
@@ -62,7 +62,7 @@ func key(i int) string {
 	return base64.StdEncoding.EncodeToString([]byte(strings.Repeat(string(rune('a'+i)), 32)))
 }
 
-// keyID is what Stats shows of a key.
+// keyID is what Observe shows of a key.
 func keyID(i int) string {
 	sum := sha256.Sum256([]byte(strings.Repeat(string(rune('a'+i)), 32)))
 	return hex.EncodeToString(sum[:4])
@@ -147,7 +147,7 @@ func seedAll(nodes ...*live) {
 
 // members returns who is a live member of gossip for l.
 func (l *live) members() (peers []cluster.Peer) {
-	return slices.DeleteFunc(l.Stats().Peers, func(p cluster.Peer) bool { return !p.Live })
+	return slices.DeleteFunc(l.Observe().Peers, func(p cluster.Peer) bool { return !p.Live })
 }
 
 // noLeaks fails the test if goroutines are left once everything was stopped and
@@ -179,7 +179,7 @@ func more(t *testing.T, nodes ...*live) {
 			name := p.addr
 			peer := ""
 			n.until(t, "that "+name+" is a member", func() bool {
-				for _, q := range n.Stats().Peers {
+				for _, q := range n.Observe().Peers {
 					if q.Gossip == name && q.Live {
 						peer = q.Node
 					}
@@ -197,7 +197,7 @@ func TestRealExchanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			noLeaks(t)
 			for _, n := range trio(t, keys...) {
-				st := n.Stats()
+				st := n.Observe()
 				if len(st.Peers) != 2 || st.Keys != len(keys) || st.Addr != n.addr || st.Left != 0 {
 					t.Errorf("%+v", st)
 				}
@@ -215,22 +215,22 @@ func TestRealKeyRotation(t *testing.T) {
 		for _, n := range nodes {
 			n.write(t, step...)
 			n.ring.Check()
-			if st := n.Stats(); st.Keys != len(step) || st.PrimaryKey != keyID(step[0]) {
+			if st := n.Observe(); st.Keys != len(step) || st.PrimaryKey != keyID(step[0]) {
 				t.Errorf("%s: keys %v: %+v", n.addr, step, st)
 			}
 			more(t, nodes...) // half of the cluster is a step behind
 		}
 	}
 	for _, n := range nodes {
-		st := n.Stats()
+		st := n.Observe()
 		if st.Joined != 2 || st.Left != 0 {
 			t.Errorf("%s: %+v", n.addr, st)
 		}
 	}
 	late := start(t, "late", 0)
 	late.SetPeers([]agreement.Peer{nodes[0].peer})
-	nodes[0].until(t, "that the old key was tried", func() bool { return late.Stats().JoinFailures >= 2 })
-	if st := late.Stats(); len(late.members()) != 0 || st.Exchanges != 0 {
+	nodes[0].until(t, "that the old key was tried", func() bool { return late.Observe().JoinFailures >= 2 })
+	if st := late.Observe(); len(late.members()) != 0 || st.Exchanges != 0 {
 		t.Errorf("the old key still opens: %+v", st)
 	}
 }
@@ -285,8 +285,8 @@ func TestRunListensItself(t *testing.T) {
 	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := c.Run(ctx); err != nil || !strings.HasPrefix(c.Stats().Addr, "127.0.0.1:") {
-		t.Errorf("%v, %+v", err, c.Stats())
+	if err := c.Run(ctx); err != nil || !strings.HasPrefix(c.Observe().Addr, "127.0.0.1:") {
+		t.Errorf("%v, %+v", err, c.Observe())
 	}
 	if err := c.Run(ctx); err == nil {
 		t.Error("it ran twice")

@@ -82,7 +82,7 @@ func TestAskBeforeGossip(t *testing.T) {
 	other := uuid.NewString()
 	c.SetPeers([]agreement.Peer{{Node: "other", Instance: other, Gossip: "127.0.0.1:7946", Ask: true}})
 	c.AskReports(32)
-	if s := c.Stats(); s.SendFailures != 1 {
+	if s := c.Observe(); s.SendFailures != 1 {
 		t.Errorf("%d messages were not sent, want 1", s.SendFailures)
 	}
 	if r, ok := c.Reports()[other]; !ok || r.Said != nil {

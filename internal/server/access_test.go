@@ -94,7 +94,7 @@ func TestOddCredentials(t *testing.T) {
 // TestRateLimit: above the rate, each listener answers RATE_LIMITED with a delay, others are served, and refusals issued nothing.
 func TestRateLimit(t *testing.T) {
 	var now clock.Mono
-	env, tokens, _ := servertest.NewGuarded(t, access.Config{Rate: 2, Burst: 4, Now: func() clock.Mono { return now }})
+	env, tokens, _ := servertest.NewGuarded(t, access.Config{Rate: 4, Now: func() clock.Mono { return now }})
 	as := func(scope string) context.Context {
 		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens[scope])
 	}
@@ -115,7 +115,7 @@ func TestRateLimit(t *testing.T) {
 	if res := exchange(); res.GetResponse() == nil {
 		t.Errorf("the fourth: %v", res)
 	}
-	if r := exchange().GetRefusal(); r.GetReason() != pb.Reason_REASON_RATE_LIMITED || r.GetRetryAfterMs() != 500 {
+	if r := exchange().GetRefusal(); r.GetReason() != pb.Reason_REASON_RATE_LIMITED || r.GetRetryAfterMs() != 250 {
 		t.Errorf("the fifth, on the stream: %v", r)
 	}
 	_, err = env.Client().Allocate(as("issue"), &pb.AllocateRequest{Count: 1})
@@ -129,11 +129,11 @@ func TestRateLimit(t *testing.T) {
 			retry = d.GetRetryDelay().AsDuration()
 		}
 	}
-	if status.Code(err) != codes.ResourceExhausted || reason != "RATE_LIMITED" || retry != 500*time.Millisecond {
+	if status.Code(err) != codes.ResourceExhausted || reason != "RATE_LIMITED" || retry != 250*time.Millisecond {
 		t.Errorf("gRPC: %v, %s, %v", err, reason, retry)
 	}
 	res := env.Do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["issue"])
-	if p := servertest.ProblemIn(res); res.StatusCode != 429 || p.Reason != "RATE_LIMITED" || p.RetryAfterMs != 500 || res.Header.Get("Retry-After") != "1" {
+	if p := servertest.ProblemIn(res); res.StatusCode != 429 || p.Reason != "RATE_LIMITED" || p.RetryAfterMs != 250 || res.Header.Get("Retry-After") != "1" {
 		t.Errorf("HTTP: %d, %+v", res.StatusCode, p)
 	}
 	if res := env.Do("POST", "/v1/ids", "", "Authorization", "Bearer "+tokens["admin"]); res.StatusCode != 200 {
@@ -142,7 +142,7 @@ func TestRateLimit(t *testing.T) {
 	if n := env.Node.Stats(); n.Issued != 2002 || n.Refused[node.RateLimited] != 3 {
 		t.Errorf("%d IDs issued, %d refusals", n.Issued, n.Refused[node.RateLimited])
 	}
-	now += clock.Mono(500 * time.Millisecond)
+	now += clock.Mono(250 * time.Millisecond)
 	if res := exchange(); res.GetResponse() == nil {
 		t.Errorf("after the delay: %v", res)
 	}

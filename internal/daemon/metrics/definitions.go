@@ -11,8 +11,8 @@ import (
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
-// Definition describes one family of series.
-type Definition struct {
+// definition describes one family of series.
+type definition struct {
 	Name   string
 	Kind   string // counter, gauge or histogram
 	Labels []string
@@ -106,7 +106,7 @@ const (
 	reloads               = "allocator_reloads_total"
 )
 
-var definitions = []Definition{
+var definitions = []definition{
 	{idsIssued, "counter", nil, "IDs issued by this node.",
 		"you want to know the load", ""},
 	{requests, "counter", []string{"surface", "code"},
@@ -296,11 +296,7 @@ var definitions = []Definition{
 		"a rollout: which version runs", ""},
 }
 
-// Definitions returns every family of this package, in the order of the
-// reference.
-func Definitions() []Definition { return append([]Definition(nil), definitions...) }
-
-func (d Definition) desc() *prometheus.Desc {
+func (d definition) desc() *prometheus.Desc {
 	return prometheus.NewDesc(d.Name, d.Help, d.Labels, nil)
 }
 

@@ -102,7 +102,7 @@ type Latencies struct {
 
 // NewLatencies returns one for requests on these surfaces.
 func NewLatencies(surfaces []string) *Latencies {
-	i := slices.IndexFunc(definitions, func(d Definition) bool { return d.Name == issueLatency })
+	i := slices.IndexFunc(definitions, func(d definition) bool { return d.Name == issueLatency })
 	d := definitions[i]
 	l := &Latencies{
 		all: prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -269,7 +269,7 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		t.Error("series of the runtime or of the process are missing")
 	}
 
-	for _, d := range metrics.Definitions() {
+	for _, d := range metrics.Definitions {
 		f := families[d.Name]
 		if f == nil {
 			t.Errorf("%s is defined and not served", d.Name)
@@ -363,7 +363,7 @@ func TestLint(t *testing.T) {
 
 // The reference says which series are counters and histograms by their names.
 func TestNamesShowKinds(t *testing.T) {
-	for _, d := range metrics.Definitions() {
+	for _, d := range metrics.Definitions {
 		want := "gauge"
 		switch {
 		case strings.HasSuffix(d.Name, "_total"):

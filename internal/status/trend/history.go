@@ -26,17 +26,8 @@ const (
 	maxName = 256
 )
 
-// MaxBytes is what a History takes at most: 3.3 MB, most of it for lines of 1,024 nodes and for
-// what they held.
-const MaxBytes = samples*sampleBytes + MaxNodes*(lineSamples*4+2*maxName+lineBytes) + maxClocks*lineSamples*4 +
-	maxStretches*(2*maxName+stretchBytes)
-
-const (
-	sampleBytes = 8 + 8 + 4*node.NumReasons + 4*4 + 8 // Fields of sample, with padding.
-	lineBytes   = 512                                 // The fields of line, and its place in a map.
-)
-
-// History has samples of the cluster. The zero value is empty.
+// History has samples of the cluster. The zero value is empty. It takes at most 3.3 MB, most of it for
+// lines of 1,024 nodes and for what they held.
 type History struct {
 	next    int // The next sample has this index, and is the oldest one if the ring is full.
 	full    bool

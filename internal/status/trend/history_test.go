@@ -152,10 +152,17 @@ func TestClocks(t *testing.T) {
 }
 
 // TestBounded: whatever nodes report and however they are called, a history takes no more than
-// MaxBytes, which is less than 4 MB.
+// maxBytes, which is less than 4 MB.
 func TestBounded(t *testing.T) {
-	if MaxBytes > 4<<20 {
-		t.Fatalf("MaxBytes is %d", MaxBytes)
+	const (
+		sampleBytes  = 8 + 8 + 4*node.NumReasons + 4*4 + 8 // Fields of sample, with padding.
+		lineBytes    = 512                                 // The fields of line, and its place in a map.
+		stretchBytes = 128                                 // A Stretch, and its places in a list that grows.
+		maxBytes     = samples*sampleBytes + MaxNodes*(lineSamples*4+2*maxName+lineBytes) + maxClocks*lineSamples*4 +
+			maxStretches*(2*maxName+stretchBytes)
+	)
+	if maxBytes > 4<<20 {
+		t.Fatalf("maxBytes is %d", maxBytes)
 	}
 	if int(unsafe.Sizeof(sample{})) > sampleBytes || int(unsafe.Sizeof(line{})) > lineSamples*4+lineBytes/2 ||
 		int(unsafe.Sizeof(Stretch{})+2*unsafe.Sizeof(&Stretch{})) > stretchBytes {
@@ -185,9 +192,9 @@ func TestBounded(t *testing.T) {
 		h.Add(at(i), status.Cluster{Self: status.Self{Clock: new(status.Clock)}, Nodes: nodes[i%3 : MaxNodes+i%3+1]})
 	}
 	took := heap() - before
-	t.Logf("%d bytes of at most %d", took, MaxBytes)
-	if took > int64(MaxBytes) || len(h.nodes) != MaxNodes || h.clocks != maxClocks || len(h.stretches) != maxStretches {
-		t.Errorf("it takes %d bytes, want at most %d; %d lines, %d stretches", took, MaxBytes, len(h.nodes), len(h.stretches))
+	t.Logf("%d bytes of at most %d", took, maxBytes)
+	if took > int64(maxBytes) || len(h.nodes) != MaxNodes || h.clocks != maxClocks || len(h.stretches) != maxStretches {
+		t.Errorf("it takes %d bytes, want at most %d; %d lines, %d stretches", took, maxBytes, len(h.nodes), len(h.stretches))
 	}
 	if c := h.Course(time.Hour); c.Dropped == 0 || *c.Rate[0] != (MaxNodes+1)<<50 {
 		t.Errorf("%d nodes have no line; the rate of all is %d", c.Dropped, *c.Rate[0])

@@ -3,7 +3,7 @@
 //
 // Both are values that take time and what was counted as arguments, and are not safe for
 // concurrent use. They read counters that exist anyway, so requests take no longer. Their
-// memory is bounded: [MaxBytes] says by what.
+// memory is bounded.
 package trend
 
 import (

@@ -12,9 +12,6 @@ import (
 // latest two.
 const maxStretches = 2048
 
-// stretchBytes are those of a Stretch and of its places in a list that grows.
-const stretchBytes = 128
-
 // Stretch is a time in which a node held the same sid in the same term, and did the same. Times
 // are those of samples in Unix ms: it began at most Every before From, and ended at most Every
 // after Until. It lasts if Until is the time of the latest sample.
