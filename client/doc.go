@@ -15,7 +15,7 @@
 //	Coalesce  the default. Callers that wait share one request. The next request
 //	          forms while one is under way; no call is delayed to fill it. An ID
 //	          is issued after the call for it began.
-//	Direct    one request for each call.
+//	Direct    one request for each call. It uses no stream, where it would wait for others.
 //	Prefetch  calls are served from blocks that were fetched before: a call costs
 //	          nanoseconds, and its ID may be as old as Options.MaxAge.
 //

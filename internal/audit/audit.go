@@ -4,6 +4,9 @@
 //
 // What does not fit in memory goes to a [Spool]; audit/spool keeps it in files.
 // The package opens nothing and reads no clock.
+//
+// "sort | uniq -d" is no replacement: it does not see one ID in two forms, nor a flake in two
+// ULIDs, and names no lines. Package adopt and chaos/history find duplicates with the same Finder.
 package audit
 
 import (

@@ -3,8 +3,8 @@
 // are 26.
 //
 // How IDs are laid out and which errors there are is for packages flake and
-// ulid, its only callers. The characters rise in ASCII, which is what makes text
-// order number order (I8).
+// ulid, its only callers: internal at the root is the lowest place that both may import.
+// The characters rise in ASCII, which is what makes text order number order (I8).
 package crockford
 
 import (

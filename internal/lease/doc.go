@@ -4,5 +4,6 @@
 // its shell.
 //
 // Package protocol decides; packages keeper and etcdstore carry out. Nothing here reads a
-// clock, sleeps or does I/O.
+// clock, sleeps or does I/O. Events and actions are here and not in protocol: session,
+// history and marker use them too, and protocol imports these.
 package lease

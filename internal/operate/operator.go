@@ -8,8 +8,10 @@
 // decided again from answers that nodes give after the confirmation: an obstacle that nobody
 // was shown refuses it.
 //
-// Package repair computes the records. Stores, nodes, times and random texts arrive as
-// arguments, and nothing here waits on its own.
+// Package repair computes the records. It is apart since stores and settings need its types,
+// and this package imports node. Stores, nodes, times and random texts arrive as
+// arguments, and nothing here waits on its own. There is no table of actions: their plans
+// differ in all but form, and would be hidden in its closures.
 package operate
 
 import (

@@ -4,7 +4,8 @@
 // a call. All other messages go through gRPC's own codec.
 //
 // The bytes are those of protocol buffers; tests compare them with package proto. Programs
-// compile this package with package client, so it imports no part of a node.
+// compile this package with package client, so it imports no part of a node. It lies in internal at
+// the root, the lowest place that client and a node may both import.
 package wire
 
 import (
