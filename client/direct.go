@@ -260,9 +260,10 @@ func (e *endpoint) inSpace(id uint64) error {
 func (e *endpoint) invoke(ctx context.Context, over *grpc.ClientConn, method string, args, reply any,
 	opts ...grpc.CallOption) error {
 	var header metadata.MD
-	if err := over.Invoke(ctx, method, args, reply, append(slices.Clip(opts), grpc.Header(&header))...); err != nil {
-		return err
-	}
+	err := over.Invoke(ctx, method, args, reply, append(slices.Clip(opts), grpc.Header(&header))...)
 	id, _ := strconv.ParseUint(strings.Join(header.Get("allocator-space"), ""), 16, 64) // 0: it has none.
-	return e.inSpace(id)
+	if err != nil && e.pool.space.Load() == 0 {
+		return err // A refusal does not decide which space is the program's.
+	}
+	return cmp.Or(e.inSpace(id), err)
 }

@@ -56,6 +56,9 @@ func (n *scripted) reply(w http.ResponseWriter, r *http.Request, done <-chan str
 		return
 	}
 	if o.refuse != 0 {
+		if o.act == "space" {
+			o.name(w)
+		}
 		problem(w, o)
 		return
 	}

@@ -83,6 +83,7 @@ type scripted struct {
 // Calls of workers are requests too. There serve, late and
 //
 //	serve 100        answers that the worker is to be extended after 100 ms, in place of 20 s
+//	space            does not know the worker: it is another space's
 //	ahead 300        lends a number whose interval begins after 300 ms
 //	other, back      answers for another worker, or with an end that went back
 func newScripted(sid int, script string, secure *tls.Config) (*scripted, error) {

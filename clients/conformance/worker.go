@@ -38,7 +38,7 @@ func (n *scripted) lend(ask lease) (o outcome, answer *pb.Worker) {
 	switch {
 	case o.refuse != 0:
 		return o, nil
-	case ask.call != "acquire" && (l.term == 0 || ask.handle != l.handle):
+	case ask.call != "acquire" && (l.term == 0 || ask.handle != l.handle || o.act == "space" && number == 0):
 		o.refuse, o.detail = node.UnknownWorker, "nobody holds it"
 		return o, nil
 	case ask.call == "release":
@@ -129,6 +129,7 @@ func (n *scripted) worker(r *http.Request) (o outcome, code int, answer []byte, 
 func (n *scripted) lendOver(ctx context.Context, ask lease) (*pb.Worker, error) {
 	o, w := n.lend(ask)
 	if o.refuse != 0 {
+		_ = o.nameOver(ctx) // It fails without a call alone.
 		return nil, statusOf(o.refusal())
 	}
 	if err := n.carry(ctx, o); err != nil {

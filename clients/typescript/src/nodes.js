@@ -152,13 +152,14 @@ class Nodes {
     const headers = { ...request.headers, ...(token && { authorization: `Bearer ${token}` }) }
     const timeoutMs = this.#timeoutMs + waitMs
     const answer = await this.#transport.send(node, { ...request, headers, timeoutMs, signal })
+    const space = this.#space ?? answer.space
+    if ((answer.space ?? space) !== space) { // Its IDs may be those of the first one, and it knows none of its workers.
+      throw new AllocatorError('protocol', `${node.url} is of space ${answer.space}, and this client's IDs are of ` +
+        `${space}: list nodes of one space`, { node: node.url })
+    }
     if (answer.status >= 300) throw refusalOf(node, answer)
     const value = take(jsonOf(node, answer))
-    const space = answer.space ?? this.#space
-    if (space !== (this.#space ??= space)) { // Its IDs may be those of the first one.
-      throw new AllocatorError('protocol', `${node.url} is of space ${space}, and this client's IDs are of ` +
-        `${this.#space}: list nodes of one space`, { node: node.url })
-    }
+    this.#space = space
     return value
   }
 

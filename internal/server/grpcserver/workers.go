@@ -44,10 +44,10 @@ func callWorker[T any](ctx context.Context, s *Server, call func(access.Caller) 
 	connOf(ctx).Charge(quota.CostWrite)
 	res, err := call(s.caller(ctx))
 	s.service.Done(server.GRPCWorker, err, began)
+	s.name(ctx) // A node of another space refuses too: it does not know the worker.
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	s.name(ctx)
 	return res, nil
 }
 

@@ -114,6 +114,8 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 	began, conn := h.service.Begin(), connOf(r.Context())
 	conn.Charge(quota.CostWrite)
 	res, err := call(h.caller(r))
+	header := w.Header()
+	h.name(header) // A node of another space refuses too: it does not know the worker.
 	if bad, ok := errors.AsType[*fault](err); ok {
 		h.service.Done(server.HTTPWorker, h.service.Issuer().Refused(bad.refusal), began)
 		h.refuse(w, r, bad.problem())
@@ -130,8 +132,6 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 		panic("httpserver: an answer to a worker has no JSON form: " + err.Error())
 	}
 	body = append(body, '\n')
-	header := w.Header()
-	h.name(header)
 	header["Content-Type"], header["Cache-Control"] = jsonType, noStore
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)

@@ -315,10 +315,11 @@ class Pool:
                 now, answer = yield Send(node, call, limit)
                 if isinstance(answer, Exception):
                     raise answer
-                result = call.read(node, answer)
-                if answer.space and self.space and answer.space != self.space:  # It may issue the same IDs.
+                # Another space may issue the same IDs, and knows no worker of this one.
+                if answer.space and self.space and answer.space != self.space:
                     raise ProtocolError(f"{node.url} is of space {answer.space}, and this client's IDs are of "
                                         f"{self.space}: list nodes of one space")
+                result = call.read(node, answer)
                 self.space = self.space or answer.space
                 self.served(node)
                 return now, result
