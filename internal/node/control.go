@@ -89,7 +89,7 @@ func (n *Node) SetVerdict(v clock.Verdict) { n.change(func(s *state) { s.verdict
 
 // Drain makes every later request refuse with DRAINING. Requests that wait for
 // lead are refused when they next try.
-func (n *Node) Drain() { n.change(func(s *state) { s.draining = true }) }
+func (n *Node) Drain() { n.change(func(s *state) { s.draining, s.drained = true, n.clock.Now().Mono }) }
 
 // Undrain undoes Drain.
 func (n *Node) Undrain() { n.change(func(s *state) { s.draining = false }) }

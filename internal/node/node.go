@@ -229,12 +229,12 @@ func (n *Node) refusal(s *state, count int, after flake.ID) error {
 
 // Pauses suggested to clients, where no better figure is known.
 const (
-	firstRetry    = 20 * time.Millisecond
-	retryStarting = 500 * time.Millisecond
-	retryNoSID    = time.Second
-	retryWindow   = time.Second
-	retryClock    = time.Second
-	retryRewound  = 5 * time.Second
+	firstRetry   = 20 * time.Millisecond
+	lastRetry    = 500 * time.Millisecond
+	retryNoSID   = time.Second
+	retryWindow  = time.Second
+	retryClock   = time.Second
+	retryRewound = 5 * time.Second
 )
 
 // Barred returns why the node writes no ceilings for others now, by precedence, or nil.
@@ -245,7 +245,8 @@ func (n *Node) Barred() *Refusal {
 		return r
 	}
 	if !s.lease.Listed || !s.lease.GateOpen {
-		return n.starting("node %s does not know the space and the clocks of the others yet%s", s.lease.Problem)
+		return refuse(Starting, n.lasting(n.began),
+			"node %s does not know the space and the clocks of the others yet%s", n.cfg.Name, because(s.lease.Problem))
 	}
 	return nil
 }
@@ -254,7 +255,7 @@ func (n *Node) Barred() *Refusal {
 func (n *Node) barred(s *state) *Refusal {
 	switch l := s.lease; {
 	case s.draining:
-		return refuse(Draining, 0, "node %s is draining: try another node", n.cfg.Name)
+		return refuse(Draining, n.lasting(s.drained), "node %s is draining: try another node", n.cfg.Name)
 	case l.Phase == lease.Rewound:
 		return refuse(HistoryRewound, retryRewound, "%s", l.Problem)
 	case s.verdict.State == clock.Skewed:
@@ -277,7 +278,7 @@ func (n *Node) closed(s *state) *Refusal {
 	case s.tenure != nil:
 		return nil
 	case !l.EverHeld && l.Phase != lease.Standby:
-		return n.starting("node %s has no window yet%s", l.Problem)
+		return refuse(Starting, n.lasting(n.began), "node %s has no window yet%s", n.cfg.Name, because(l.Problem))
 	default:
 		return refuse(NoSID, retryNoSID, "node %s holds no sid%s", n.cfg.Name, because(l.Problem)).
 			with("pool_size", strconv.Itoa(l.Pool.Size), "pool_held",
@@ -285,11 +286,10 @@ func (n *Node) closed(s *state) *Refusal {
 	}
 }
 
-// starting suggests a pause as long as the start has lasted. Most starts end within 100 ms: had clients to wait for
-// longer, three nodes that restart within that time would all be paused.
-func (n *Node) starting(format, problem string) *Refusal {
-	retry := min(max(n.clock.Now().Mono.Sub(n.began), firstRetry), retryStarting)
-	return refuse(Starting, retry, format, n.cfg.Name, because(problem))
+// lasting suggests a pause as long as a start or a stop has lasted since it began. Most end within 100 ms: had clients
+// to wait for longer, three nodes that restart within that time would all be paused.
+func (n *Node) lasting(began clock.Mono) time.Duration {
+	return min(max(n.clock.Now().Mono.Sub(began), firstRetry), lastRetry)
 }
 
 func because(problem string) string {
@@ -348,7 +348,7 @@ func (n *Node) explain(s *state, count int, after flake.ID, err error) error {
 		// Sealed after the state was loaded: another tenure, or the reason why there is
 		// none, will be published very soon.
 		return &waitable{
-			Refusal: refuse(NoSID, retryStarting, "node %s is releasing or replacing its sid", n.cfg.Name),
+			Refusal: refuse(NoSID, lastRetry, "node %s is releasing or replacing its sid", n.cfg.Name),
 			excess:  time.Millisecond,
 		}
 	}

@@ -216,16 +216,24 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestPauseOfAStart: clients come back soon to a node that has just begun, and less often to one that waits for long.
+// TestPauseOfAStart: clients come back soon to a node that has just begun, or has just been drained and may restart, and
+// less often to one that waits for long.
 func TestPauseOfAStart(t *testing.T) {
 	clk := clocktest.NewManual(start)
 	clk.Advance(time.Hour)
 	n := New(testConfig(), clk, zeros{})
-	for _, step := range []struct{ passes, want time.Duration }{
-		{0, 20 * time.Millisecond}, {60 * time.Millisecond, 60 * time.Millisecond},
-		{60 * time.Millisecond, 120 * time.Millisecond}, {time.Minute, 500 * time.Millisecond},
+	for _, step := range []struct {
+		passes, want time.Duration
+		drain        bool
+	}{
+		{0, 20 * time.Millisecond, false}, {60 * time.Millisecond, 60 * time.Millisecond, false},
+		{60 * time.Millisecond, 120 * time.Millisecond, false}, {time.Minute, 500 * time.Millisecond, false},
+		{time.Minute, 20 * time.Millisecond, true}, {60 * time.Millisecond, 60 * time.Millisecond, false},
+		{time.Minute, 500 * time.Millisecond, false},
 	} {
-		clk.Advance(step.passes)
+		if clk.Advance(step.passes); step.drain {
+			n.Drain()
+		}
 		if r := n.Ready(); r.RetryAfter != step.want || n.Barred().RetryAfter != step.want {
 			t.Errorf("%v later: retry after %v, for a worker %v, want %v", step.passes, r.RetryAfter, n.Barred().RetryAfter,
 				step.want)

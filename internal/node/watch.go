@@ -14,6 +14,7 @@ type state struct {
 	verdict  clock.Verdict
 	leaving  bool // not ready, and still serving
 	draining bool
+	drained  clock.Mono    // It drains since then.
 	term     int64         // The tenure was granted with this term.
 	lease    lease.Status  // as last reported; for refusals, never for permission
 	space    uint64        // The ID of lease.Space.

@@ -376,7 +376,7 @@ func TestSurfacesAgree(t *testing.T) {
 		{"after negative", servertest.Healthy, ask{1, -5}, "INVALID_ID", 0},
 		{"after the largest ID", servertest.Healthy, ask{1, 1<<63 - 1}, "AFTER_TOO_FAR", 0},
 
-		{"draining", servertest.Draining, ask{1, 0}, "DRAINING", 0},
+		{"draining", servertest.Draining, ask{1, 0}, "DRAINING", 20},
 		{"rewound", servertest.Rewound, ask{1, 0}, "HISTORY_REWOUND", 5000},
 		{"skewed", servertest.Skewed, ask{1, 0}, "CLOCK_SKEW", 1000},
 		{"unverified", servertest.Unverified, ask{1, 0}, "CLOCK_UNVERIFIED", 1000},
@@ -396,7 +396,7 @@ func TestSurfacesAgree(t *testing.T) {
 		{"too far and standby", servertest.Standby, ask{1, ahead(9999)}, "NO_SID", 1000},
 		{"too far and regression", servertest.Regression, ask{1, ahead(9999)}, "AFTER_TOO_FAR", 0},
 		{"too far and exhausted", servertest.Exhausted, ask{40_000, ahead(9999)}, "AFTER_TOO_FAR", 0},
-		{"draining and rewound", both(servertest.Draining, servertest.Rewound), ask{1, 0}, "DRAINING", 0},
+		{"draining and rewound", both(servertest.Draining, servertest.Rewound), ask{1, 0}, "DRAINING", 20},
 		{"rewound and skewed", both(servertest.Rewound, servertest.Skewed), ask{1, 0}, "HISTORY_REWOUND", 5000},
 		{"skewed and starting", both(servertest.Skewed, servertest.Starting), ask{1, 0}, "CLOCK_SKEW", 1000},
 		{"unverified and standby", both(servertest.Unverified, servertest.Standby), ask{1, 0}, "CLOCK_UNVERIFIED", 1000},

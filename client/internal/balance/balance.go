@@ -26,7 +26,7 @@ const (
 	// A node that does not answer at all costs callers a whole attempt.
 	FirstSilence = time.Second
 	lastSilence  = 15 * time.Second
-	// RefusedPause is for refusals that name no delay, such as DRAINING.
+	// RefusedPause is for refusals that name no delay.
 	RefusedPause = time.Second
 	// maxRefused is the longest that a refusing node is not asked; by then an operator may have
 	// changed something.

@@ -7,7 +7,6 @@ const { endpointOf, transport, readText, tokenIn } = require('./http.js')
 
 // Times that a node is asked last after it refused or failed.
 const REFUSED_MS = 1000 // where a refusal has no delay
-const DRAINS_MS = 20 // for as long as it has drained, at least this: it may restart, and be the only one that serves
 const MAX_REFUSED_MS = 5000
 const FAILED_MS = [20, 1000] // doubled from the first to the last
 const SILENT_MS = [1000, 15_000]
@@ -17,7 +16,7 @@ const FINAL = new Set(['INVALID_COUNT', 'INVALID_FORMAT', 'INVALID_ID', 'UNAUTHE
   'UNKNOWN_WORKER', 'WORKER_QUOTA', 'CALLER_CLOCK'])
 
 /** What is noted of a node that serves. */
-const SERVES = { until: 0, refused: undefined, fails: 0, drains: undefined }
+const SERVES = { until: 0, refused: undefined, fails: 0 }
 
 /** Gives a client answers that come from no node, for fakes. */
 const TRANSPORT = Symbol('transport')
@@ -174,10 +173,7 @@ class Nodes {
   #note (node, e) {
     const now = this.#now()
     if (e.kind === 'refused') {
-      const drains = e.reason === 'DRAINING' ? node.drains ?? now : undefined
-      const pause = drains === undefined ? REFUSED_MS : Math.min(Math.max(now - drains, DRAINS_MS), REFUSED_MS)
-      const until = now + Math.min(e.retryAfterMs ?? pause, MAX_REFUSED_MS)
-      Object.assign(node, { until, refused: e, fails: 0, drains })
+      Object.assign(node, { until: now + Math.min(e.retryAfterMs ?? REFUSED_MS, MAX_REFUSED_MS), refused: e, fails: 0 })
     } else {
       const [first, last] = e.silent ? SILENT_MS : FAILED_MS
       const until = now + Math.min(first * 2 ** Math.min(node.fails, 10), last)

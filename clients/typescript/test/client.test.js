@@ -421,16 +421,3 @@ test('the fake makes the same IDs in every run', async () => {
   ids.serve()
   assert.equal(typeof await ids.next(), 'bigint')
 })
-
-test('a node that drains is asked again soon, and less often later', async () => {
-  const ids = new FakeAllocator()
-  ids.refuse('DRAINING')
-  const call = ids.next()
-  for (const [i, ms] of [0, 20, 20, 40, 80, 160].entries()) {
-    ids.advance(ms)
-    while (ids.requests === i) await Promise.race([sleep(1), call])
-  }
-  assert.equal(ids.requests, 6)
-  ids.serve()
-  assert.equal(typeof await call, 'bigint')
-})

@@ -680,7 +680,7 @@ func TestDrain(t *testing.T) {
 	busy.send(strings.Repeat("ID.NEXT COUNT 10000 FORMAT uuid\r\n", 40))
 	busy.reply()
 	w.node.Drain()
-	if got := c.ask("ID.NEXT"); got != "-TRYAGAIN DRAINING node node-a is draining: try another node" {
+	if got := c.ask("ID.NEXT"); got != "-TRYAGAIN DRAINING node node-a is draining: try another node (retry_after_ms=20)" {
 		t.Error(got)
 	}
 	finished := make(chan error, 1)

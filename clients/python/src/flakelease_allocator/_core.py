@@ -177,7 +177,6 @@ class Node:
     until: float = 0  # It is not asked before; 0: it has served since.
     trial: float = 0  # The trial under way times out then.
     unanswered: float = 0  # Callers' own deadlines pass since then.
-    drains: float = 0  # It drains since then.
     fails: int = 0
 
 
@@ -269,7 +268,7 @@ class Pool:
         return None, wait
 
     def served(self, node: Node) -> None:
-        node.until = node.trial = node.unanswered = node.drains = node.fails = 0
+        node.until = node.trial = node.unanswered = node.fails = 0
         self.cause = None
         if self.nodes[0] is not node:  # It is asked first from now on. A sort would empty the list while it runs.
             self.nodes = [node, *(other for other in self.nodes if other is not node)]
@@ -279,10 +278,7 @@ class Pool:
         node.trial = 0
         silent = isinstance(error, TimeoutError)
         if isinstance(error, Refused):
-            node.drains = (node.drains or now) if error.reason == "DRAINING" else 0
-            # It may have restarted, and be the only one that serves, or be out of service for long.
-            pause = min(max(now - node.drains, 0.020), 1.0) if node.drains else 1.0
-            node.until, node.fails, node.unanswered = now + min(error.retry_after or pause, 5.0), 0, 0
+            node.until, node.fails, node.unanswered = now + min(error.retry_after or 1.0, 5.0), 0, 0
         elif silent and not full and now - (node.unanswered or now) <= self.attempt:
             node.unanswered = node.unanswered or now  # It counts once nobody was answered for the time of an attempt.
         elif node.until <= now:
