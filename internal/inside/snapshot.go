@@ -78,7 +78,8 @@ func room(free, size int64) error {
 func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status) {
 	in := i.cfg.Etcd.Inside
 	now := time.Now()
-	if in.SnapshotEvery == 0 || s.Learner || now.Before(i.snapshotAfter) {
+	// Before "allocator init" nobody has written anything: a copy would be one of no space.
+	if in.SnapshotEvery == 0 || s.Learner || s.Revision == 1 || now.Before(i.snapshotAfter) {
 		return
 	}
 	list, err := i.dir.Snapshots().List(now)
