@@ -3,6 +3,7 @@ package console
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +88,9 @@ func TestPhone(t *testing.T) {
 			}
 			for _, what := range eval[[]string](p, brokenNames) {
 				t.Errorf("%s, page %q: on two lines: %s", look.name, name, what)
+			}
+			if commands := eval[[]int](p, `[...document.querySelectorAll(".card pre")].map((pre) => Math.max(...[...pre.querySelectorAll("span")].map((word) => word.offsetHeight)))`); slices.ContainsFunc(commands, func(px int) bool { return px < 1 || px > 25 }) {
+				t.Errorf("%s, page %q: words of commands on two lines, or none: %d px", look.name, name, commands)
 			}
 			if lines := eval[int](p, `new Set([...document.querySelectorAll("nav a")].map((a) => a.offsetTop)).size`); lines != 1 {
 				t.Errorf("%s, page %q: tabs are %d lines", look.name, name, lines)

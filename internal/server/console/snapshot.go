@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -227,6 +228,7 @@ var functions = map[string]any{
 	},
 	"runbook":   func(page string) string { return documents + page },
 	"thousands": thousands,
+	"split":     func(s string) []string { return strings.Split(s, " ") },
 	"latency":   latency,
 	"span":      span,
 	"sub":       func(a, b int64) int64 { return a - b },
