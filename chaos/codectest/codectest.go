@@ -47,9 +47,11 @@ type Kind[I ID, R Reader[I]] struct {
 	Kept           I   // any ID, which must be left by what cannot be read
 	Parse, Lenient func(string) (I, error)
 	FromBytes      func([]byte) (I, error)
-	Errors         map[string]error                        // by the vectors' names of them
-	Forms          func(id I) map[string]func() (I, error) // that id reads back from, beside the interfaces'
-	Compare        func(a, b I) int
+	// Errors are the package's, by the names that the vectors have for them.
+	Errors map[string]error
+	// Forms parses the forms of an ID that are not among those of the interfaces.
+	Forms   func(id I) map[string]func() (I, error)
+	Compare func(a, b I) int
 }
 
 // Class is the vectors' name of err.
@@ -155,7 +157,8 @@ func (k Kind[I, R]) FuzzParse(f *testing.F) {
 
 // FuzzText checks what parse accepts: every form reads back, and what write gives
 // is, but for case, what canonical makes of the text that was read.
-func (k Kind[I, R]) FuzzText(f *testing.F, parse func(string) (I, error), write func(I) string, canonical func(string) string, seeds ...string) {
+func (k Kind[I, R]) FuzzText(f *testing.F, parse func(string) (I, error), write func(I) string,
+	canonical func(string) string, seeds ...string) {
 	for _, s := range seeds {
 		f.Add(s)
 	}
@@ -190,7 +193,12 @@ func (k Kind[I, R]) FuzzBytes(f *testing.F, valid func([]byte) bool) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		id, err := k.FromBytes(b)
 		read := k.Kept
-		if also := R(&read).UnmarshalBinary(b); k.Class(also) != k.Class(err) || err == nil && read != id || err != nil && (read != k.Kept || id != *new(I)) {
+		also := R(&read).UnmarshalBinary(b)
+		want, none := id, id
+		if err != nil {
+			want, none = k.Kept, *new(I)
+		}
+		if k.Class(also) != k.Class(err) || read != want || id != none {
 			t.Fatalf("UnmarshalBinary(%x): %v, ID now %v; FromBytes: %v, %v", b, also, read, id, err)
 		}
 		if valid(b) != (err == nil) {
@@ -235,8 +243,11 @@ func (k Kind[I, R]) FuzzScan(f *testing.F, read func([]byte) (I, error), seeds .
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		want, err := read(b)
+		if err != nil {
+			want = k.Kept
+		}
 		got := k.Kept
-		if gotErr := R(&got).Scan(b); k.Class(gotErr) != k.Class(err) || err == nil && got != want || err != nil && got != k.Kept {
+		if gotErr := R(&got).Scan(b); k.Class(gotErr) != k.Class(err) || got != want {
 			t.Fatalf("Scan(%q) = %v, %v, want %v, %v", b, got, gotErr, want, err)
 		}
 	})

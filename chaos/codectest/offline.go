@@ -54,7 +54,8 @@ func (k Kind[I, R]) DefaultSources(t *testing.T, o Offline[I], at int64, unix fu
 // Concurrent: goroutines share a generator: no ID twice, each sees its own rise, and the
 // clock, which this one keeps without a lock, is read under the generator's. A millisecond
 // may be full. It returns the last ID and the time and number of the clock's reads.
-func (k Kind[I, R]) Concurrent(t *testing.T, t0 int64, full error, start func(now func() int64, entropy io.Reader) Offline[I]) (last I, ms int64, reads int) {
+func (k Kind[I, R]) Concurrent(t *testing.T, t0 int64, full error,
+	start func(now func() int64, entropy io.Reader) Offline[I]) (last I, ms int64, reads int) {
 	now := func() int64 { return t0 + int64(reads/50) }
 	o := start(func() int64 { reads++; return now() }, Seeded(2))
 	const each = 2000
@@ -91,7 +92,8 @@ func (k Kind[I, R]) Concurrent(t *testing.T, t0 int64, full error, start func(no
 
 // BitsToggle: every random bit is 1 about as often as 0, in At and where a millisecond of
 // the series begins. random checks the rest of an ID that was made at ms.
-func (k Kind[I, R]) BitsToggle(t *testing.T, o Offline[I], t0 int64, bits int, random func(t *testing.T, id I, ms int64) []byte) {
+func (k Kind[I, R]) BitsToggle(t *testing.T, o Offline[I], t0 int64, bits int,
+	random func(t *testing.T, id I, ms int64) []byte) {
 	const n = 4000 // standard deviation of a count: 31.6
 	ones := [2][]int{make([]int, bits), make([]int, bits)}
 	for i := range int64(n) {
