@@ -111,9 +111,11 @@ func (p *Process) until(t *testing.T, what string, f func() error) {
 
 // A Node is a running node. Those of `allocator dev` share a process with each other and with etcd.
 type Node struct {
-	*Process                         `json:"-"`
-	Name                             string `json:"node"`
-	GRPC, HTTP, Admin, Etcd, Console string
+	*Process                               `json:"-"`
+	Name                                   string `json:"node"`
+	SID                                    int
+	State                                  string
+	GRPC, HTTP, Admin, RESP, Etcd, Console string
 }
 
 // Program builds the allocator, and returns its path.

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bufio"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -15,19 +14,19 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/status"
 )
 
 var (
-	long  = flag.Bool("long", false, "1,000 streams, and pages of the simulation")
+	long  = flag.Bool("long", false, "pages of the simulation, and more pages of the site")
 	shots = flag.String("shots", "", "directory to write pictures of all pages into; empty: none")
 )
 
@@ -89,6 +88,7 @@ type page struct {
 	ctx   context.Context
 	tab   *chromedp.Target
 	root  string // scheme, host and port of the console
+	below string // path of its pages, with both slashes
 	plain bool   // scripts do not run, the probe included
 
 	mu       sync.Mutex
@@ -130,7 +130,7 @@ func browser(t *testing.T) context.Context {
 func open(t *testing.T, root, path string, options ...option) *page {
 	t.Helper()
 	ctx, closeTab := chromedp.NewContext(browser(t), chromedp.WithNewBrowserContext())
-	p := &page{t: t, ctx: ctx, root: strings.TrimSuffix(root, "/console/")}
+	p := &page{t: t, ctx: ctx, root: strings.TrimSuffix(root, "/console/"), below: "/console/"}
 	if err := chromedp.Do(ctx, chromedp.Func(func(_ context.Context, tab *chromedp.Target) error {
 		p.tab = tab
 		return nil
@@ -179,9 +179,9 @@ func (p *page) problem(text string) {
 // listen notes what a page must not do.
 func (p *page) listen() {
 	on(p, "Log.entryAdded", func(e struct {
-		Entry struct{ Source, Text string }
+		Entry struct{ Level, Source, Text string }
 	}) {
-		if s := e.Entry.Source; s == "security" || s == "violation" || s == "javascript" {
+		if s := e.Entry.Source; s == "security" || s == "violation" || s == "javascript" || e.Entry.Level == "error" && s != "network" {
 			p.problem(s + ": " + e.Entry.Text)
 		}
 	})
@@ -256,7 +256,7 @@ func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
 
 func (p *page) visit(path string) {
 	p.t.Helper()
-	p.run(chromedp.Navigate(p.root + "/console/" + path))
+	p.run(chromedp.Navigate(p.root + p.below + path))
 }
 
 // eval returns the value of an expression.
@@ -367,18 +367,11 @@ var buildDev = sync.OnceValues(func() (string, error) {
 // cluster is a running "allocator dev".
 type cluster struct {
 	t       *testing.T
-	cmd     *exec.Cmd
 	nodes   []member
 	console string // of no node: it stays when one is killed
 }
 
-type member struct {
-	Name    string `json:"node"`
-	SID     int    `json:"sid"`
-	HTTP    string `json:"http"`
-	Admin   string `json:"admin"`
-	Console string `json:"console"`
-}
+type member struct{ devtest.Node }
 
 // own is the console that the node itself serves.
 func (m member) own() string { return "http://" + m.Admin + "/console/" }
@@ -389,30 +382,9 @@ func dev(t *testing.T) *cluster {
 	browser(t)
 	path, err := buildDev()
 	fatal.If(t, err)
-	c := &cluster{t: t, cmd: exec.Command(path, "dev", "--http-port", "0", "--grpc-port", "0", "--format", "json")}
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var errs strings.Builder
-	c.cmd.Stderr = &errs
-	out, err := c.cmd.StdoutPipe()
-	fatal.If(t, err)
-	fatal.If(t, c.cmd.Start())
-	t.Cleanup(func() {
-		_ = c.cmd.Process.Signal(os.Interrupt)
-		late := time.AfterFunc(20*time.Second, func() { _ = c.cmd.Process.Kill() })
-		defer late.Stop()
-		if err := c.cmd.Wait(); t.Failed() {
-			t.Logf("dev ended: %v\n%s", err, &errs)
-		}
-	})
-	late := time.AfterFunc(patience, func() { _ = c.cmd.Process.Kill() })
-	defer late.Stop()
-	for lines := bufio.NewScanner(out); len(c.nodes) < 3; {
-		if !lines.Scan() {
-			t.Fatalf("dev ended after %d nodes", len(c.nodes))
-		}
-		var m member
-		fatal.If(t, json.Unmarshal(lines.Bytes(), &m))
-		c.nodes, c.console = append(c.nodes, m), m.Console
+	c := &cluster{t: t}
+	for _, n := range devtest.Dev(t, path, 3) {
+		c.nodes, c.console = append(c.nodes, member{n}), n.Console
 	}
 	return c
 }

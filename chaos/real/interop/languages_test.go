@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -138,7 +139,7 @@ func TestCallFrom(t *testing.T) {
 				t.Helper()
 				return runs(t, command, count, env...)
 			}
-			address := func(n devNode) string {
+			address := func(n devtest.Node) string {
 				if l.grpc {
 					return n.GRPC
 				}
@@ -353,7 +354,7 @@ type balancer struct {
 	connections atomic.Int64 // to it
 }
 
-func balance(t *testing.T, nodes ...devNode) *balancer {
+func balance(t *testing.T, nodes ...devtest.Node) *balancer {
 	b := &balancer{}
 	var requests atomic.Int64
 	s := httptest.NewUnstartedServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
@@ -381,7 +382,7 @@ func balance(t *testing.T, nodes ...devNode) *balancer {
 }
 
 // fewer returns the URL of a proxy that answers with one ID fewer than a request asks for.
-func fewer(t *testing.T, node devNode) string {
+func fewer(t *testing.T, node devtest.Node) string {
 	s := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: "http", Host: node.HTTP})
 		q := r.In.URL.Query()

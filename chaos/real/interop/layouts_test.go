@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,22 +20,15 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
 	"github.com/flakelease/allocator/flake"
 )
 
-// devNode is the ready line of a node of allocator dev.
-type devNode struct {
-	SID              int64
-	State            string
-	HTTP, GRPC, RESP string
-	Etcd, Console    string
-}
-
 // dev runs allocator dev with one node, in a process of its own.
-func dev(t *testing.T, layout string) devNode {
+func dev(t *testing.T, layout string) devtest.Node {
 	t.Helper()
 	n := devNodes(t, 1, "--layout", layout)[0]
 	if n.State != "ready" {
@@ -47,28 +38,11 @@ func dev(t *testing.T, layout string) devNode {
 }
 
 // devNodes does so with several nodes, and more flags.
-func devNodes(t *testing.T, count int, flags ...string) (out []devNode) {
+func devNodes(t *testing.T, count int, flags ...string) []devtest.Node {
 	t.Helper()
-	path, err := buildDev()
+	path, err := buildAllocator()
 	fatal.If(t, err)
-	cmd := exec.Command(path, append([]string{"dev", "--nodes", strconv.Itoa(count), "--http-port", "0", "--grpc-port", "0", "--resp", "--format", "json"}, flags...)...)
-	cmd.Stderr = t.Output()
-	stdout, err := cmd.StdoutPipe()
-	fatal.If(t, err)
-	fatal.If(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() != 130 && cmd.ProcessState.ExitCode() != 143 {
-			t.Errorf("dev: %v", err)
-		}
-	})
-	lines := json.NewDecoder(stdout)
-	for range count {
-		var n devNode
-		fatal.If(t, lines.Decode(&n))
-		out = append(out, n)
-	}
-	return out
+	return devtest.Dev(t, path, count, append(flags, "--resp")...)
 }
 
 // decoded is what a decoder of another system reads in an ID.
@@ -126,7 +100,7 @@ func TestDecodersOfOthers(t *testing.T) {
 
 // surfaces returns calls that draw IDs in every way there is. Each returns them and
 // the sid they are of.
-func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64, int64) {
+func surfaces(t *testing.T, n devtest.Node, layout string) map[string]func() ([]int64, int64) {
 	conn, err := grpc.NewClient(n.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	fatal.If(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
@@ -143,7 +117,7 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 			return integers(t, body.IDs), body.SID
 		},
 		"HTTP, lines": func() ([]int64, int64) {
-			return integers(t, strings.Fields(string(post(t, n, "count=100&as=int", "text/plain")))), n.SID
+			return integers(t, strings.Fields(string(post(t, n, "count=100&as=int", "text/plain")))), int64(n.SID)
 		},
 		"HTTP, flakes": func() ([]int64, int64) {
 			var ids []int64
@@ -152,7 +126,7 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 				fatal.If(t, err)
 				ids = append(ids, int64(id))
 			}
-			return ids, n.SID
+			return ids, int64(n.SID)
 		},
 		"gRPC": func() ([]int64, int64) {
 			r, err := service.Allocate(t.Context(), &pb.AllocateRequest{Count: 200})
@@ -178,12 +152,12 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 				}
 				ids = append(ids, listed(r.GetResponse())...)
 			}
-			return ids, n.SID
+			return ids, int64(n.SID)
 		},
 		"RESP": func() ([]int64, int64) {
 			ids, err := redisClient.Do(t.Context(), "ID.NEXT", "COUNT", 100, "FORMAT", "int").StringSlice()
 			fatal.If(t, err)
-			return integers(t, ids), n.SID
+			return integers(t, ids), int64(n.SID)
 		},
 		"RESP, pipeline": func() ([]int64, int64) {
 			p := redisClient.Pipeline()
@@ -196,7 +170,7 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 			for _, a := range answers {
 				ids = append(ids, fmt.Sprint(a.(*redis.Cmd).Val()))
 			}
-			return integers(t, ids), n.SID
+			return integers(t, ids), int64(n.SID)
 		},
 		"embed": func() ([]int64, int64) {
 			a, err := embed.Open(t.Context(), embed.Config{Endpoints: []string{n.Etcd}, Name: "program", SIDs: embed.All, Settings: map[string]string{"layout": layout}})
@@ -214,13 +188,13 @@ func surfaces(t *testing.T, n devNode, layout string) map[string]func() ([]int64
 			defer c.Close()
 			ids := make([]flake.ID, 10_000) // more than a millisecond has
 			fatal.If(t, c.NextN(t.Context(), ids))
-			return asIntegers(ids), n.SID
+			return asIntegers(ids), int64(n.SID)
 		}
 	}
 	return calls
 }
 
-func post(t *testing.T, n devNode, query, accept string) []byte {
+func post(t *testing.T, n devtest.Node, query, accept string) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+n.HTTP+"/v1/ids?"+query, nil)
 	fatal.If(t, err)

@@ -36,8 +36,3 @@ func TestMain(m *testing.M) {
 var buildAllocator = sync.OnceValues(func() (string, error) {
 	return build.Allocator(context.Background(), programs)
 })
-
-// buildDev does so with its dev command.
-var buildDev = sync.OnceValues(func() (string, error) {
-	return build.Allocator(context.Background(), programs)
-})
