@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,21 @@ func axe(t *testing.T) string {
 	source, err := os.ReadFile(filepath.Join(dir, "node_modules", "axe-core", "axe.min.js"))
 	fatal.If(t, err)
 	return string(source)
+}
+
+// accessible fails if axe-core, whose source is given, finds something of one of the impacts;
+// no impacts: anything.
+func (p *page) accessible(axe, where string, impacts ...string) {
+	p.t.Helper()
+	eval[int](p, axe+"; 1")
+	for _, found := range eval[[]struct {
+		ID, Impact, Help string
+		Nodes            []struct{ HTML, FailureSummary string }
+	}](p, `axe.run(document, { preload: false, resultTypes: ["violations"] }).then((r) => JSON.parse(JSON.stringify(r.violations)))`) {
+		if len(impacts) == 0 || slices.Contains(impacts, found.Impact) {
+			p.t.Errorf("%s: %s: %s (%s), %d times, first %s\n%s", where, found.Impact, found.Help, found.ID, len(found.Nodes), found.Nodes[0].HTML, found.Nodes[0].FailureSummary)
+		}
+	}
 }
 
 // TestAccessible: axe-core finds nothing on any page, in light and dark.
@@ -63,13 +79,7 @@ func TestAccessible(t *testing.T) {
 				p.run(click("summary"))
 			}
 			p.shot(strings.Trim(look.name+"-"+name, "-"))
-			eval[int](p, source+"; 1")
-			for _, found := range eval[[]struct {
-				ID, Impact, Help string
-				Nodes            []struct{ HTML, FailureSummary string }
-			}](p, `axe.run(document, { preload: false, resultTypes: ["violations"] }).then((r) => JSON.parse(JSON.stringify(r.violations)))`) {
-				t.Errorf("%s, page %q: %s: %s (%s), %d times, first %s\n%s", look.name, name, found.Impact, found.Help, found.ID, len(found.Nodes), found.Nodes[0].HTML, found.Nodes[0].FailureSummary)
-			}
+			p.accessible(source, look.name+", page "+name)
 		}
 	}
 }

@@ -114,6 +114,16 @@ func tests(dir string, args ...string) func(*job) error {
 	}
 }
 
+// testSite tests the site that make docs has built.
+func testSite(j *job, args ...string) error {
+	if err := tests("deploy", "-count", "1", "./site")(j); err != nil {
+		return err
+	}
+	j.dir = "chaos/real"
+	args = append([]string{"-count", "1", "-timeout", "30m", "./console", "-run", "TestSite"}, args...)
+	return j.test(false, args...)
+}
+
 func table() []step {
 	return slices.Concat(checks(), nights())
 }
@@ -174,7 +184,7 @@ done`)},
 make docs`); err != nil {
 				return err
 			}
-			return tests("deploy", "-count", "1", "./site")(j)
+			return testSite(j)
 		}},
 	}...)
 }
@@ -225,10 +235,11 @@ exit $failed`)},
 		{name: "night-kube", run: script("make kube")},
 		{name: "night-console", run: tests("chaos/real", "-count", "1", "-timeout", "60m", "./console", "-long")},
 		{name: "night-docs", needs: []string{"npm"}, run: func(j *job) error {
+			j.env = append(j.env, "DOCS_BASE=/")
 			if err := j.sh("make docs"); err != nil {
 				return err
 			}
-			return tests("deploy", "-count", "1", "-timeout", "30m", "./site", "-long")(j)
+			return testSite(j, "-long")
 		}},
 	}...)
 	for i := range out {
