@@ -81,9 +81,9 @@ func (a *secretsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // etcdPods are members on loopback, as the chart runs them.
 type etcdPods struct {
 	*testing.T
-	dir, etcd string
-	net       string // first three parts of the addresses, with a dot
-	pods      []*etcdPod
+	dir  string
+	net  string // first three parts of the addresses, with a dot
+	pods []*etcdPod
 }
 
 type etcdPod struct {
@@ -95,9 +95,7 @@ type etcdPod struct {
 // newEtcdPods returns n members, at most five, that do not run, with their certificates.
 func newEtcdPods(t *testing.T, n int) *etcdPods {
 	t.Helper()
-	etcd, err := buildEtcd()
-	fatal.If(t, err)
-	e := &etcdPods{T: t, dir: t.TempDir(), etcd: etcd, net: claimNet(t)}
+	e := &etcdPods{T: t, dir: t.TempDir(), net: claimNet(t)}
 	for i := range n {
 		p := &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: e.net + strconv.Itoa(i+1)}
 		t.Cleanup(func() {
@@ -116,7 +114,7 @@ func newEtcdPods(t *testing.T, n int) *etcdPods {
 // TestEtcdPodsGrow raises the members from one to three and to five, as an upgrade of the chart does: new
 // pods come with the whole list, and when they are ready, those before get it from the last to the first.
 func TestEtcdPodsGrow(t *testing.T) {
-	tier.Nightly(t, "builds etcd and runs five members")
+	tier.Nightly(t, "runs five members")
 	t.Parallel() // most of the time it waits
 	e := newEtcdPods(t, 5)
 	pods := e.pods
@@ -149,7 +147,7 @@ func TestEtcdPodsGrow(t *testing.T) {
 }
 
 func TestEtcdPods(t *testing.T) {
-	tier.Nightly(t, "builds etcd and runs three members")
+	tier.Nightly(t, "runs three members")
 	t.Parallel() // most of the time it waits
 	e := newEtcdPods(t, 3)
 
@@ -190,7 +188,7 @@ func TestEtcdPods(t *testing.T) {
 		}
 		return err
 	})
-	e.logged(0, "etcd ended by itself")
+	e.logged(0, "ended by itself")
 	e.start(0, "initial", "")
 	e.ready(0)
 	if got := e.members(); len(got) != 3 || got["ids-etcd-0"] == ids["ids-etcd-0"] {
@@ -297,7 +295,7 @@ func (e *etcdPods) start(i int, token, snapshot string, more ...string) {
 	p.cmd = exec.Command("allocator", append([]string{"etcd-pod", "run", "--name", p.name, "--members", strings.Join(all, ","),
 		"--listen", p.address, "--dir", filepath.Join(e.dir, p.name), "--token", token, "--snapshot", snapshot,
 		"--tls", e.path("ids-etcd-server"), "--root-tls", e.path("ids-etcd-root"), "--user", "allocator-default",
-		"--prefix", "/allocator/default/", "--etcd", e.etcd}, more...)...)
+		"--prefix", "/allocator/default/"}, more...)...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	fatal.If(e, p.cmd.Start())

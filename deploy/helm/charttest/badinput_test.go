@@ -61,7 +61,6 @@ func TestBadInput(t *testing.T) {
 		{"autoscaler with minimum over maximum", "autoscaling: {enabled: true, minReplicas: 9, maxReplicas: 5}", "greater than autoscaling.maxReplicas, 5"},
 		{"autoscaler without a request", "{autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}", "set resources.requests.cpu"},
 		{"an image that nobody published", "image: {registry: ''}", "image.registry is empty: no image is published yet"},
-		{"an etcd image that nobody published", "etcd: {endpoints: [], bundled: {enabled: true, image: {registry: ''}}}", "etcd.bundled.image.registry is empty"},
 		{"no etcd", "etcd: {endpoints: []}", "etcd.endpoints is empty: nodes need an etcd"},
 		{"two etcds", "etcd: {bundled: {enabled: true}}", "nodes on two different etcds would issue the same IDs; remove one"},
 		{"bundled etcd with TLS", "etcd: {endpoints: [], bundled: {enabled: true}, tls: {existingSecret: x}}", "the bundled etcd has certificates and users of its own"},

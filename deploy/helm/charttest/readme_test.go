@@ -25,16 +25,14 @@ func TestReadmeWorks(t *testing.T) {
 		fatal.If(t, strvals.ParseInto(m[1], values))
 	}
 	r := mustRender(t, values, install)
-	for owner, image := range map[string]string{"StatefulSet/ids-allocator": "allocator:latest", "StatefulSet/ids-allocator-etcd": "allocator-etcd:latest"} {
-		for _, p := range pods(t, r.objects) {
-			if got := p.spec.Containers[0].Image; p.owner == owner && got != image {
-				t.Errorf("%s runs %s, but make image builds %s", owner, got, image)
-			}
+	for _, p := range pods(t, r.objects) {
+		if got := p.spec.Containers[0].Image; got != "allocator:latest" {
+			t.Errorf("%s runs %s, but make image builds allocator:latest", p.owner, got)
 		}
 	}
 	script, err := os.ReadFile("../../image/build.sh")
 	fatal.If(t, err)
-	for _, want := range []string{"image=${IMAGE:-allocator} ", `--tag "$image:latest"`, `--tag "$image-etcd:latest"`} {
+	for _, want := range []string{"image=${IMAGE:-allocator} ", `--tag "$image:latest"`} {
 		if !strings.Contains(string(script), want) {
 			t.Errorf("deploy/image/build.sh has no %q, which README.md relies on", want)
 		}

@@ -177,7 +177,7 @@ func asSet(values map[string]any) map[string]any {
 // minimal are the values that every installation needs.
 const minimal = `
 image: {registry: registry.example.org}
-etcd: {endpoints: ["http://etcd:2379"], bundled: {image: {registry: registry.example.org}}}
+etcd: {endpoints: ["http://etcd:2379"]}
 gossip: {existingSecret: gossip}
 `
 

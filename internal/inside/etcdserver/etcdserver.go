@@ -1,5 +1,5 @@
-// Package etcdserver is etcd's own server for the members that nodes run inside: it runs one, and makes the
-// data of one from a snapshot. It is apart from package inside so that programs with a node in them, which
+// Package etcdserver is etcd's own server for the members that nodes and pods of the chart run: it runs one, and makes
+// the data of one from a snapshot. It is apart from package inside so that programs with a node in them, which
 // run no member (package embed), do not link the server.
 package etcdserver
 
@@ -155,6 +155,13 @@ func config(r member.Run, dir string) (*embed.Config, error) {
 		cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = t.Cert, t.Key
 		cfg.ClientTLSInfo.TrustedCAFile, cfg.ClientTLSInfo.ClientCertAuth = t.CA, true
 		cfg.PeerTLSInfo = cfg.ClientTLSInfo
+	}
+	if r.PeerName != "" {
+		// Clients have certificates of the same authority.
+		cfg.PeerTLSInfo.AllowedCNs, cfg.PeerTLSInfo.SkipClientSANVerify = []string{r.PeerName}, true
+	}
+	if r.Metrics != "" {
+		cfg.ListenMetricsUrls = []url.URL{{Scheme: "http", Host: net.JoinHostPort(r.IP, r.Metrics)}}
 	}
 	// Members call each other from the address that is in their certificates.
 	if gate, ok := cfg.ServerFeatureGate.(interface{ Set(string) error }); ok {

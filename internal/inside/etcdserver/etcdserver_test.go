@@ -18,7 +18,8 @@ import (
 	"github.com/flakelease/allocator/internal/inside/member"
 )
 
-// A member listens at its address, is known by its name, and asks everybody for a certificate.
+// A member listens at its address, is known by its name, and asks everybody for a certificate. No
+// variable of the environment changes that.
 func TestConfig(t *testing.T) {
 	r := member.Run{
 		Name:    "a",
@@ -30,11 +31,12 @@ func TestConfig(t *testing.T) {
 		Quota:   1 << 27,
 		TLS:     member.TLS{CA: "ca", Cert: "cert", Key: "key"},
 	}
+	t.Setenv("ETCD_NAME", "b")
 	for _, existing := range []bool{false, true} {
 		r.Existing = existing
 		cfg, err := config(r, t.TempDir())
 		fatal.If(t, err)
-		if (cfg.ClusterState == embed.ClusterStateFlagNew) == existing || cfg.InitialCluster != r.Initial ||
+		if (cfg.ClusterState == embed.ClusterStateFlagNew) == existing || cfg.Name != "a" || cfg.InitialCluster != r.Initial ||
 			cfg.InitialClusterToken != r.Token {
 			t.Errorf("existing %v: it starts as %s, of %s, token %s", existing, cfg.ClusterState, cfg.InitialCluster,
 				cfg.InitialClusterToken)
@@ -62,6 +64,20 @@ func TestConfig(t *testing.T) {
 			t.Errorf("quota %d, compaction %q of %q", cfg.QuotaBackendBytes, cfg.AutoCompactionMode,
 				cfg.AutoCompactionRetention)
 		}
+	}
+}
+
+// A member in a pod knows others by the name in their certificates, clients do not have it, and metrics need none.
+func TestConfigPod(t *testing.T) {
+	cfg, err := config(member.Run{Client: "https://a:2379", Peer: "https://a:2380", PeerName: "etcd-member", IP: "0.0.0.0", Metrics: "2381",
+		TLS: member.TLS{CA: "ca", Cert: "cert", Key: "key"}}, t.TempDir())
+	fatal.If(t, err)
+	peer, client := cfg.PeerTLSInfo, cfg.ClientTLSInfo
+	if !slices.Equal(peer.AllowedCNs, []string{"etcd-member"}) || !peer.SkipClientSANVerify || client.AllowedCNs != nil || client.SkipClientSANVerify {
+		t.Errorf("peers: %+v, clients: %+v", peer, client)
+	}
+	if urls := cfg.ListenMetricsUrls; len(urls) != 1 || urls[0].String() != "http://0.0.0.0:2381" {
+		t.Errorf("metrics at %v", urls)
 	}
 }
 

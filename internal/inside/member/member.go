@@ -117,7 +117,7 @@ type Data struct {
 	Members []Member `json:"members,omitempty"`
 }
 
-// Run is what the process of a member inside a node runs with: run.json.
+// Run is what a member runs with: the run.json of one inside a node, and what a pod of the chart decides.
 type Run struct {
 	Version  string `json:"version"` // The node that started it had this one of etcd.
 	Name     string `json:"name"`
@@ -130,6 +130,10 @@ type Run struct {
 	Quota    int64  `json:"quota"`
 	TLS      TLS    `json:"tls"`
 	Log      string `json:"log"` // text or json
+	// Those of pods alone: the common name that members have in their certificates, since their addresses change,
+	// and the port of metrics, without TLS.
+	PeerName string `json:"peerName,omitempty"`
+	Metrics  string `json:"metrics,omitempty"`
 }
 
 // TLS has the paths of the files that a member serves and calls with.

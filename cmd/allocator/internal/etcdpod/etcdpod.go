@@ -46,9 +46,12 @@ func Command(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// logFormat is the form of the logs of these commands, and of their etcd.
+const logFormat = "json"
+
 // logger returns what the commands log to.
 func logger(a *cli.App) *slog.Logger {
-	return cli.Logger(config.Log{Level: "info", Format: "json"}, a.Err)
+	return cli.Logger(config.Log{Level: "info", Format: logFormat}, a.Err)
 }
 
 // The names of the files in the directory of a certificate, as in a Secret of cert-manager.
@@ -96,8 +99,8 @@ func hosts(list []string) ([]host, error) {
 
 // adminFlags adds the flags of commands that connect as root, and returns what connects.
 func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Group, []string, error) {
-	known := strings.FieldsFunc(a.Getenv("ETCDCTL_ENDPOINTS"), func(r rune) bool { return r == ',' })
-	endpoints := cmd.Flags().StringSlice("endpoints", known, "client URLs of the members; unless given, as for etcdctl")
+	known := strings.FieldsFunc(a.Getenv("ALLOCATOR_ETCD_ENDPOINTS"), func(r rune) bool { return r == ',' })
+	endpoints := cmd.Flags().StringSlice("endpoints", known, "client URLs of the members")
 	dir := cmd.Flags().String("root-tls", "/etc/etcd/root", "directory with ca.crt, and tls.crt and tls.key of root")
 	return func() (*etcdstore.Group, []string, error) {
 		if len(*endpoints) == 0 {

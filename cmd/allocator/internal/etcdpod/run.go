@@ -10,14 +10,11 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,7 +31,6 @@ import (
 const (
 	again       = time.Second      // A cluster that is not there yet is asked after this time.
 	callTimeout = 5 * time.Second  // It bounds one call to etcd.
-	stopTimeout = 20 * time.Second // etcd has this time after SIGTERM.
 	fetchLimit  = 10 * time.Minute // It bounds the download of a snapshot.
 )
 
@@ -46,8 +42,6 @@ type settings struct {
 	user, prefix                      string
 	quota                             int64
 	snapshot, offer                   string
-	etcd                              string
-	extra                             []string
 }
 
 func runCommand(a *cli.App) *cobra.Command {
@@ -74,14 +68,11 @@ kubelet there: /livez and /readyz. A member is ready when it votes and etcd know
 	f.Int64Var(&s.quota, "quota", 2<<30, "maximum size of the database in bytes")
 	f.StringVar(&s.snapshot, "snapshot", "", "snapshot that a new cluster begins with")
 	f.StringVar(&s.offer, "snapshot-url", "", "where snapshots are offered")
-	f.StringVar(&s.etcd, "etcd", "/etcd", "path of etcd")
-	f.StringArrayVar(&s.extra, "etcd-arg", nil, "another argument of etcd")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		r, err := newRunner(s, logger(a))
 		if err != nil {
 			return err
 		}
-		r.out, r.env = a.Err, a.Env
 		return r.run(cmd.Context())
 	}
 	return cmd
@@ -98,8 +89,6 @@ type runner struct {
 	volume volume
 	state  *state
 	log    *slog.Logger
-	out    io.Writer
-	env    []string
 }
 
 func newRunner(s settings, log *slog.Logger) (*runner, error) {
@@ -298,63 +287,46 @@ func (r *runner) dial(endpoints []string) (*etcdstore.Group, error) {
 
 // etcd runs etcd for a step until ctx ends or it does.
 func (r *runner) etcd(ctx context.Context, step member.Step) error {
-	begin, initial := "existing", r.initial()
-	switch step.Action {
-	case member.Begin, member.Join:
+	if step.Action == member.Begin || step.Action == member.Join {
 		if err := r.volume.prepare(); err != nil {
 			return fmt.Errorf("prepare the volume: %w", err)
 		}
-		switch {
-		case step.Action == member.Join:
-			initial = step.Initial
-		case r.s.snapshot == "":
-			begin = "new"
-		default:
-			if err := r.restore(ctx); err != nil {
-				return err
-			}
+	}
+	if step.Action == member.Begin && r.s.snapshot != "" {
+		if err := r.restore(ctx); err != nil {
+			return err
 		}
 	}
-	ca, cert, key := files(r.s.tls)
-	listen := func(port string) string { return "https://" + net.JoinHostPort(r.s.listen, port) }
-	args := []string{
-		"--name=" + r.self.name,
-		"--data-dir=" + r.volume.data(),
-		"--listen-client-urls=" + listen(clientPort),
-		"--advertise-client-urls=" + r.self.client(),
-		"--listen-peer-urls=" + listen(peerPort),
-		"--initial-advertise-peer-urls=" + r.self.peer(),
-		"--initial-cluster=" + initial,
-		"--initial-cluster-state=" + begin,
-		"--initial-cluster-token=" + r.clusterToken(),
-		"--listen-metrics-urls=http://" + net.JoinHostPort(r.s.listen, metricsPort),
-		"--cert-file=" + cert, "--key-file=" + key, "--trusted-ca-file=" + ca, "--client-cert-auth",
-		"--peer-cert-file=" + cert, "--peer-key-file=" + key, "--peer-trusted-ca-file=" + ca, "--peer-client-cert-auth",
-		// One authority signs members and clients. Addresses of pods change, so names identify members.
-		"--peer-cert-allowed-cn=" + memberName, "--peer-skip-client-san-verification",
-		"--enable-grpc-gateway=false",
-		// Without compaction, etcd keeps every write until its quota is full.
-		"--auto-compaction-mode=periodic", "--auto-compaction-retention=1h",
-		"--quota-backend-bytes=" + strconv.FormatInt(r.s.quota, 10),
-	}
-	cmd := exec.CommandContext(ctx, r.s.etcd, append(args, r.s.extra...)...)
-	// It hands over to another leader first.
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = stopTimeout
-	cmd.Stdout, cmd.Stderr = r.out, r.out
-	// Variables such as ETCD_NAME would change what was decided.
-	cmd.Env = slices.DeleteFunc(slices.Clone(r.env), func(v string) bool { return strings.HasPrefix(v, "ETCD_") })
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start etcd: %w", err)
-	}
 	r.state.set(func(s *state) { s.waiting, s.report.Holds = "", member.HoldsData })
-	tending, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(ctx)
 	var tended sync.WaitGroup
-	tended.Go(func() { r.tend(tending) })
-	err := cmd.Wait()
-	stop()
-	tended.Wait()
-	return fmt.Errorf("etcd ended by itself: %w", errors.Join(err, errors.New("its log says why")))
+	defer tended.Wait()
+	defer stop()
+	tended.Go(func() { r.tend(ctx) })
+	return etcdserver.Run(ctx, r.runs(step), r.volume.data(), func() {})
+}
+
+// runs returns what etcd runs with after a step.
+func (r *runner) runs(step member.Step) member.Run {
+	ca, cert, key := files(r.s.tls)
+	run := member.Run{
+		Name:     r.self.name,
+		Client:   r.self.client(),
+		Peer:     r.self.peer(),
+		PeerName: memberName,
+		IP:       r.s.listen,
+		Metrics:  metricsPort,
+		Initial:  r.initial(),
+		Token:    r.clusterToken(),
+		Existing: step.Action != member.Begin || r.s.snapshot != "",
+		Quota:    r.s.quota,
+		TLS:      member.TLS{CA: ca, Cert: cert, Key: key},
+		Log:      logFormat,
+	}
+	if step.Action == member.Join {
+		run.Initial = step.Initial
+	}
+	return run
 }
 
 // initial lists the members as etcd's --initial-cluster does.

@@ -84,19 +84,16 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 {{- end -}}
 
-{{/* So that etcdctl, and "allocator etcd", in these pods need no flags; nodes of this space log what it does. */}}
-{{- define "allocator.etcdctlEnv" -}}
+{{/* So that "allocator etcd" in these pods needs no flags; nodes of this space log what it does. */}}
+{{- define "allocator.etcdEnv" -}}
 - name: ALLOCATOR_SPACE
   value: {{ .Values.space.name | quote }}
 - name: ALLOCATOR_ROOT
   value: {{ .Values.space.root | quote }}
-{{- range list "ETCDCTL_ENDPOINTS" "ALLOCATOR_ETCD_ENDPOINTS" }}
-- name: {{ . }}
-  value: {{ include "allocator.etcdEndpoints" $ | fromJsonArray | join "," }}
-{{- end }}
-{{- range $name, $file := dict "ETCDCTL_CACERT" "ca.crt" "ETCDCTL_CERT" "tls.crt" "ETCDCTL_KEY" "tls.key"
-    "ALLOCATOR_ETCD_TLS_CA" "ca.crt" "ALLOCATOR_ETCD_TLS_CERT" "tls.crt" "ALLOCATOR_ETCD_TLS_KEY" "tls.key" }}
-- name: {{ $name }}
+- name: ALLOCATOR_ETCD_ENDPOINTS
+  value: {{ include "allocator.etcdEndpoints" . | fromJsonArray | join "," }}
+{{- range $name, $file := dict "CA" "ca.crt" "CERT" "tls.crt" "KEY" "tls.key" }}
+- name: ALLOCATOR_ETCD_TLS_{{ $name }}
   value: /etc/etcd/root/{{ $file }}
 {{- end }}
 {{- end -}}
@@ -135,7 +132,7 @@ spec:
   serviceAccountName: {{ include "allocator.etcdCertificatesName" . }}{{ if $hook }}-hook{{ end }}
   containers:
     - name: certificates
-      image: {{ include "allocator.image" (list . .Values.image) }}
+      image: {{ include "allocator.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args:
         - etcd-pod

@@ -53,16 +53,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
-{{/* An image: (list $ .Values.image). */}}
 {{- define "allocator.image" -}}
-{{- $root := index . 0 -}}
-{{- $image := index . 1 -}}
-{{- $registry := default $image.registry (dig "imageRegistry" "" (default dict $root.Values.global)) -}}
+{{- $image := .Values.image -}}
+{{- $registry := default $image.registry (dig "imageRegistry" "" (default dict .Values.global)) -}}
 {{- $name := ternary (printf "%s/%s" $registry $image.repository) $image.repository (ne $registry "") -}}
 {{- if $image.digest -}}
 {{ $name }}@{{ $image.digest }}
 {{- else -}}
-{{ $name }}:{{ default $root.Chart.AppVersion $image.tag }}
+{{ $name }}:{{ default .Chart.AppVersion $image.tag }}
 {{- end -}}
 {{- end -}}
 

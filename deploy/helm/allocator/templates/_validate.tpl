@@ -320,18 +320,9 @@ Combinations of values that cannot work. All of them are reported at once, each 
 {{- end -}}
 {{- end -}}
 
-{{/* Images. */}}
-{{- $global := dig "imageRegistry" "" ($v.global | default dict) -}}
-{{- $images := list (list "image" $v.image "flakelease/allocator") -}}
-{{- if $v.etcd.bundled.enabled -}}
-{{- $images = append $images (list "etcd.bundled.image" $v.etcd.bundled.image "flakelease/allocator-etcd") -}}
-{{- end -}}
-{{- range $entry := $images -}}
-{{- $key := index $entry 0 -}}
-{{- with index $entry 1 -}}
-{{- if and (not .registry) (not $global) (not .digest) (eq .repository (index $entry 2)) -}}
-{{- $errors = append $errors (printf "%s.registry is empty: no image is published yet, and whoever registers the name could serve another; build and push one (\"Try it\" in the chart's README.md) and set %s.registry, or set %s.repository to the name of an image in the cluster, or %s.digest" $key $key $key $key) -}}
-{{- end -}}
+{{- with $v.image -}}
+{{- if and (not .registry) (not (dig "imageRegistry" "" ($v.global | default dict))) (not .digest) (eq .repository "flakelease/allocator") -}}
+{{- $errors = append $errors "image.registry is empty: no image is published yet, and whoever registers the name could serve another; build and push one (\"Try it\" in the chart's README.md) and set image.registry, or set image.repository to the name of an image in the cluster, or image.digest" -}}
 {{- end -}}
 {{- end -}}
 
