@@ -135,8 +135,7 @@ func kubeVersion(ctx context.Context, here string) (string, error) {
 
 // images are the archives of the images that pods run.
 func (s settings) images() []string {
-	return []string{filepath.Join(s.root, "bin/image/allocator.tar"), filepath.Join(s.root, "bin/image/etcd.tar"),
-		filepath.Join(s.bin, "pause.tar")}
+	return []string{filepath.Join(s.root, "bin/image/allocator.tar"), filepath.Join(s.bin, "pause.tar")}
 }
 
 // buildImages builds them: those of the project as users build them, and that of the

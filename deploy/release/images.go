@@ -19,7 +19,7 @@ import (
 
 // An image is what push copies: a container image of two architectures, or the chart.
 type image struct {
-	// Name is what follows the registry, such as allocator-etcd or charts/allocator.
+	// Name is what follows the registry, such as allocator-dev or charts/allocator.
 	Name string `json:"name"`
 	// Tag is the version.
 	Tag string `json:"tag"`
@@ -33,9 +33,7 @@ type image struct {
 
 // images writes the container images, each with both architectures in one index.
 func (r release) images() (all []image, err error) {
-	for _, i := range []struct{ archive, name string }{
-		{"allocator", "allocator"}, {"dev", "allocator-dev"}, {"etcd", "allocator-etcd"},
-	} {
+	for _, i := range []struct{ archive, name string }{{"allocator", "allocator"}, {"dev", "allocator-dev"}} {
 		index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 		made := image{
 			Name:      i.name,

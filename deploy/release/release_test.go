@@ -54,7 +54,7 @@ func fakeWork(t *testing.T, at time.Time) string {
 		}
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
-		for _, name := range []string{"allocator", "dev", "etcd"} {
+		for _, name := range []string{"allocator", "dev"} {
 			writeDocker(t, filepath.Join(work, "linux-"+arch, name+".tar"), arch, name)
 		}
 	}
@@ -113,7 +113,7 @@ func TestPack(t *testing.T) {
 		"SHA256SUMS",
 		"allocator-0.1.0-rc.1.tgz", "allocator-0.1.0~rc.1-1.aarch64.rpm", "allocator-0.1.0~rc.1-1.x86_64.rpm",
 		"allocator-dev_0.1.0-rc.1_images.oci.tar",
-		"allocator-etcd_0.1.0-rc.1_images.oci.tar", "allocator_0.1.0-rc.1_chart.oci.tar",
+		"allocator_0.1.0-rc.1_chart.oci.tar",
 		"allocator_0.1.0-rc.1_darwin_arm64.spdx.json", "allocator_0.1.0-rc.1_darwin_arm64.tar.gz",
 		"allocator_0.1.0-rc.1_images.oci.tar",
 		"allocator_0.1.0-rc.1_linux_amd64.spdx.json", "allocator_0.1.0-rc.1_linux_amd64.tar.gz",
@@ -192,7 +192,7 @@ func TestPush(t *testing.T) {
 		fatal.If(t, run([]string{"push", "--dir", dir, "--insecure", where}, &out))
 	}
 	images, err := readImages(dir)
-	if err != nil || len(images) != 4 {
+	if err != nil || len(images) != 3 {
 		t.Fatalf("%d images, %v", len(images), err)
 	}
 	for _, i := range images {
@@ -416,7 +416,7 @@ func TestRelease(t *testing.T) {
 	}
 	checkSums(t, *releaseDir)
 	images, err := readImages(*releaseDir)
-	if err != nil || len(images) != 4 {
+	if err != nil || len(images) != 3 {
 		t.Fatalf("%+v, %v", images, err)
 	}
 	v := images[0].Tag
