@@ -146,10 +146,8 @@ func (r *findings) etcd(f facts) {
 		r.Add("etcd-leader", report.Fail, "A majority of members has to run and to reach each other",
 			"a member knows no leader: nothing can be written")
 	}
-	makeRoom := "Compact and defragment etcd, then \"etcdctl alarm disarm\"; turn auto-compaction on"
-	if f.own {
-		makeRoom = "Run \"allocator etcd defragment\"; does another program write to this etcd?"
-	}
+	const makeRoom = "Run \"allocator etcd defragment\" as root of etcd; is auto-compaction on, does another program " +
+		"write to this etcd?"
 	switch {
 	case f.noSpace:
 		r.Add("etcd-space", report.Fail, makeRoom, "alarm NOSPACE: the quota is used up and every write is refused")
