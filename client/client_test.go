@@ -440,8 +440,6 @@ func TestTLS(t *testing.T) {
 		return c
 	}
 	known := &tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{pair}}
-	other := known.Clone()
-	other.RootCAs = certstest.NewAuthority(t, "others").Pool()
 	anonymous := known.Clone()
 	anonymous.Certificates = nil
 	named := known.Clone()
@@ -454,9 +452,7 @@ func TestTLS(t *testing.T) {
 		"address":          {f.addr, known, ""},
 		"server name":      {"nodes.example:" + port, named, ""},
 		"another name":     {"nodes.example:" + port, known, "nodes.example"},
-		"unknown":          {f.addr, other, "authority"},
 		"anonymous caller": {f.addr, anonymous, "unavailable"},
-		"plain text":       {f.addr, nil, "unavailable"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			if tc.fault == "" {

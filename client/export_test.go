@@ -1,18 +1,11 @@
 package client
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 // NewNamed is New with the addresses of names.
 func NewNamed(o Options, lookup func(context.Context, string) ([]string, error)) (*Client, error) {
 	return newClient(o, lookup)
 }
-
-// SetBootClock replaces the clock by which c notices that the machine was suspended.
-// It is called before the first call of c.
-func SetBootClock(c *Client, boot func() time.Duration) { c.uptime = newUptime(boot) }
 
 // StreamTo returns the address of the node that c's stream is to; "": there is none.
 func StreamTo(c *Client) string {
