@@ -14,55 +14,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/chaos/real/rigtest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 )
 
-// built is the directory that programs are built into.
-var built string
-
-func TestMain(m *testing.M) {
-	var err error
-	if built, err = os.MkdirTemp("", "agent"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(built)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { rigtest.Main(m) }
 
 // cluster starts three nodes, and returns what starts an agent of them at a socket.
 func cluster(t *testing.T) (*rig.Rig, func(name, socket string) *rig.Process) {
 	t.Helper()
-	program, err := build.Allocator(t.Context(), built)
-	fatal.If(t, err)
-	etcd, err := build.Etcd(t.Context(), built)
-	fatal.If(t, err)
-	r, err := rig.New(rig.Config{Dir: t.TempDir(), Nodes: 3, Etcd: etcd, Allocator: program, Format: flake.Default, Timing: rig.Default})
-	fatal.If(t, err)
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	r := rigtest.New(t, rig.Default, false)
 	fatal.If(t, r.Start(t.Context()))
 	return r, func(name, socket string) *rig.Process {
-		var addrs []string
-		for _, n := range r.Nodes {
-			addrs = append(addrs, n.GRPC)
-		}
-		p := &rig.Process{Name: name, Place: rig.Loopback{}, Path: program, Dir: t.TempDir(),
-			Args: []string{"agent", "--addr", strings.Join(addrs, ","), "--listen.resp", "unix:" + socket}}
+		p := &rig.Process{Name: name, Place: rig.Loopback{}, Path: r.Allocator, Dir: t.TempDir(),
+			Args: []string{"agent", "--addr", strings.Join(rigtest.Addresses(r), ","), "--listen.resp", "unix:" + socket}}
 		t.Cleanup(func() {
 			_ = p.Kill()
-			if t.Failed() {
-				t.Logf("--- the last log of %s\n%s", name, p.Output(p.Run()))
-			}
+			rigtest.Log(t, p)
 		})
 		return p
 	}
@@ -334,10 +307,10 @@ func TestPage(t *testing.T) {
 		Dir: dir,
 		Env: []string{
 			"FAKETTY=1", "CURL_HOME=" + dir, "PYTHONPATH=" + python, "PYTHONDONTWRITEBYTECODE=1",
-			"PATH=" + built + ":" + filepath.Dir(debianPython) + ":" + os.Getenv("PATH"),
+			"PATH=" + rigtest.Programs + ":" + filepath.Dir(debianPython) + ":" + os.Getenv("PATH"),
 		},
 		Here: strings.NewReplacer("/run/allocator/", dir+"/", "/run/allocator", dir,
-			"node1:9000,node2:9000,node3:9000", nodes.Nodes[0].GRPC+","+nodes.Nodes[1].GRPC+","+nodes.Nodes[2].GRPC),
+			"node1:9000,node2:9000,node3:9000", strings.Join(rigtest.Addresses(nodes), ",")),
 	})
 	pages.Open(t, page).Follow(t, sh)
 }

@@ -12,23 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/chaos/real/rigtest"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 )
-
-// programs builds the allocator and etcd once.
-var programs = sync.OnceValues(func() (p struct{ allocator, etcd, dir string }, err error) {
-	p.dir = built
-	if p.allocator, err = build.Allocator(context.Background(), p.dir); err == nil {
-		p.etcd, err = build.Etcd(context.Background(), p.dir)
-	}
-	return p, err
-})
 
 // cluster is three nodes, and its client.
 type cluster struct {
@@ -43,43 +34,11 @@ type cluster struct {
 // start returns a cluster that issues.
 func start(t *testing.T, timing rig.Timing) *cluster {
 	t.Helper()
-	p, err := programs()
-	fatal.If(t, err)
-	r, err := rig.New(rig.Config{
-		Dir:       t.TempDir(),
-		Nodes:     3,
-		Etcd:      p.etcd,
-		Allocator: p.allocator,
-		Format:    flake.Default,
-		Timing:    timing,
-		Clocks:    true,
-	})
-	fatal.If(t, err)
+	r := rigtest.New(t, timing, true)
 	c := &cluster{T: t, Rig: r}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			for _, n := range r.Nodes {
-				log := n.Output(n.Run())
-				t.Logf("--- end of %s's log\n%s", n.Name, log[max(0, len(log)-3000):])
-			}
-		}
-	})
-	for _, why := range r.Cannot {
-		t.Logf("not supported on this machine: %s", why)
-	}
 	fatal.If(t, r.Start(t.Context()))
-	c.sdk = c.client(c.addresses()...)
+	c.sdk = c.client(rigtest.Addresses(r)...)
 	return c
-}
-
-func (c *cluster) addresses() (all []string) {
-	for _, n := range c.Nodes {
-		all = append(all, n.GRPC)
-	}
-	return all
 }
 
 func (c *cluster) client(targets ...string) *client.Client {
@@ -108,7 +67,7 @@ func (c *cluster) ask(ctx context.Context, saw func(client.Watermark)) {
 	for _, n := range c.Nodes {
 		sdk := c.client(n.GRPC)
 		all.Go(func() {
-			for ; ctx.Err() == nil; wait(ctx, 50*time.Millisecond) {
+			for ; ctx.Err() == nil; rigtest.Wait(ctx, 50*time.Millisecond) {
 				within, cancel := context.WithTimeout(ctx, time.Second)
 				w, err := sdk.Watermark(within)
 				cancel()
@@ -127,13 +86,6 @@ func (c *cluster) ask(ctx context.Context, saw func(client.Watermark)) {
 		})
 	}
 	all.Wait()
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // fault is what is done to a node, and undone.
@@ -212,7 +164,7 @@ func (c *cluster) inject(ctx context.Context, round func()) {
 			c.Errorf("%s at %s: %v", f.name, n.Name, err)
 			return
 		}
-		wait(ctx, f.hold)
+		rigtest.Wait(ctx, f.hold)
 		if err := f.undo(n); err != nil {
 			c.Errorf("end of %s at %s: %v", f.name, n.Name, err)
 			return
@@ -237,7 +189,7 @@ func (c *cluster) passes(ctx context.Context, at time.Time) (took time.Duration,
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	// A server of another test may have the port of a node that is away, and answer as it likes.
-	for ; ctx.Err() == nil; wait(ctx, 100*time.Millisecond) {
+	for ; ctx.Err() == nil; rigtest.Wait(ctx, 100*time.Millisecond) {
 		for w, failed := range c.sdk.WatchWatermark(ctx) {
 			if failed != nil {
 				err = cmp.Or(err, failed)

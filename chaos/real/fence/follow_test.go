@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/chaos/real/rigtest"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
@@ -66,7 +67,7 @@ type follower struct {
 // follow starts the command for all nodes.
 func (c *cluster) follow() *follower {
 	ctx, stop := context.WithCancel(context.WithoutCancel(c.Context()))
-	cmd := exec.CommandContext(ctx, c.Allocator, "watermark", "--follow", "--addr", strings.Join(c.addresses(), ","))
+	cmd := exec.CommandContext(ctx, c.Allocator, "watermark", "--follow", "--addr", strings.Join(rigtest.Addresses(c.Rig), ","))
 	out, err := cmd.StdoutPipe()
 	fatal.If(c, err)
 	fatal.If(c, cmd.Start())

@@ -11,12 +11,10 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	prove "github.com/flakelease/allocator/chaos/fence"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/chaos/real/rigtest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/client"
 )
-
-// built is the directory that programs are built into.
-var built string
 
 // nodesOfWriters is the variable of the environment with the addresses of the nodes that a process of
 // writers asks.
@@ -32,13 +30,7 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	var err error
-	if built, err = os.MkdirTemp("", "fence"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(built)
-	os.Exit(code)
+	rigtest.Main(m)
 }
 
 // TestLag measures how far the watermark lags behind the clock of the node that answers
@@ -74,7 +66,7 @@ func TestLag(t *testing.T) {
 							t.Errorf("no ID: %v", err)
 							return
 						}
-						wait(ctx, time.Millisecond)
+						rigtest.Wait(ctx, time.Millisecond)
 					}
 				})
 			}

@@ -10,6 +10,7 @@ import (
 
 	prove "github.com/flakelease/allocator/chaos/fence"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/chaos/real/rigtest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/internal/fence"
@@ -27,20 +28,20 @@ func TestReaders(t *testing.T) {
 		timing.Watermark = time.Second
 	}
 	c := start(t, timing)
-	t.Setenv(nodesOfWriters, strings.Join(c.addresses(), ","))
+	t.Setenv(nodesOfWriters, strings.Join(rigtest.Addresses(c.Rig), ","))
 	ctx, stop := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	defer stop()
 	asking.Go(func() { c.ask(ctx, func(client.Watermark) {}) })
-	marks := c.client(c.addresses()...)
+	marks := c.client(rigtest.Addresses(c.Rig)...)
 	prove.Run(t, prove.Config{
 		Next: c.next,
 		Mark: func(ctx context.Context) (fence.Mark, error) {
 			w, err := marks.Watermark(ctx)
 			return fence.Mark{UnixMs: w.UnixMilli, ID: w.ID.Int64()}, err
 		},
-		Mover:   []string{c.Allocator, "fence", "run", "--addr", strings.Join(c.addresses(), ",")},
+		Mover:   []string{c.Allocator, "fence", "run", "--addr", strings.Join(rigtest.Addresses(c.Rig), ",")},
 		Faults:  c.inject,
 		Writers: 48, // and 16 in processes
 		Program: []string{os.Args[0]},

@@ -11,15 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/chaos/real/rigtest"
 	prove "github.com/flakelease/allocator/chaos/sqlid"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/client"
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/sqlid"
 )
 
@@ -28,16 +27,15 @@ const (
 	window = 8 * time.Second // of a worker: it is extended when a third has passed
 )
 
+func TestMain(m *testing.M) { rigtest.Main(m) }
+
 // TestUnique: IDs that databases answer, in each isolation level and whatever became of the transaction, are
 // different from each other and from those of nodes, rise in each session, and lie in intervals that etcd has
 // confirmed to one worker.
 func TestUnique(t *testing.T) {
 	tier.Check(t, "three nodes, three etcd members and PostgreSQL servers under load")
 	r := start(t)
-	var addresses []string
-	for _, n := range r.Nodes {
-		addresses = append(addresses, n.GRPC)
-	}
+	addresses := rigtest.Addresses(r)
 	addr := strings.Join(addresses, ",")
 	note := func(op history.Op) {
 		if _, err := r.History.Write(op); err != nil {
@@ -68,9 +66,7 @@ func TestUnique(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				_ = p.Kill()
-				if t.Failed() {
-					t.Logf("--- end of %s's log\n%s", name, tail(p.Output(p.Run())))
-				}
+				rigtest.Log(t, p)
 			})
 			return p
 		},
@@ -105,32 +101,14 @@ func draw(ctx context.Context, sdk *client.Client, note func(history.Op)) {
 				Block: history.Block{First: id, Count: 1, Stride: 1},
 			})
 		}
-		wait(ctx, 10*time.Millisecond)
+		rigtest.Wait(ctx, 10*time.Millisecond)
 	}
 }
 
 // start returns a cluster that issues, and gives worker numbers.
 func start(t *testing.T) *rig.Rig {
 	t.Helper()
-	dir, bin := t.TempDir(), t.TempDir()
-	allocator, err := build.Allocator(t.Context(), bin)
-	fatal.If(t, err)
-	etcd, err := build.Etcd(t.Context(), bin)
-	fatal.If(t, err)
-	r, err := rig.New(rig.Config{
-		Dir: dir, Nodes: 3, Etcd: etcd, Allocator: allocator, Format: flake.Default, Timing: rig.Brisk, Clocks: true,
-	})
-	fatal.If(t, err)
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-		for _, n := range r.Nodes {
-			if t.Failed() {
-				t.Logf("--- end of %s's log\n%s", n.Name, tail(n.Output(n.Run())))
-			}
-		}
-	})
+	r := rigtest.New(t, rig.Brisk, true)
 	for _, n := range r.Nodes {
 		n.Args = append(n.Args, "--sid-range", "0-7", "--worker.sid-range", "8-31", "--worker.window", window.String(),
 			"--worker.per-client", "24")
@@ -186,7 +164,7 @@ func faults(r *rig.Rig, run *prove.Run) []prove.Fault {
 				for _, h := range hooks {
 					errs = append(errs, h.Step(clockhook.Offsets{Wall: by}))
 				}
-				wait(ctx, 2*time.Second)
+				rigtest.Wait(ctx, 2*time.Second)
 				for _, h := range hooks {
 					errs = append(errs, h.Step(clockhook.Offsets{Wall: -by}))
 				}
@@ -195,12 +173,3 @@ func faults(r *rig.Rig, run *prove.Run) []prove.Fault {
 	}
 	return all
 }
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-func tail(s string) string { return s[max(0, len(s)-3000):] }
