@@ -42,10 +42,6 @@ invalid or a request was refused, 2 the command line or a setting is wrong, 3 et
   allocator monotonic 3                             # 3 that rise, whatever the clock does
   allocator from-time --min 2026-11-20              # the smallest ULID of a time, for a range query
   allocator get 3                                   # 3 that are guaranteed to be unique, from a node`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
 	}
 	for _, g := range groups(a) {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})

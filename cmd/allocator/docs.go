@@ -19,8 +19,6 @@ func docsCommand(a *cli.App) *cobra.Command {
 	docs := &cobra.Command{
 		Use:   "docs",
 		Short: "Print the reference pages: commands, settings, metrics",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, p := range []struct {
 		name, short string

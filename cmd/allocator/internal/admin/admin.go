@@ -23,8 +23,6 @@ func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admin",
 		Short: "Repair a space, and take nodes out of service",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(drainCommand(a), undrainCommand(a), recoverCommand(a),
 		quarantineCommand(a), releaseCommand(a), reserveCommand(a), unreserveCommand(a), acceptCommand(a))

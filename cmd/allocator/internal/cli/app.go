@@ -157,12 +157,13 @@ func (a *App) finish(root *cobra.Command) *cobra.Command {
 	return root
 }
 
-// suggest makes commands that only hold others name those that a mistyped one may
-// mean: cobra does so for a root that takes arguments alone.
+// suggest makes commands that only hold others print their help, and name those that a
+// mistyped one may mean: cobra does so for a root that takes arguments alone.
 func suggest(cmd *cobra.Command) {
 	if !cmd.HasSubCommands() {
 		return
 	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {

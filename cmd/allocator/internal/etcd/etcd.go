@@ -28,8 +28,6 @@ func Command(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
 		Short: "The etcd that nodes run inside: members, databases, snapshots, certificates",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(certsCommand(a), statusCommand(a), removeCommand(a), replaceCommand(a),
 		defragmentCommand(a), snapshotCommand(a), verifyCommand(a), restoreCommand(a), runCommand(a))

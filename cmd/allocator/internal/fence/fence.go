@@ -28,8 +28,6 @@ func Command(a *cli.App) *cobra.Command {
 		Long: `Readers that poll "WHERE id > last ORDER BY id" miss rows that are committed after larger
 IDs. A fence is a view of the table that ends where everything below is committed, a
 trigger that refuses rows with IDs below that, and this program, which moves it.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(a))
 	return cmd

@@ -21,8 +21,6 @@ func GossipCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gossip",
 		Short: "Keys of the nodes' gossip",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(gossipKeygenCommand(a))
 	return cmd
@@ -52,8 +50,6 @@ func TokenCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Tokens of clients that may call nodes",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(tokenNewCommand(a))
 	return cmd

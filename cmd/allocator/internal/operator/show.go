@@ -13,8 +13,7 @@ import (
 
 // ConfigCommand returns "allocator config".
 func ConfigCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Show and check settings", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := &cobra.Command{Use: "config", Short: "Show and check settings"}
 	cmd.AddCommand(configPrintCommand(a), configCheckCommand(a))
 	return cmd
 }

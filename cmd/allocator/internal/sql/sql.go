@@ -35,8 +35,6 @@ func Command(a *cli.App) *cobra.Command {
 
 and "allocator sql run" gives it IDs to hand out, a second's at a time: they are unique in the
 whole space, whatever crashes, fails over or is copied. An INSERT waits for nobody.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(a), functionsCommand(a))
 	return cmd

@@ -27,8 +27,6 @@ func Command(a *cli.App) *cobra.Command {
 		Long: `A worker number is a sid of the space that a node grants to a program which makes IDs
 itself, for an interval that is extended while the program runs. "allocator status" lists
 the workers. Nodes need a range of sids for them: worker.sid-range.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(runCommand(a), serveCommand(a), showCommand(a), installCommand())
 	return cmd
