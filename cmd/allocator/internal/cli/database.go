@@ -5,17 +5,42 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/internal/userdb"
 )
 
-// DatabaseFlag adds --database, and returns its values.
-func DatabaseFlag(cmd *cobra.Command) *[]string {
-	return cmd.Flags().StringArray("database", []string{""},
+// DatabaseFlags adds --database, and returns what opens the databases, with what closes them.
+func DatabaseFlags[D interface {
+	fmt.Stringer
+	Close()
+}](cmd *cobra.Command, open func(url string) (D, error)) func() ([]D, func(), error) {
+	urls := cmd.Flags().StringArray("database", []string{""},
 		"`URL` of a PostgreSQL database, or key=value pairs; may be given several times. What it leaves out comes "+
 			"from PGHOST, PGPASSWORD and so on, and from ~/.pgpass")
+	return func() (list []D, done func(), err error) {
+		done = func() {
+			for _, d := range list {
+				d.Close()
+			}
+		}
+		for _, url := range *urls {
+			d, err := open(url)
+			if err != nil {
+				done()
+				return nil, nil, UsageError("--database: %w", err)
+			}
+			twice := slices.ContainsFunc(list, func(o D) bool { return o.String() == d.String() })
+			list = append(list, d)
+			if twice {
+				done()
+				return nil, nil, UsageError("--database: %s is named twice", d)
+			}
+		}
+		return list, done, nil
+	}
 }
 
 // PrintStatuses prints what read returns of each of list, for programs or as text, and fails if one is bad. One that

@@ -36,7 +36,7 @@ trigger that refuses rows with IDs below that, and this program, which moves it.
 // tableFlags adds the flags that say which tables are meant, and returns what looks each of
 // them up in each database. done ends the connections.
 func tableFlags(cmd *cobra.Command) func(context.Context) (tables []*fence.Table, done func(), err error) {
-	databases := cli.DatabaseFlag(cmd)
+	databases := cli.DatabaseFlags(cmd, fence.Open)
 	names := cmd.Flags().StringArray("table", nil,
 		"`name` of a table in each database, as in public.events; may be given several times")
 	column := cmd.Flags().String("column", "id", "column with the IDs, bigint or uuid")
@@ -44,19 +44,11 @@ func tableFlags(cmd *cobra.Command) func(context.Context) (tables []*fence.Table
 		if len(*names) == 0 {
 			return nil, nil, cli.UsageError("no table was given: give --table, as in --table public.events")
 		}
-		var open []*fence.Database
-		done = func() {
-			for _, d := range open {
-				d.Close()
-			}
+		list, done, err := databases()
+		if err != nil {
+			return nil, nil, err
 		}
-		for _, url := range *databases {
-			d, err := fence.Open(url)
-			if err != nil {
-				done()
-				return nil, nil, cli.UsageError("--database: %w", err)
-			}
-			open = append(open, d)
+		for _, d := range list {
 			for _, name := range *names {
 				t, err := d.Table(ctx, name, *column)
 				if err != nil {
@@ -229,8 +221,7 @@ stopped.`,
 	name := cmd.Flags().String("name", "",
 		"name of this process: one with another name waits until this has done nothing for 15 s; unless given, the "+
 			"host's")
-	listen := cmd.Flags().String("metrics", "",
-		"`host:port` to serve /metrics and /healthz on, to everybody; unless given, none")
+	listen := cli.MetricsFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx := cmd.Context()
 		if *interval < 10*time.Millisecond {
@@ -260,9 +251,9 @@ stopped.`,
 			Name:     cmp.Or(*name, host, "unnamed"),
 			Log:      log,
 		})
-		stop, err := cli.ServeMetrics(ctx, *listen, newCollector(m), func() error { return healthy(m) }, log)
+		stop, err := collector(m).Serve(ctx, *listen, log)
 		if err != nil {
-			return cli.Exit(cli.ExitUsage, fmt.Errorf("--metrics: %w", err))
+			return err
 		}
 		defer stop()
 		for _, t := range tables {

@@ -4,80 +4,58 @@ import (
 	"errors"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/fence"
 )
 
 // series are what is served of each table.
-var series = []struct {
-	name, help string
-	kind       prometheus.ValueType
-	value      func(s fence.Stats, now time.Time) float64
-}{
-	{"allocator_fence_mark_timestamp_seconds", "The last mark that fences follow.", prometheus.GaugeValue,
-		func(s fence.Stats, _ time.Time) float64 { return float64(s.Mark) / 1e3 }},
-	{"allocator_fence_floor_timestamp_seconds", "Rows with IDs below this time are refused.", prometheus.GaugeValue,
-		func(s fence.Stats, _ time.Time) float64 { return float64(s.Floor) / 1e3 }},
-	{"allocator_fence_readable_timestamp_seconds", "Rows with IDs below this time are in the view.",
-		prometheus.GaugeValue, func(s fence.Stats, _ time.Time) float64 { return float64(s.Readable) / 1e3 }},
-	{"allocator_fence_blocking_transactions", "Transactions that the move in progress waits for.",
-		prometheus.GaugeValue, func(s fence.Stats, _ time.Time) float64 { return float64(len(s.BlockedBy)) }},
-	{"allocator_fence_oldest_transaction_seconds", "How long the oldest of these runs; 0 if it may not be seen.",
-		prometheus.GaugeValue, func(s fence.Stats, now time.Time) float64 {
-			oldest := now
+var series = []cli.Series[fence.Stats]{
+	cli.Gauge("allocator_fence_mark_timestamp_seconds", "The last mark that fences follow.",
+		func(s fence.Stats) float64 { return float64(s.Mark) / 1e3 }),
+	cli.Gauge("allocator_fence_floor_timestamp_seconds", "Rows with IDs below this time are refused.",
+		func(s fence.Stats) float64 { return float64(s.Floor) / 1e3 }),
+	cli.Gauge("allocator_fence_readable_timestamp_seconds", "Rows with IDs below this time are in the view.",
+		func(s fence.Stats) float64 { return float64(s.Readable) / 1e3 }),
+	cli.Gauge("allocator_fence_blocking_transactions", "Transactions that the move in progress waits for.",
+		func(s fence.Stats) float64 { return float64(len(s.BlockedBy)) }),
+	cli.Gauge("allocator_fence_oldest_transaction_seconds",
+		"How long the oldest of these runs; 0 if it may not be seen.",
+		func(s fence.Stats) float64 {
+			var oldest time.Duration
 			for _, h := range s.BlockedBy {
-				if h.Since != nil && h.Since.Before(oldest) {
-					oldest = *h.Since
+				if h.Since != nil {
+					oldest = max(oldest, time.Since(*h.Since))
 				}
 			}
-			return now.Sub(oldest).Seconds()
-		}},
-	{"allocator_fence_rows_ahead", "Rows an hour ahead of the clock or more, up to 1,000, as of the last minute.",
-		prometheus.GaugeValue, func(s fence.Stats, _ time.Time) float64 { return float64(s.Ahead.Rows) }},
-	{"allocator_fence_moves_total", "Moves that were finished.", prometheus.CounterValue,
-		func(s fence.Stats, _ time.Time) float64 { return float64(s.Moves) }},
-	{"allocator_fence_wait_seconds_total", "How long these waited for transactions.",
-		prometheus.CounterValue, func(s fence.Stats, _ time.Time) float64 { return s.Waited.Seconds() }},
-	{"allocator_fence_failures_total", "Moves, and calls for a mark, that failed.", prometheus.CounterValue,
-		func(s fence.Stats, _ time.Time) float64 { return float64(s.Failures) }},
+			return oldest.Seconds()
+		}),
+	cli.Gauge("allocator_fence_rows_ahead",
+		"Rows an hour ahead of the clock or more, up to 1,000, as of the last minute.",
+		func(s fence.Stats) float64 { return float64(s.Ahead.Rows) }),
+	cli.Counter("allocator_fence_moves_total", "Moves that were finished.",
+		func(s fence.Stats) float64 { return float64(s.Moves) }),
+	cli.Counter("allocator_fence_wait_seconds_total", "How long these waited for transactions.",
+		func(s fence.Stats) float64 { return s.Waited.Seconds() }),
+	cli.Counter("allocator_fence_failures_total", "Moves, and calls for a mark, that failed.",
+		func(s fence.Stats) float64 { return float64(s.Failures) }),
 }
 
-// collector makes the series at the time of a scrape.
-type collector struct {
-	movers *fence.Movers
-	desc   []*prometheus.Desc // in the order of series
-}
-
-func newCollector(m *fence.Movers) *collector {
-	c := &collector{movers: m}
-	for _, s := range series {
-		c.desc = append(c.desc, prometheus.NewDesc(s.name, s.help, []string{"database", "table"}, nil))
-	}
-	return c
-}
-
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range c.desc {
-		ch <- d
+// collector returns what makes the series of all tables.
+func collector(m *fence.Movers) cli.Collector[fence.Stats] {
+	return cli.Collector[fence.Stats]{
+		Labels: []string{"database", "table"},
+		Series: series,
+		All: func(yield func(fence.Stats, ...string)) {
+			m.Stats(func(t *fence.Table, s fence.Stats) { yield(s, t.Database(), t.String()) })
+		},
+		Problem: problem,
 	}
 }
 
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	now := time.Now()
-	c.movers.Stats(func(t *fence.Table, stats fence.Stats) {
-		for i, s := range series {
-			ch <- prometheus.MustNewConstMetric(c.desc[i], s.kind, s.value(stats, now), t.Database(), t.String())
-		}
-	})
-}
-
-// healthy reports whether all tables could be moved last time, or another process moves them.
-func healthy(m *fence.Movers) (err error) {
-	m.Stats(func(_ *fence.Table, s fence.Stats) {
-		if s.Err != nil && !errors.Is(s.Err, fence.ErrOtherMover) {
-			err = s.Err
-		}
-	})
-	return err
+// problem returns why a table could not be moved last time. That another process moves it is no reason.
+func problem(s fence.Stats) error {
+	if errors.Is(s.Err, fence.ErrOtherMover) {
+		return nil
+	}
+	return s.Err
 }

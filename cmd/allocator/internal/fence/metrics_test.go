@@ -8,14 +8,13 @@ import (
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
-	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/fence"
 )
 
 // TestBrowsersDoNotGuess: what is served is what its Content-Type says.
 func TestBrowsersDoNotGuess(t *testing.T) {
 	var log output.Text
-	stop, err := cli.ServeMetrics(t.Context(), "127.0.0.1:0", newCollector(new(fence.Movers)), func() error { return nil },
+	stop, err := collector(new(fence.Movers)).Serve(t.Context(), "127.0.0.1:0",
 		slog.New(slog.NewTextHandler(&log, nil)))
 	fatal.If(t, err)
 	defer stop()

@@ -40,32 +40,6 @@ whole space, whatever crashes, fails over or is copied. An INSERT waits for nobo
 	return cmd
 }
 
-// databaseFlags adds --database, and returns what opens the databases, with what closes them.
-func databaseFlags(cmd *cobra.Command) func() ([]*sqlid.Database, func(), error) {
-	urls := cli.DatabaseFlag(cmd)
-	return func() (list []*sqlid.Database, done func(), err error) {
-		done = func() {
-			for _, d := range list {
-				d.Close()
-			}
-		}
-		for _, url := range *urls {
-			d, err := sqlid.Open(url)
-			if err != nil {
-				done()
-				return nil, nil, cli.UsageError("--database: %w", err)
-			}
-			twice := slices.ContainsFunc(list, func(o *sqlid.Database) bool { return o.String() == d.String() })
-			list = append(list, d)
-			if twice {
-				done()
-				return nil, nil, cli.UsageError("--database: %s is named twice", d)
-			}
-		}
-		return list, done, nil
-	}
-}
-
 // holdFlag adds --hold, and returns what checks it.
 func holdFlag(cmd *cobra.Command) func() (time.Duration, error) {
 	hold := cmd.Flags().Duration("hold", 10*time.Second,
@@ -89,7 +63,7 @@ may be run again. It needs no extension, no node, and the right to create a sche
   allocator sql init --database postgres://app@db1/shop --layout twitter --runner ids --print-sql`,
 		Args: cobra.NoArgs,
 	}
-	open := databaseFlags(cmd)
+	open := cli.DatabaseFlags(cmd, sqlid.Open)
 	space := cli.SpaceFlags(cmd)
 	writer := cmd.Flags().String("writer", "", "role that may make IDs; unless given, every role of the database")
 	runner := cmd.Flags().String("runner", "",
@@ -141,14 +115,13 @@ it has written nothing for --hold.`,
     --addr node1:9000,node2:9000 --metrics 127.0.0.1:9106`,
 		Args: cobra.NoArgs,
 	}
-	open := databaseFlags(cmd)
+	open := cli.DatabaseFlags(cmd, sqlid.Open)
 	connect := remote.ClientFlags(a, cmd)
 	every := cmd.Flags().Duration("every", time.Second, "how often a slice is written, and how long it is")
 	holding := holdFlag(cmd)
 	host, _ := os.Hostname()
 	name := cmd.Flags().String("name", "", "name of this process; unless given, the host's")
-	listen := cmd.Flags().String("metrics", "",
-		"`host:port` to serve /metrics and /healthz on, to everybody; unless given, none")
+	listen := cli.MetricsFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx := cmd.Context()
 		hold, err := holding()
@@ -179,15 +152,9 @@ it has written nothing for --hold.`,
 				Log: log,
 			}))
 		}
-		stop, err := cli.ServeMetrics(ctx, *listen, collector(runners), func() error {
-			var all []sqlid.Stats
-			for _, r := range runners {
-				all = append(all, r.Stats())
-			}
-			return healthy(all...)
-		}, log)
+		stop, err := collector(runners).Serve(ctx, *listen, log)
 		if err != nil {
-			return cli.Exit(cli.ExitUsage, fmt.Errorf("--metrics: %w", err))
+			return err
 		}
 		defer stop()
 		var all sync.WaitGroup
@@ -208,7 +175,7 @@ func statusCommand(a *cli.App) *cobra.Command {
 		Example: `  allocator sql status --database postgres://app@db1/shop`,
 		Args:    cobra.NoArgs,
 	}
-	open := databaseFlags(cmd)
+	open := cli.DatabaseFlags(cmd, sqlid.Open)
 	format := cli.FormatFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		list, done, err := open()
@@ -258,7 +225,7 @@ while a column has one of its functions as the default, and names the columns.`,
 		Example: `  allocator sql drop --database postgres://app@db1/shop`,
 		Args:    cobra.NoArgs,
 	}
-	open := databaseFlags(cmd)
+	open := cli.DatabaseFlags(cmd, sqlid.Open)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		list, done, err := open()
 		if err != nil {

@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/sqlid"
 )
 
@@ -21,7 +23,7 @@ func TestDatabaseFlags(t *testing.T) {
 		"postgres://shop@db1 postgres://b@db1/shop":   "db1:5432/shop is named twice",
 	} {
 		cmd := &cobra.Command{}
-		open := databaseFlags(cmd)
+		open := cli.DatabaseFlags(cmd, sqlid.Open)
 		for url := range strings.FieldsSeq(urls) {
 			fatal.If(t, cmd.Flags().Set("database", url))
 		}
@@ -35,13 +37,13 @@ func TestDatabaseFlags(t *testing.T) {
 	}
 }
 
-// TestHealthy: a runner that stands by for another one is healthy.
-func TestHealthy(t *testing.T) {
+// TestProblem: a runner that stands by for another one is healthy.
+func TestProblem(t *testing.T) {
 	occupied := sqlid.Stats{Err: fmt.Errorf("db: %w", sqlid.ErrOccupied)}
-	if err := healthy(sqlid.Stats{}, occupied); err != nil {
+	if err := cmp.Or(problem(sqlid.Stats{}), problem(occupied)); err != nil {
 		t.Error(err)
 	}
-	if err := healthy(occupied, sqlid.Stats{Err: io.EOF}); !errors.Is(err, io.EOF) {
+	if err := problem(sqlid.Stats{Err: io.EOF}); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 }
