@@ -87,11 +87,21 @@ func Logger(c config.Log, w io.Writer) *slog.Logger {
 // TryDev is how to start a cluster for a trial.
 const TryDev = `run "allocator dev"`
 
-// NoEndpoints is the error of commands that need etcd and have no endpoints.
-func NoEndpoints(command string) error {
-	return UsageError("%s needs etcd: give --etcd.join HOST,HOST,HOST of nodes with etcd inside, or "+
-		"--etcd.endpoints http://HOST:2379 of your own, or their variables such as $ALLOCATOR_ETCD_ENDPOINTS.\n"+
-		"To try allocator without one, %s", command, TryDev)
+// WithEtcd returns the settings that load gives to a command that needs etcd.
+func WithEtcd(command string, load func() (config.Config, []config.Setting, error)) (config.Config, []config.Setting,
+	error) {
+	c, list, err := load()
+	if err == nil && len(c.Etcd.Addresses()) == 0 {
+		err = UsageError("%s needs etcd: give --etcd.join HOST,HOST,HOST of nodes with etcd inside, or "+
+			"--etcd.endpoints http://HOST:2379 of your own, or their variables such as $ALLOCATOR_ETCD_ENDPOINTS.\n"+
+			"To try allocator without one, %s", command, TryDev)
+	}
+	if err == nil {
+		if err = c.Validate(); err != nil {
+			err = InvalidSettings(err)
+		}
+	}
+	return c, list, err
 }
 
 // InvalidSettings returns the error of settings that break rules.

@@ -41,15 +41,9 @@ func ViewSpace(a *cli.App, command string, load func() (config.Config, []config.
 
 func openSpace(a *cli.App, command string, load func() (config.Config, []config.Setting, error),
 	dialer func(config.Etcd, *slog.Logger) (etcdstore.Config, *certs.Client, error)) (*Space, error) {
-	c, _, err := load()
+	c, _, err := cli.WithEtcd(command, load)
 	if err != nil {
 		return nil, err
-	}
-	if len(c.Etcd.Addresses()) == 0 {
-		return nil, cli.NoEndpoints(command)
-	}
-	if err := c.Validate(); err != nil {
-		return nil, cli.InvalidSettings(err)
 	}
 	dial, _, err := dialer(c.Etcd, cli.Logger(config.Log{Level: "error", Format: c.Log.Format}, a.Err))
 	if err != nil {

@@ -88,17 +88,8 @@ func (c *call) record(title string) {
 
 // settings returns the settings, which have to name the members.
 func (c *call) settings() (config.Config, error) {
-	s, _, err := c.load()
-	if err != nil {
-		return s, err
-	}
-	if len(s.Etcd.Addresses()) == 0 {
-		return s, cli.NoEndpoints("etcd " + c.cmd.Name())
-	}
-	if err := s.Validate(); err != nil {
-		return s, cli.InvalidSettings(err)
-	}
-	return s, nil
+	s, _, err := cli.WithEtcd("etcd "+c.cmd.Name(), c.load)
+	return s, err
 }
 
 // open connects to the members.

@@ -1,7 +1,6 @@
 package ids
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -12,7 +11,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/ids/adopt"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/audit/spool"
+	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
@@ -50,24 +49,14 @@ It exits with 0 if a layout fits and nothing is odd, and else with 1.`,
 		"sids that generators of the sample have, as first-last: others are odd, and nodes get none of these")
 	memory := memoryFlag(cmd)
 	format := cli.FormatFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *sample == "":
 			return cli.UsageError("no sample is given: name a file with --sample, or - for stdin")
 		case *sample == "-" && cli.Terminal(a.In):
 			return cli.UsageError("stdin is a terminal: send IDs to it, one a line")
 		}
-		dir, err := spool.NewDir("", 0)
-		if err != nil {
-			return cli.Exit(cli.ExitUsage, err)
-		}
-		defer func() { err = errors.Join(err, dir.Close()) }()
-		r := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
-		defer r.show.End()
-		c := adopt.Config{
-			SIDs: sids, Now: clock.Millis(time.Now().UnixMilli()), Memory: int64(*memory), Spool: watchedSpool{dir, r},
-			Progress: func(ids int64) error { return r.reading(*sample, ids) },
-		}
+		c := adopt.Config{SIDs: sids, Now: clock.Millis(time.Now().UnixMilli()), Memory: int64(*memory)}
 		switch named, epoch := cmd.Flags().Changed("layout"), cmd.Flags().Changed("epoch"); {
 		case named:
 			c.Format = space()
@@ -79,22 +68,15 @@ It exits with 0 if a layout fits and nothing is odd, and else with 1.`,
 				}
 			}
 		}
-		s := adopt.New(c)
-		if err := r.file(*sample, func(_ string, in io.Reader) error { return s.Read(in) }); err != nil {
-			return err
-		}
-		found, err := s.Finish()
-		r.show.End()
-		if err != nil {
-			return err
-		}
-		out := a.Output(cmd.Context())
-		if format.Value == "json" {
-			err = cli.PrintLine(out, found)
-		} else {
-			printAdoption(out, found)
-		}
-		return cli.Ended(out, err, !found.Clean)
+		return report(a, cmd, format, printAdoption, func(r *reader, spool audit.Spool) (*adopt.Report, bool, error) {
+			c.Spool, c.Progress = spool, func(ids int64) error { return r.reading(*sample, ids) }
+			s := adopt.New(c)
+			if err := r.file(*sample, func(_ string, in io.Reader) error { return s.Read(in) }); err != nil {
+				return nil, false, err
+			}
+			found, err := s.Finish()
+			return found, err == nil && found.Clean, err
+		})
 	}
 	return cmd
 }

@@ -1,7 +1,6 @@
 package ids
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/audit"
-	"github.com/flakelease/allocator/internal/audit/spool"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/text"
 )
@@ -47,7 +45,7 @@ or if there is none, and with 2 if a file cannot be read.`,
 	by := cli.Choose(cmd, "by", "what must be unique: whole IDs, or the flakes in them", "id", "flake")
 	format := cli.FormatFlag(cmd)
 	memory := memoryFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			if cli.Terminal(a.In) {
 				return cli.UsageError("no file is given: name some, or send IDs to stdin, one a line")
@@ -57,39 +55,24 @@ or if there is none, and with 2 if a file cannot be read.`,
 		if len(args) > audit.MaxLogs {
 			return cli.UsageError("%d files are too many: %d at most", len(args), audit.MaxLogs)
 		}
-		dir, err := spool.NewDir("", 0)
-		if err != nil {
-			return cli.Exit(cli.ExitUsage, err)
-		}
-		defer func() { err = errors.Join(err, dir.Close()) }()
-		run := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
-		defer run.show.End()
-		auditor := audit.New(audit.Config{
-			Kind:     describe.Kind(kind.Value),
-			Space:    space(),
-			Order:    audit.Order(order.Value),
-			ByFlake:  by.Value == "flake",
-			Memory:   int64(*memory),
-			Spool:    watchedSpool{dir, run},
-			Progress: run.reading,
-		})
-		for _, path := range args {
-			if err := run.file(path, auditor.Read); err != nil {
-				return err
+		return report(a, cmd, format, printAudit, func(r *reader, spool audit.Spool) (*audit.Report, bool, error) {
+			auditor := audit.New(audit.Config{
+				Kind:     describe.Kind(kind.Value),
+				Space:    space(),
+				Order:    audit.Order(order.Value),
+				ByFlake:  by.Value == "flake",
+				Memory:   int64(*memory),
+				Spool:    spool,
+				Progress: r.reading,
+			})
+			for _, path := range args {
+				if err := r.file(path, auditor.Read); err != nil {
+					return nil, false, err
+				}
 			}
-		}
-		found, err := auditor.Finish()
-		run.show.End()
-		if err != nil {
-			return err
-		}
-		out := a.Output(cmd.Context())
-		if format.Value == "json" {
-			err = cli.PrintLine(out, found)
-		} else {
-			printAudit(out, found)
-		}
-		return cli.Ended(out, err, !found.Sound)
+			found, err := auditor.Finish()
+			return found, err == nil && found.Sound, err
+		})
 	}
 	return cmd
 }

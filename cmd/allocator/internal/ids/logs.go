@@ -7,8 +7,11 @@ import (
 	"io"
 	"os"
 
+	"github.com/spf13/cobra"
+
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/audit"
+	"github.com/flakelease/allocator/internal/audit/spool"
 )
 
 // reader reads logs for a command: it opens files, stops when ctx ends, and shows
@@ -20,6 +23,29 @@ type reader struct {
 
 	ids           int64
 	read, written int64 // bytes of the spool
+}
+
+// report prints what read finds in logs, for programs or by print. The command fails if that is not sound.
+func report[R any](a *cli.App, cmd *cobra.Command, format *cli.Choice, print func(io.Writer, R),
+	read func(r *reader, spool audit.Spool) (found R, sound bool, err error)) (err error) {
+	dir, err := spool.NewDir("", 0)
+	if err != nil {
+		return cli.Exit(cli.ExitUsage, err)
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	r := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
+	found, sound, err := read(r, watchedSpool{dir, r})
+	r.show.End()
+	if err != nil {
+		return err
+	}
+	out := a.Output(cmd.Context())
+	if format.Value == "json" {
+		err = cli.PrintLine(out, found)
+	} else {
+		print(out, found)
+	}
+	return cli.Ended(out, err, !sound)
 }
 
 // reading is called while logs are read.

@@ -62,15 +62,9 @@ change, and nodes learn them from etcd.`,
 	cli.ListSettings(cmd, "etcd", "space", "root", "layout", "epoch", "log", "lease.window", "worker.window",
 		"issue.max-skew", "issue.max-lead")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, _, err := load()
+		c, _, err := cli.WithEtcd("init", load)
 		if err != nil {
 			return err
-		}
-		if len(c.Etcd.Addresses()) == 0 {
-			return cli.NoEndpoints("init")
-		}
-		if err := c.Validate(); err != nil {
-			return cli.InvalidSettings(err)
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()

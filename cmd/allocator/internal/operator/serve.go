@@ -62,15 +62,9 @@ need a restart.`,
 	}
 	load := a.Settings(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, sources, err := load()
+		c, sources, err := cli.WithEtcd("serve", load)
 		if err != nil {
 			return err
-		}
-		if len(c.Etcd.Addresses()) == 0 {
-			return cli.NoEndpoints("serve")
-		}
-		if err := c.Validate(); err != nil {
-			return cli.InvalidSettings(err)
 		}
 		hangup := make(chan os.Signal, 1)
 		signal.Notify(hangup, syscall.SIGHUP)
