@@ -210,13 +210,9 @@ func (h *handler) here(on server.Surface, next http.HandlerFunc) http.HandlerFun
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		h.service.NotFound(on, h.service.Begin())
-		problem{
-			Type:   "about:blank",
-			Title:  http.StatusText(http.StatusNotImplemented),
-			Status: http.StatusNotImplemented,
-			Detail: h.service.Elsewhere(fmt.Sprintf("%.10s %.60s", r.Method, r.URL.Path)).Error(),
-			Help:   "Send the request to the HTTP API of a node.",
-		}.write(w)
+		unserved(w, http.StatusNotImplemented,
+			h.service.Elsewhere(fmt.Sprintf("%.10s %.60s", r.Method, r.URL.Path)).Error(),
+			"Send the request to the HTTP API of a node.")
 	}
 }
 
@@ -313,20 +309,22 @@ func (h *handler) readOrder(w http.ResponseWriter, r *http.Request) (server.Orde
 	return parseOrder(r.URL.RawQuery, r.Header.Get("Content-Type"), body, h.limits)
 }
 
-func send(w http.ResponseWriter, contentType, cache string, body []byte) {
+func send(w http.ResponseWriter, status int, contentType, cache string, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Cache-Control", cache)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
 	_, _ = w.Write(body) // an error means that the client has left
 }
 
-func sendJSON(w http.ResponseWriter, cache string, v any) {
+// sendJSON sends v, which has a JSON form.
+func sendJSON(w http.ResponseWriter, status int, contentType, cache string, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("httpserver: %T has no JSON form: %v", v, err))
 	}
-	send(w, "application/json", cache, append(body, '\n'))
+	send(w, status, contentType, cache, append(body, '\n'))
 }
 
 // decodeCache allows clients to cache a decoded ID: its parts never change, and its
@@ -346,7 +344,7 @@ func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 	if d.Problem != "" {
 		cache = "no-store"
 	}
-	sendJSON(w, cache, d)
+	sendJSON(w, http.StatusOK, "application/json", cache, d)
 }
 
 func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
@@ -358,7 +356,7 @@ func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	connOf(r.Context()).Valid()
-	sendJSON(w, "no-store", c)
+	sendJSON(w, http.StatusOK, "application/json", "no-store", c)
 }
 
 // serveDocument shows a document, as those that problem types name.
@@ -371,7 +369,7 @@ func (h *handler) serveDocument(w http.ResponseWriter, r *http.Request) {
 func (h *handler) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	began := h.service.Begin()
 	h.service.Done(server.HTTPOther, nil, began)
-	send(w, "application/yaml", "no-store", api.OpenAPI)
+	send(w, http.StatusOK, "application/yaml", "no-store", api.OpenAPI)
 }
 
 // notAllowed answers methods that a path does not have. hint has one %s, for the
@@ -380,13 +378,9 @@ func (h *handler) notAllowed(allow, hint string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h.service.NotFound(server.HTTPOther, h.service.Begin())
 		w.Header().Set("Allow", allow)
-		problem{
-			Type:   "about:blank",
-			Title:  http.StatusText(http.StatusMethodNotAllowed),
-			Status: http.StatusMethodNotAllowed,
-			Detail: fmt.Sprintf("method %.20s is not allowed for %.60s: use %s", r.Method, r.URL.Path, allow),
-			Help:   fmt.Sprintf(hint, origin(r)),
-		}.write(w)
+		unserved(w, http.StatusMethodNotAllowed,
+			fmt.Sprintf("method %.20s is not allowed for %.60s: use %s", r.Method, r.URL.Path, allow),
+			fmt.Sprintf(hint, origin(r)))
 	}
 }
 
@@ -400,13 +394,8 @@ func origin(r *http.Request) string {
 
 func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {
 	h.service.NotFound(server.HTTPOther, h.service.Begin())
-	problem{
-		Type:   "about:blank",
-		Title:  http.StatusText(http.StatusNotFound),
-		Status: http.StatusNotFound,
-		Detail: fmt.Sprintf("no route for %.60s", r.URL.Path),
-		Help: "Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/watermark, GET /v1/events, " +
-			"POST /v1/workers, or GET /openapi.yaml. Probes, metrics and pages for operators are on the admin port, " +
-			"which listen.admin sets; its default is 7947.",
-	}.write(w)
+	unserved(w, http.StatusNotFound, fmt.Sprintf("no route for %.60s", r.URL.Path),
+		"Use POST /v1/ids, GET /v1/ids/{id}, GET /v1/cluster, GET /v1/watermark, GET /v1/events, "+
+			"POST /v1/workers, or GET /openapi.yaml. Probes, metrics and pages for operators are on the admin port, "+
+			"which listen.admin sets; its default is 7947.")
 }

@@ -1,9 +1,7 @@
 package httpserver
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 
@@ -45,20 +43,15 @@ func problemOf(r *node.Refusal) problem {
 
 // write sends the problem. Retry-After has whole seconds, rounded up.
 func (p problem) write(w http.ResponseWriter) {
-	body, err := json.Marshal(p)
-	if err != nil {
-		panic(fmt.Sprintf("httpserver: problem %+v has no JSON form: %v", p, err))
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
-	h.Set("Cache-Control", "no-store")
 	if p.RetryAfterMs > 0 {
-		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMs+999)/1000, 10))
+		w.Header().Set("Retry-After", strconv.FormatInt((p.RetryAfterMs+999)/1000, 10))
 	}
-	body = append(body, '\n')
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // an error means that the client has left
+	sendJSON(w, p.Status, "application/problem+json", "no-store", p)
+}
+
+// unserved writes a problem that no reason stands for.
+func unserved(w http.ResponseWriter, status int, detail, help string) {
+	problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Help: help}.write(w)
 }
 
 // refuse writes the problem of a refusal, and logs it if the request names itself.

@@ -114,8 +114,7 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 	began, conn := h.service.Begin(), connOf(r.Context())
 	conn.Charge(quota.CostWrite)
 	res, err := call(h.caller(r))
-	header := w.Header()
-	h.name(header) // A node of another space refuses too: it does not know the worker.
+	h.name(w.Header()) // A node of another space refuses too: it does not know the worker.
 	if bad, ok := errors.AsType[*fault](err); ok {
 		h.service.Done(server.HTTPWorker, h.service.Issuer().Refused(bad.refusal), began)
 		h.refuse(w, r, bad.problem())
@@ -127,15 +126,7 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 		return
 	}
 	conn.Valid()
-	body, err := json.Marshal(res)
-	if err != nil {
-		panic("httpserver: an answer to a worker has no JSON form: " + err.Error())
-	}
-	body = append(body, '\n')
-	header["Content-Type"], header["Cache-Control"] = jsonType, noStore
-	header.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // an error means that the client has left
+	sendJSON(w, status, "application/json", "no-store", res)
 }
 
 // handleOf returns the handle in a request; "" unless there is exactly one.
