@@ -248,7 +248,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.inside != nil {
 		l.start("etcd inside", config.InsideStop, d.inside.Run)
 	}
-	l.onStop("etcd client", stepTimeout, func(context.Context) error { d.etcd.disconnect(); return nil })
+	l.onStop("etcd client", stepTimeout, func(context.Context) error {
+		d.reader.End()
+		d.etcd.disconnect()
+		return nil
+	})
 	l.onStop("admin connections", adminTimeout, func(ctx context.Context) error { return stopAdmin(ctx, adminServer) })
 	serveOn(l, "admin listener", d.listeners.admin, serveHTTP(adminServer))
 	l.start("etcd connection", stepTimeout, d.etcd.connect)

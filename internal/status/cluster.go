@@ -226,15 +226,15 @@ func (r *Reader) askMembers() (answered <-chan struct{}) {
 	if r.members != nil && now.Sub(r.knownAt) >= membersKept {
 		r.members = nil
 	}
-	if r.cfg.Members == nil {
+	if r.cfg.Members == nil || r.ending.Err() != nil {
 		return nil
 	}
 	if r.asking == nil && (r.members == nil || now.Sub(r.askedAt) >= membersFresh) {
 		done := make(chan struct{})
 		r.asking, r.askedAt = done, now
+		ctx, ended := r.begin(context.Background(), membersTimeout)
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), membersTimeout)
-			defer cancel()
+			defer ended()
 			answer := r.cfg.Members(ctx)
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -374,8 +374,14 @@ func (r *Reader) load(ctx context.Context, fresh time.Duration) error {
 	}
 	result := r.loads.DoChan("", func() (any, error) {
 		began := r.clock.Now().Mono
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewTimeout)
-		defer cancel()
+		r.mu.Lock()
+		if err := r.ending.Err(); err != nil {
+			r.mu.Unlock()
+			return nil, err
+		}
+		ctx, ended := r.begin(ctx, viewTimeout)
+		r.mu.Unlock()
+		defer ended()
 		v, err := r.cfg.Directory.Load(ctx)
 		r.logRead("space", err)
 		r.mu.Lock()

@@ -86,6 +86,10 @@ type Reader struct {
 	lookups chan struct{}      // a slot for each read of the ledger that is under way
 	making  sync.Mutex         // held while a picture is made, so that these take one processor at most
 
+	ending context.Context // It ends with the Reader: set by New, like end.
+	end    context.CancelFunc
+	reads  sync.WaitGroup // those that begin started
+
 	mu       sync.Mutex // guards the rest; never held during a read
 	read     reading
 	readErr  error            // result of the latest read of the space
@@ -121,11 +125,30 @@ func New(cfg Config) (*Reader, error) {
 		cfg.Logger = slog.Default()
 	}
 	g := cfg.Node.Config().Gen
+	ending, end := context.WithCancel(context.Background())
 	return &Reader{
+		ending: ending, end: end,
 		cfg: cfg, node: cfg.Node, clock: cfg.Node.Clock(), log: cfg.Logger,
 		format:  flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
 		lookups: make(chan struct{}, maxLookups),
 	}, nil
+}
+
+// End ends the reads of etcd that are under way, and returns when they have ended. None begins then.
+func (r *Reader) End() {
+	r.mu.Lock()
+	r.end()
+	r.mu.Unlock()
+	r.reads.Wait()
+}
+
+// begin returns the context of a read of etcd that goes on without its caller, and what is to be called after it.
+// r.mu is held, and r.ending has not ended.
+func (r *Reader) begin(ctx context.Context, timeout time.Duration) (context.Context, func()) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	r.reads.Add(1)
+	stop := context.AfterFunc(r.ending, cancel)
+	return ctx, func() { stop(); cancel(); r.reads.Done() }
 }
 
 // Settings returns the settings of the node and their sources. Secrets are in files, which

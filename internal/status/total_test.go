@@ -123,6 +123,45 @@ func TestClusterAsksMembers(t *testing.T) {
 	}
 }
 
+// TestEnd: End ends the reads of etcd that go on without their callers, waits for them, and lets none begin.
+func TestEnd(t *testing.T) {
+	src := clocktest.NewManual(1_795_000_000_000)
+	began := make(chan struct{}, 2)
+	var ended atomic.Int64
+	wait := func(ctx context.Context) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended.Add(1)
+	}
+	r, err := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: waiting(wait), Space: "test",
+		Members: func(ctx context.Context) Etcd { wait(ctx); return Etcd{} }})
+	fatal.If(t, err)
+	r.Snapshot(t.Context())
+	<-began
+	<-began
+	r.End()
+	if n := ended.Load(); n != 2 {
+		t.Errorf("%d reads have ended, want 2", n)
+	}
+	src.Advance(time.Minute)
+	r.Snapshot(t.Context())
+	if len(began) > 0 {
+		t.Error("a read began")
+	}
+}
+
+// waiting is a directory whose reads wait.
+type waiting func(context.Context)
+
+func (w waiting) Load(ctx context.Context) (lease.View, error) {
+	w(ctx)
+	return lease.View{}, ctx.Err()
+}
+
+func (waiting) Holder(context.Context, flake.SID, clock.Millis) (lease.LedgerLine, bool, error) {
+	return lease.LedgerLine{}, false, nil
+}
+
 // empty is a directory without records.
 type empty struct{}
 
