@@ -179,7 +179,7 @@ func (r *Reader) holder(ctx context.Context, id flake.ID) (*lease.LedgerLine, st
 func (d Decoded) MarshalJSON() ([]byte, error) {
 	ledger := ledgerJSON{Problem: d.Problem}
 	if t := d.Holder; t != nil {
-		ledger.Holder = &holderJSON{t.Node, string(t.Instance), t.Term, describe.Time(int64(t.Since)), t.Worker}
+		ledger.Holder = &Holder{t.Node, string(t.Instance), t.Term, describe.Time(int64(t.Since)), t.Worker}
 	}
 	tail, err := json.Marshal(ledger)
 	if err != nil {
@@ -191,14 +191,15 @@ func (d Decoded) MarshalJSON() ([]byte, error) {
 
 // ledgerJSON are the members that the ledger adds to the parts of an ID.
 type ledgerJSON struct {
-	Holder  *holderJSON `json:"holder"` // null: the ledger has no entry
-	Problem string      `json:"holder_problem,omitempty"`
+	Holder  *Holder `json:"holder"` // null: the ledger has no entry
+	Problem string  `json:"holder_problem,omitempty"`
 }
 
-type holderJSON struct {
+// Holder is who held the sid of an ID.
+type Holder struct {
 	Node     string  `json:"node"`
 	Instance string  `json:"instance"`
 	Term     int64   `json:"term"`
-	Since    *string `json:"since"` // RFC 3339: the beginning of the tenure's first window
-	Worker   bool    `json:"worker,omitempty"`
+	Since    *string `json:"since"`            // RFC 3339: the beginning of the tenure's first window
+	Worker   bool    `json:"worker,omitempty"` // a generator outside of the nodes
 }

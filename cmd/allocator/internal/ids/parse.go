@@ -105,15 +105,6 @@ type parser struct {
 	watermark watermark.Answer // the latest that a node told
 }
 
-// holderLine is who held the sid of an ID.
-type holderLine struct {
-	Node     string  `json:"node"`
-	Instance string  `json:"instance"`
-	Term     int64   `json:"term"`
-	Since    *string `json:"since"`
-	Worker   bool    `json:"worker,omitempty"` // a generator outside of the nodes
-}
-
 // one prints what is in one input. Its error ends the command; an invalid input
 // is none.
 func (p *parser) one(ctx context.Context, input string, err error) error {
@@ -132,7 +123,7 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 	case p.only != "":
 		b, err = p.appendOnly(b, id)
 	default:
-		var holder *holderLine
+		var holder *status.Holder
 		var why string // there is no holder
 		var mark *completeness
 		if p.nodes != nil {
@@ -188,7 +179,7 @@ func (p *parser) invalid(input string, err error) error {
 
 // holder asks a node who held the sid of an ID. Without a holder it returns why, as far as
 // the node says.
-func (p *parser) holder(ctx context.Context, id describe.ID) (_ *holderLine, why string, _ error) {
+func (p *parser) holder(ctx context.Context, id describe.ID) (_ *status.Holder, why string, _ error) {
 	asked := id.Flake.String()
 	if id.IsWide() {
 		asked = id.Wide.UUID()
@@ -211,7 +202,7 @@ func (p *parser) holder(ctx context.Context, id describe.ID) (_ *holderLine, why
 	if h == nil {
 		return nil, text.Printable(r.GetHolderProblem()), nil
 	}
-	return &holderLine{
+	return &status.Holder{
 		Node:     h.GetNode(),
 		Instance: h.GetInstance(),
 		Term:     h.GetTerm(),
@@ -262,10 +253,10 @@ func (p *parser) mark(ctx context.Context, id describe.ID) (*completeness, error
 
 // appendHolder adds the holder, or why there is none, and whether the ID is complete, behind
 // the fields of the object that b ends with.
-func (p *parser) appendHolder(b []byte, holder *holderLine, why string, mark *completeness) ([]byte, error) {
+func (p *parser) appendHolder(b []byte, holder *status.Holder, why string, mark *completeness) ([]byte, error) {
 	tail, err := json.Marshal(struct {
-		Holder  *holderLine `json:"holder"`
-		Problem string      `json:"holder_problem,omitempty"`
+		Holder  *status.Holder `json:"holder"`
+		Problem string         `json:"holder_problem,omitempty"`
 		*completeness
 	}{holder, why, mark})
 	if err != nil {
@@ -282,7 +273,7 @@ func name(b []byte, s string) []byte {
 
 // appendText appends what is in an ID as people read it. It is by hand what
 // Fprintf would do, in a tenth of the time.
-func (p *parser) appendText(b []byte, id describe.ID, holder *holderLine, why string, mark *completeness) []byte {
+func (p *parser) appendText(b []byte, id describe.ID, holder *status.Holder, why string, mark *completeness) []byte {
 	f := p.space()
 	low, derived := within(id, f)
 	b = append(append(name(b, "kind"), id.Kind...), '\n')
