@@ -390,8 +390,7 @@ func (c Cluster) WatermarkLine() string {
 	if m == nil {
 		return ""
 	}
-	line := fmt.Sprintf("watermark %s, %s behind", time.UnixMilli(m.At).UTC().Format("2006-01-02T15:04:05.000Z"),
-		text.Seconds(m.Lag))
+	line := fmt.Sprintf("watermark %s, %s behind", text.Millis(m.At), text.Seconds(m.Lag))
 	if len(m.BlockedBy) > 0 {
 		line += ": " + m.BlockedBy[0].Text
 	}

@@ -24,6 +24,11 @@ func Printable(s string) string {
 	}, s)
 }
 
+// Millis returns a time in Unix ms as RFC 3339 has it, in UTC and with 3 decimals.
+func Millis(unixMs int64) string {
+	return time.UnixMilli(unixMs).UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
 // Kind returns the words of s that have no digit. Texts that differ only in numbers, times and ports are of one
 // kind, and a log says a kind once.
 func Kind(s string) string {

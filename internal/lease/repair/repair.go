@@ -111,7 +111,7 @@ type Write struct {
 }
 
 // At returns a time as messages show it: UTC, to the millisecond.
-func At(t clock.Millis) string { return t.Time().UTC().Format("2006-01-02T15:04:05.000Z") }
+func At(t clock.Millis) string { return text.Millis(int64(t)) }
 
 // usable checks what every repair of a sid needs.
 func usable(v lease.View, sid flake.SID) error {

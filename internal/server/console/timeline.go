@@ -15,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/status/trend"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // timelineView is what the timeline shows. Times are Unix ms.
@@ -41,12 +42,11 @@ type away struct {
 }
 
 const (
-	minute       = int64(time.Minute / time.Millisecond)
-	hour         = 60 * minute
-	usualSpan    = 15 * minute
-	laneHeight   = 44 // px
-	shownLanes   = 64
-	addressTimes = "2006-01-02T15:04:05.000Z" // as an address of the page has times
+	minute     = int64(time.Minute / time.Millisecond)
+	hour       = 60 * minute
+	usualSpan  = 15 * minute
+	laneHeight = 44 // px
+	shownLanes = 64
 )
 
 // timeline returns what is known of the last hour.
@@ -139,7 +139,7 @@ func (v timelineView) address(at, span int64, bySID bool) template.URL {
 	span = min(max(span, minute), hour)
 	if at != 0 {
 		at = min(max(at, v.Latest-hour), v.Latest)
-		q = append(q, "at="+time.UnixMilli(at).UTC().Format(addressTimes))
+		q = append(q, "at="+text.Millis(at))
 	}
 	if at != 0 || span != usualSpan {
 		q = append(q, fmt.Sprintf("span=%d", span/1000))

@@ -6,10 +6,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/status/trend"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // TestTimelineLanes: a tenure is one bar, whatever its node did in it, and ends where its node was last seen to do
@@ -110,7 +110,7 @@ func TestTimelineAddresses(t *testing.T) {
 			t.Errorf("%s leads to %s, want %s", address, got, want)
 		}
 	}
-	at := time.UnixMilli(start).UTC().Format(addressTimes)
+	at := text.Millis(start)
 	body := do(c, http.MethodGet, Path+"timeline?at="+at+"&span=120", "").Body.String()
 	if want := `href="?at=` + at + `&amp;span=60"`; !strings.Contains(body, want) || strings.Contains(body, "ZgotmplZ") {
 		t.Errorf("the page lacks %s: %s", want, body)

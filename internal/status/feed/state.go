@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // State is what the core of a node reports at one moment. Nothing in it is changed once
@@ -206,7 +207,7 @@ func (c *change) etcd() {
 		}
 		last := "never"
 		if at := c.new.EtcdLast; at != 0 {
-			last = at.Time().UTC().Format("2006-01-02T15:04:05.000Z")
+			last = text.Millis(int64(at))
 		}
 		c.add(EtcdFailing, message, "last_success", last, "window_left", c.windowLeft(), "error", c.new.EtcdError)
 	case was && !is:

@@ -205,7 +205,7 @@ func eventText(e *pb.Event) string {
 	if r := e.GetAttributes()["reason"]; r != "" {
 		reason = r + ": "
 	}
-	return fmt.Sprintf("%s  %-12s  %-18s  %s", time.UnixMilli(e.GetAtUnixMs()).UTC().Format("2006-01-02T15:04:05.000Z"),
+	return fmt.Sprintf("%s  %-12s  %-18s  %s", text.Millis(e.GetAtUnixMs()),
 		text.Printable(e.GetNode()), text.Printable(e.GetKind()), text.Printable(reason+e.GetMessage()))
 }
 

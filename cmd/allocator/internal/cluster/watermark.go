@@ -148,8 +148,7 @@ func (w *markWatch) print(m watermark.Answer) error {
 		}
 		return w.out.Flush()
 	}
-	at := time.UnixMilli(m.At).UTC().Format("2006-01-02T15:04:05.000Z")
-	fmt.Fprintf(w.out, "%s  %s  %s behind\n", at, m.Flake, text.Seconds(m.Lag))
+	fmt.Fprintf(w.out, "%s  %s  %s behind\n", text.Millis(m.At), m.Flake, text.Seconds(m.Lag))
 	for _, b := range m.BlockedBy {
 		fmt.Fprintf(w.out, "  %s, since %s: %s\n", b.Why, time.UnixMilli(b.Since).UTC().Format(time.TimeOnly), b.Text)
 	}
