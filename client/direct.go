@@ -18,6 +18,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client/internal/balance"
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/wire"
 )
 
 // request requests n IDs of one node after the other until one serves. They are above after, which is
@@ -204,17 +205,9 @@ func (e *endpoint) judge(ctx context.Context, conn *grpc.ClientConn, own bool, e
 	return o.Err
 }
 
-// layoutOf returns the layout of an answer.
-func layoutOf(res *pb.AllocateResponse) (flake.Layout, error) {
-	if res.GetLayout() == pb.Layout_LAYOUT_CUSTOM {
-		return flake.ParseLayout(res.GetLayoutBits())
-	}
-	return flake.ByNumber(int(res.GetLayout()))
-}
-
 // block returns an answer's block, or an error if it is not what was requested.
 func (e *endpoint) block(res *pb.AllocateResponse, n int, after flake.ID) (Block, error) {
-	layout, known := layoutOf(res)
+	layout, known := wire.ParseLayout(res.GetLayout(), res.GetLayoutBits())
 	b := Block{
 		First:  flake.ID(res.GetFirst()),
 		Count:  int(res.GetCount()),

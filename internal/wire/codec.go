@@ -395,3 +395,11 @@ func LayoutOf(l flake.Layout) pb.Layout {
 	}
 	return pb.Layout_LAYOUT_CUSTOM
 }
+
+// ParseLayout returns the layout of an answer, which has bits if the layout has no number.
+func ParseLayout(number pb.Layout, bits string) (flake.Layout, error) {
+	if number == pb.Layout_LAYOUT_CUSTOM {
+		return flake.ParseLayout(bits)
+	}
+	return flake.ByNumber(int(number))
+}

@@ -20,6 +20,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
+	"github.com/flakelease/allocator/internal/wire"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -132,7 +133,7 @@ func (g *getter) get(ctx context.Context, nodes *remote.Nodes, n int64, least de
 		if err != nil {
 			return got, err
 		}
-		layout, err := remote.LayoutOf(block.GetLayout(), block.GetLayoutBits())
+		layout, err := wire.ParseLayout(block.GetLayout(), block.GetLayoutBits())
 		if err != nil {
 			return got, err
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/text"
 	"github.com/flakelease/allocator/internal/watermark"
+	"github.com/flakelease/allocator/internal/wire"
 	"github.com/flakelease/allocator/ulid"
 )
 
@@ -192,7 +193,7 @@ func (p *parser) holder(ctx context.Context, id describe.ID) (_ *status.Holder, 
 	if err != nil {
 		return nil, "", err
 	}
-	if layout, err := remote.LayoutOf(r.GetLayout(), r.GetLayoutBits()); err == nil {
+	if layout, err := wire.ParseLayout(r.GetLayout(), r.GetLayoutBits()); err == nil {
 		if have, given := (flake.Format{Layout: layout, Epoch: r.GetEpochUnixMs()}), p.space(); have != given {
 			return nil, "", cli.Exit(cli.ExitUsage,
 				fmt.Errorf("the node's space has layout %v: give --layout %v", have, have))

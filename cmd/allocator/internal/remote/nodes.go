@@ -10,14 +10,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/config"
 )
 
@@ -160,11 +158,11 @@ func (n *Nodes) Ask(ctx context.Context, f func(context.Context, *grpc.ClientCon
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return cli.ErrInterrupted
 			}
-			reason, retry := refusal(err)
+			var retry time.Duration
 			said := status.Convert(err).Message()
-			switch {
-			case reason != "":
-				said = " refused: " + reason + ": " + said
+			switch r := client.RefusalOf(err, n.Addrs[at]); {
+			case r != nil:
+				retry, said = r.RetryAfter, " refused: "+string(r.Reason)+": "+r.Message
 				refusals[at] = said
 			case status.Code(err) == codes.DeadlineExceeded && refusals[at] != "":
 				said = refusals[at] // our time is up: what it said before is why
@@ -238,25 +236,4 @@ func callersFault(code codes.Code, retry time.Duration) bool {
 		return retry == 0
 	}
 	return false
-}
-
-// refusal returns the reason in a node's error and when to retry; "" if a node did not say.
-func refusal(err error) (reason string, retry time.Duration) {
-	for _, d := range status.Convert(err).Details() {
-		switch d := d.(type) {
-		case *errdetails.ErrorInfo:
-			reason = d.GetReason()
-		case *errdetails.RetryInfo:
-			retry = d.GetRetryDelay().AsDuration()
-		}
-	}
-	return reason, retry
-}
-
-// LayoutOf returns the layout that a node names, and the bits of a custom one.
-func LayoutOf(l pb.Layout, bits string) (flake.Layout, error) {
-	if l == pb.Layout_LAYOUT_CUSTOM {
-		return flake.ParseLayout(bits)
-	}
-	return flake.ByNumber(int(l))
 }

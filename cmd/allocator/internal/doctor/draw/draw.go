@@ -17,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/text"
+	"github.com/flakelease/allocator/internal/wire"
 )
 
 // Bounds of one node's part in a draw.
@@ -98,7 +99,7 @@ func (d *drawing) take(ctx context.Context, node *remote.Nodes, n int) error {
 		if err != nil {
 			return err
 		}
-		layout, err := remote.LayoutOf(r.GetLayout(), r.GetLayoutBits())
+		layout, err := wire.ParseLayout(r.GetLayout(), r.GetLayoutBits())
 		if err != nil {
 			return err
 		}
