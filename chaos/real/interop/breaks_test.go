@@ -51,6 +51,13 @@ func TestColumns(t *testing.T) {
 				if out, err := exec.CommandContext(t.Context(), npm, "rebuild", "--prefix", dir, library).CombinedOutput(); err != nil {
 					t.Skipf("not run: npm rebuild: %v\n%s", err, out)
 				}
+			case "Prisma":
+				tier.Nightly(t, "npm installs 100 packages more")
+				if out, err := exec.CommandContext(t.Context(), npm, "install", "--no-save", "--prefix", dir, "--ignore-scripts", "--no-audit",
+					"--no-fund", "prisma@7.10.0", "@prisma/client@7.10.0", "@prisma/adapter-pg@7.10.0").CombinedOutput(); err != nil {
+					t.Skipf("not run: npm install: %v\n%s", err, out)
+				}
+				generatePrisma(t, dir)
 			case "node:sqlite":
 				if _, err := run(t, "", program, "-e", "require('node:sqlite')"); err != nil {
 					t.Skip("not run: this Node.js has no node:sqlite; from 22.13 on it does")
@@ -62,7 +69,7 @@ func TestColumns(t *testing.T) {
 			}
 		})
 	}
-	if tried != 8 {
+	if tried != 9 {
 		t.Errorf("%d libraries", tried)
 	}
 }
@@ -115,14 +122,15 @@ func TestOrders(t *testing.T) {
 			t.Skipf("not run: npm install: %v\n%s", err, out)
 		}
 		got := output(t, "", tool(t, "node"), "-e", `const { query } = require(process.argv[1] + '/node_modules/chdb')
+			const u = "WITH u AS (SELECT id, n FROM values('id UUID, n Int8', `+uuids+`)) "
 			for (const by of ['id', 'toUInt128(id)']) {
-				const from = "SELECT n FROM values('id UUID, n Int8', `+uuids+`) ORDER BY " + by
-				console.log(query('SELECT groupArray(n) FROM (' + from + ')', 'TSV').trim())
+				console.log(query(u + 'SELECT groupArray(n) FROM (SELECT n FROM u ORDER BY ' + by + ')', 'TSV').trim())
+				console.log(query(u + process.argv[2].replace('ORDER BY id', 'ORDER BY ' + by).replace(';', ''), 'TSV').trim())
 			}
 			for (const quote of [0, 1]) {
 				console.log(query('SELECT 95734197552188193::UInt64 AS id SETTINGS output_format_json_quote_64bit_integers=' + quote, 'JSONEachRow').trim())
-			}`, dir)
-		if got != "[3,2,1]\n[1,2,3]\n{\"id\":95734197552188193}\n{\"id\":\"95734197552188193\"}\n" {
+			}`, dir, page.Text(t, "run: clickhouse"))
+		if got != "[3,2,1]\n2\n[1,2,3]\n0\n{\"id\":95734197552188193}\n{\"id\":\"95734197552188193\"}\n" {
 			t.Errorf("got %s", got)
 		}
 	})

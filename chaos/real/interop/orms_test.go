@@ -20,6 +20,18 @@ func npm(t *testing.T, dir string, args ...string) ([]byte, error) {
 	return exec.CommandContext(t.Context(), tool(t, "npm"), append(flags, args...)...).CombinedOutput()
 }
 
+// generatePrisma makes the client of the schema in a directory where Prisma is installed.
+func generatePrisma(t *testing.T, dir string) {
+	t.Helper()
+	generate := exec.CommandContext(t.Context(), filepath.Join(dir, "node_modules", ".bin", "prisma"), "generate")
+	generate.Dir = dir
+	// Otherwise a program for migrations is fetched, which is not needed.
+	generate.Env = append(os.Environ(), "CHECKPOINT_DISABLE=1", "PRISMA_SCHEMA_ENGINE_BINARY="+tool(t, "node"))
+	if out, err := generate.CombinedOutput(); err != nil {
+		t.Fatalf("prisma generate: %v\n%s", err, out)
+	}
+}
+
 // TestORMs runs the programs of examples/orms: keys of both types have defaults, are read back as they are in the
 // database, and so in JSON.
 func TestORMs(t *testing.T) {
@@ -39,13 +51,7 @@ func TestORMs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			database := strings.ReplaceAll(name, "-", "_")
 			if name == "prisma" {
-				generate := exec.CommandContext(t.Context(), filepath.Join(dir, "node_modules", ".bin", "prisma"), "generate")
-				generate.Dir = dir
-				// Otherwise a program for migrations is fetched, which is not needed.
-				generate.Env = append(os.Environ(), "CHECKPOINT_DISABLE=1", "PRISMA_SCHEMA_ENGINE_BINARY="+program)
-				if out, err := generate.CombinedOutput(); err != nil {
-					t.Fatalf("prisma generate: %v\n%s", err, out)
-				}
+				generatePrisma(t, dir)
 			}
 			if name == "better-sqlite3" {
 				if out, err := npm(t, dir, "rebuild", "--ignore-scripts=false", name); err != nil {

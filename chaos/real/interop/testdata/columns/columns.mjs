@@ -85,6 +85,17 @@ const libraries = {
       sql: text => db.query(text)
     }
     return [way, way, () => db.destroy()]
+  },
+  async Prisma () {
+    const { PrismaPg } = await import('@prisma/adapter-pg')
+    const { PrismaClient } = await import('@prisma/client') // from schema.prisma
+    const db = new PrismaClient({ adapter: new PrismaPg(postgres) })
+    const way = {
+      read: async () => (await db.orders.findFirst({ where: { note: 'this' } })).id,
+      write: v => db.orders.update({ where: { id: v }, data: { note: 'changed' } }),
+      sql: text => db.$queryRawUnsafe(text)
+    }
+    return [way, way, () => db.$disconnect()]
   }
 }
 
