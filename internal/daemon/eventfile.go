@@ -22,7 +22,7 @@ type eventFile struct {
 	path    string
 	max     int64 // bytes of each of the two files
 	log     *slog.Logger
-	failing bool // The last write failed, which was logged.
+	failing bool // The last write failed, which was logged. The goroutine of run owns it.
 }
 
 // maxEventFile is config's limit for each of the two files.

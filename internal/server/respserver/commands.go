@@ -184,15 +184,16 @@ func (c *conn) doQuit([][]byte) {
 }
 
 // auth answers AUTH token and AUTH user token. The user is ignored, since the token
-// identifies the client. A node without tokens accepts any token.
+// identifies the client.
 func (c *conn) auth(args [][]byte) {
 	if c.login(args[len(args)-1]) {
 		c.ok()
 	}
 }
 
-// login identifies the caller by a token. For an unknown token it answers with the
-// refusal and leaves the caller unchanged.
+// login identifies the caller by a token. For an unknown token it answers with the refusal and leaves the caller
+// unchanged. A node without tokens accepts each, so that clients can have theirs before nodes ask. So does Redis for
+// AUTH default PASSWORD; it refuses AUTH PASSWORD then, and clients that send it cannot connect.
 func (c *conn) login(token []byte) bool {
 	if !c.s.service.Guard().NeedsToken() {
 		return true
