@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	mathrand "math/rand/v2"
 	"sync"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
@@ -42,7 +42,8 @@ const (
 )
 
 // testEnv is a space with its nodes in a bubble: whole ones, but for their ports,
-// on one store and one network in memory.
+// on one store and one network in memory. Package virtual has whole processes and a
+// simulated etcd, whose smallest fault is a call; here each clock and packet has faults.
 type testEnv struct {
 	t     *testing.T
 	begin time.Time
@@ -110,11 +111,6 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 // now returns true time.
 func (env *testEnv) now() time.Duration { return time.Since(env.begin) }
 
-// trueMillis returns true time at t, as an ID has it.
-func trueMillis(t time.Duration) clock.Millis {
-	return clock.Millis((startTime + int64(t)) / int64(time.Millisecond))
-}
-
 // options say how a node differs from a sound one.
 type options struct {
 	name     string        // "" numbers it
@@ -136,7 +132,7 @@ type member struct {
 	env      *testEnv
 	name     string
 	instance lease.Instance
-	clocks   *machine
+	clocks   *clocktest.Machine
 	system   *clock.System
 	node     *node.Node
 	keeper   *keeper.Keeper
@@ -186,8 +182,9 @@ func (env *testEnv) start(o options) *member {
 	r := mathrand.New(mathrand.NewPCG(uint64(i), 7))
 	m := &member{
 		env: env, name: o.name, instance: lease.Instance(uuid.NewString()), opts: o, log: &output.Text{}, net: env.net.Listen(),
-		clocks: &machine{begin: env.begin, origin: 1 + r.Int64N(1e15), rate: r.Int64N(100) - 50, step: o.off},
+		clocks: clocktest.NewMachine(env.begin, o.off),
 	}
+	m.clocks.Origin, m.clocks.Rate = 1+r.Int64N(1e15), r.Int64N(100)-50
 	if o.kernel != "" {
 		m.clocks.SetKernel(o.kernel == "good")
 	}
@@ -201,12 +198,7 @@ func (env *testEnv) start(o options) *member {
 		store = env.store
 	}
 	m.etcd = storetest.NewFaulty(recorded{store, m}, nil)
-	log := slog.New(slog.NewTextHandler(m.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Duration("at", env.now())
-		}
-		return a
-	}}))
+	log := clocktest.Logger(m.log, env.begin)
 	lc := protocol.Config{
 		Registration: lease.Registration{Instance: m.instance, Node: m.name, Version: "test", Gossip: m.net.Addr(), Started: m.system.Read().WallMillis()},
 		Gated:        true, Format: flake.Default,

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -65,10 +66,10 @@ func (m *member) refused(from, to time.Duration, reason node.Reason) {
 // from the nearest moment of the request.
 func (t try) off() time.Duration {
 	switch {
-	case t.issued > trueMillis(t.end):
-		return (t.issued - trueMillis(t.end)).Duration()
-	case t.issued < trueMillis(t.begin):
-		return (t.issued - trueMillis(t.begin)).Duration()
+	case t.issued > clocktest.TrueMillis(t.end):
+		return (t.issued - clocktest.TrueMillis(t.end)).Duration()
+	case t.issued < clocktest.TrueMillis(t.begin):
+		return (t.issued - clocktest.TrueMillis(t.begin)).Duration()
 	}
 	return 0
 }
@@ -143,7 +144,7 @@ func (m *member) released(from time.Duration) (time.Duration, bool) {
 func (m *member) beyond() time.Duration {
 	worst := -window
 	for _, p := range m.wrote(0, m.env.now()) {
-		worst = max(worst, (p.window.Ceil-trueMillis(p.at)).Duration()-window)
+		worst = max(worst, (p.window.Ceil-clocktest.TrueMillis(p.at)).Duration()-window)
 	}
 	return worst
 }

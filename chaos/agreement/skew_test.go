@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
@@ -156,7 +157,7 @@ func TestOneClockDrifts(t *testing.T) {
 				from, bad := env.now(), env.members[0]
 				bad.clocks.Drift(ppm)
 				shut := bad.untilRefused(node.ClockSkew, 10*time.Minute)
-				off := drifted(shut-from, ppm)
+				off := clocktest.Drifted(shut-from, ppm)
 				env.t.Logf("refused at %v off", off)
 				if off.Abs() > maxSkew+20*time.Millisecond || off.Abs() < maxSkew-20*time.Millisecond {
 					t.Errorf("refused at %v off", off)

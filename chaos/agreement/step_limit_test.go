@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
@@ -58,7 +59,7 @@ func TestFleetStepsTooFar(t *testing.T) {
 						}
 					}
 					for _, p := range env.puts {
-						if latest := trueMillis(p.at) + clock.MillisOf(window+maxSkew); p.window.Ceil > latest {
+						if latest := clocktest.TrueMillis(p.at) + clock.MillisOf(window+maxSkew); p.window.Ceil > latest {
 							t.Fatalf("%v at %v: ceiling %v too high", p.op, p.at, (p.window.Ceil - latest).Duration())
 						}
 					}
@@ -165,7 +166,7 @@ func TestPausedBesideStandbys(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			bad.clocks.Right()
 			env.until(30*time.Second, fmt.Sprintf("it follows, beside %d standbys", standbys), func() bool {
-				off := bad.system.Now().Wall - trueMillis(env.now())
+				off := bad.system.Now().Wall - clocktest.TrueMillis(env.now())
 				return max(off, -off) < 250
 			})
 		})
@@ -221,7 +222,7 @@ func TestOldPoison(t *testing.T) {
 					Node:     "old",
 					Nonce:    "old",
 					State:    lease.Active,
-					Wall:     trueMillis(year),
+					Wall:     clocktest.TrueMillis(year),
 					Gossip:   true,
 				}
 				edit(&w)
@@ -283,7 +284,7 @@ func TestFleetIsAccepted(t *testing.T) {
 				seen, err := env.store.Load(env.ctx)
 				fatal.If(t, err)
 				if err := env.store.AcceptTime(env.ctx, seen, lease.AcceptedTime{
-					Era: 1, Until: trueMillis(accepted + time.Hour), Nonce: "x", By: "ann", At: trueMillis(accepted),
+					Era: 1, Until: clocktest.TrueMillis(accepted + time.Hour), Nonce: "x", By: "ann", At: clocktest.TrueMillis(accepted),
 				}); err != nil {
 					t.Fatal(err)
 				}

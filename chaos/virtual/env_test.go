@@ -3,7 +3,6 @@ package virtual
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -17,22 +16,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/netsim"
-	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
-
-// startTime is true time at the start of a scenario, in Unix ns: bubbles begin in
-// the year 2000, before the epoch of any ID.
-const startTime = 1_800_000_000_000 * int64(time.Millisecond)
 
 // Names of hosts on the network.
 const (
@@ -81,7 +76,7 @@ func run(t *testing.T, f func(e *env)) {
 			t.Fatal(err)
 		}
 		space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}
-		if _, _, err := e.store.Init(context.Background(), space, clock.Millis(startTime/int64(time.Millisecond))); err != nil {
+		if _, _, err := e.store.Init(context.Background(), space, clocktest.Epoch); err != nil {
 			t.Fatal(err)
 		}
 		defer e.finish()
@@ -209,36 +204,6 @@ func (e *env) onlyOneSID() {
 	}
 }
 
-// machine has the clocks of one machine. It is safe for concurrent use.
-type machine struct {
-	begin time.Time
-	mu    sync.Mutex    // guards step
-	step  time.Duration // by which the wall clock is ahead
-}
-
-func (m *machine) Read() clock.Readings {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := int64(time.Since(m.begin))
-	return clock.Readings{Wall: startTime + t + int64(m.step), Mono: clock.Mono(t), Raw: t, Boot: t}
-}
-
-func (m *machine) Elapsed() clock.Mono { return clock.Mono(time.Since(m.begin)) }
-
-func (m *machine) Kernel() clock.Kernel { return clock.Kernel{} }
-
-// Step steps the wall clock by d.
-func (m *machine) Step(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.step += d
-}
-
-// trueMillis returns true time at t, as IDs have it.
-func trueMillis(t time.Duration) clock.Millis {
-	return clock.Millis((startTime + int64(t)) / int64(time.Millisecond))
-}
-
 // settings returns the configuration of a node on a host: the defaults.
 func settings(host, name string) config.Config {
 	c := config.Default()
@@ -246,16 +211,6 @@ func settings(host, name string) config.Config {
 	c.Etcd.Endpoints = []string{"http://" + etcdHost + ":2379"}
 	c.Listen = config.Listen{GRPC: host + ":9000", HTTP: host + ":8080", Admin: host + ":7947", Gossip: "127.0.0.1:7946", Insecure: true}
 	return c
-}
-
-// logger logs with the time of the scenario.
-func (e *env) logger(to *output.Text) *slog.Logger {
-	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Duration("at", e.now())
-		}
-		return a
-	}}))
 }
 
 // span is a time from the start of the scenario on.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
@@ -42,7 +43,7 @@ type member struct {
 	env    *env
 	host   string
 	name   string
-	clocks *machine
+	clocks *clocktest.Machine
 	d      *daemon.Daemon
 	log    *output.Text
 	pace   time.Duration
@@ -69,7 +70,7 @@ func (e *env) start(o options) *member {
 	e.t.Helper()
 	n := len(e.nodes) + 1
 	m := &member{env: e, host: fmt.Sprintf("host%d", n), name: o.name, log: &output.Text{}, pace: o.pace,
-		clocks: &machine{begin: e.begin, step: o.off}, done: make(chan struct{})}
+		clocks: clocktest.NewMachine(e.begin, o.off), done: make(chan struct{})}
 	if m.name == "" {
 		m.name = fmt.Sprintf("node-%d", n)
 	}
@@ -81,7 +82,7 @@ func (e *env) start(o options) *member {
 		o.set(&cfg)
 	}
 	var err error
-	m.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "test", Logger: e.logger(m.log), Host: daemon.Host{
+	m.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "test", Logger: clocktest.Logger(m.log, e.begin), Host: daemon.Host{
 		Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}, Clocks: m.clocks}),
 		Listen: func(_ context.Context, _, at string) (net.Listener, error) { return e.net.Listen(at) },
 		Gossip: func(cluster.Config) (cluster.Transport, string, error) {
@@ -287,7 +288,7 @@ func (m *member) served(d span, off time.Duration) {
 			continue
 		}
 		n++
-		wrongBy := (t.issued - trueMillis(t.begin)).Duration()
+		wrongBy := (t.issued - clocktest.TrueMillis(t.begin)).Duration()
 		switch {
 		case t.reason != "":
 			m.env.t.Errorf("%s at %v: refused with %s", m.name, t.begin, t.reason)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/tier"
@@ -246,7 +247,7 @@ func TestHealthAtTheEndOfAWindow(t *testing.T) {
 				for st := n.Stats(); st.Now < st.Ceil; st = n.Stats() {
 					time.Sleep(time.Millisecond)
 				}
-				if n.Stats().Ceil-trueMillis(e.now()) > 1000 == (step == 0) {
+				if n.Stats().Ceil-clocktest.TrueMillis(e.now()) > 1000 == (step == 0) {
 					t.Fatalf("the window ended at %v, of %+v", e.now(), n.Stats())
 				}
 				time.Sleep(10 * time.Millisecond)

@@ -98,7 +98,7 @@ func (s *faultRun) inject() {
 		}
 		s.logf("%s crashes, and starts after %v", m.name, pause.Round(time.Millisecond))
 		m.kill()
-		off := m.clocks.off()
+		off := m.clocks.Stepped()
 		if pause > 0 {
 			time.Sleep(pause)
 		}
@@ -106,14 +106,14 @@ func (s *faultRun) inject() {
 	case 9:
 		s.logf("%s is restarted", m.name)
 		m.end() // its client goes on requesting, and it takes the time it needs
-		s.live[i] = s.start(options{name: m.name, off: m.clocks.off()})
+		s.live[i] = s.start(options{name: m.name, off: m.clocks.Stepped()})
 	case 10:
 		d := time.Duration(s.r.Int64N(int64(20*time.Second))) - 10*time.Second
 		m.clocks.Step(d)
 		place := i
 		s.until(90*time.Second, fmt.Sprintf("the clock of %s is %v off", m.name, d), func() {
-			if now := s.live[place]; now.clocks.off() != 0 {
-				now.clocks.Step(-now.clocks.off())
+			if now := s.live[place]; now.clocks.Stepped() != 0 {
+				now.clocks.Step(-now.clocks.Stepped())
 			}
 		})
 	case 11:
@@ -149,13 +149,6 @@ func (s *faultRun) editEtcd(f func(context.Context) error) {
 	if err := f(ctx); err != nil {
 		s.logf("(%v)", err)
 	}
-}
-
-// off returns by how much the wall clock is wrong.
-func (m *machine) off() time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.step
 }
 
 // TestRandomFaults: whatever faults coincide, no ID is issued twice; and when all are

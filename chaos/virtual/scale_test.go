@@ -21,6 +21,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/gossiptest"
@@ -129,7 +130,7 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 		store, err := etcdstore.New(admin, "allocator", "default")
 		fatal.If(t, err)
 		space := lease.Space{Layout: flake.Fleet, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}
-		if _, _, err := store.Init(t.Context(), space, trueMillis(0)); err != nil { // Else no node takes the mark along for ten minutes.
+		if _, _, err := store.Init(t.Context(), space, clocktest.TrueMillis(0)); err != nil { // Else no node takes the mark along for ten minutes.
 			t.Fatal(err)
 		}
 		var mu sync.Mutex // guards keepalives
@@ -153,7 +154,7 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 			dial := network.Dialer(g.host)
 			var err error
 			g.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "v1.0.0", Logger: slog.New(slog.DiscardHandler), Host: daemon.Host{
-				Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}, Clocks: &machine{begin: begin}}),
+				Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}, Clocks: clocktest.NewMachine(begin, 0)}),
 				Listen: func(_ context.Context, _, at string) (net.Listener, error) { return network.Listen(at) },
 				Gossip: func(cluster.Config) (cluster.Transport, string, error) {
 					g.gossip = gossip.Listen()
