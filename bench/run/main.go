@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
-	"runtime/pprof"
 	"strconv"
 	"strings"
 	"syscall"
@@ -53,7 +52,6 @@ func run(ctx context.Context) error {
 		"gets a chart")
 	dev := flag.Bool("dev", false, "measure nodes of the commands serve and dev of -allocator alone")
 	curve := flag.Bool("curve", false, "measure the latency at fixed rates of cases that match -only alone")
-	profile := flag.String("cpuprofile", "", "file to write a processor profile of the client to")
 	flag.Parse()
 	if *serve != "" {
 		return services.Serve(*serve, *addr)
@@ -92,17 +90,6 @@ func run(ctx context.Context) error {
 			return curves(ctx, *binary, self, which, plan(*rounds, *slice))
 		}
 		return services.Cores(ctx, *binary, self, plan(*rounds, *slice), os.Stdout)
-	}
-	if *profile != "" {
-		f, err := os.Create(*profile)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
 	}
 	r := report{began: time.Now(), rounds: *rounds, slice: *slice, load: loadAverage(), spins: spins()}
 	if err := r.services(ctx, *binary, which); err != nil {

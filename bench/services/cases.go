@@ -137,12 +137,6 @@ var (
 	redis    = optional(func(e *Env) string { return e.Redis })
 	epoll    = optional(func(e *Env) string { return e.Peer["epoll"] })
 	postgres = optional(func(e *Env) string { return e.Postgres })
-	respNode = optional(func(e *Env) string {
-		if e.Node[0].RESP == "" {
-			return ""
-		}
-		return e.Node[0].GRPC
-	})
 )
 
 const (
@@ -174,7 +168,7 @@ func Cases() []Case {
 			Ours:    true,
 			Mode:    draw,
 			Callers: conns,
-			Servers: respNode,
+			Servers: grpcNodes(1),
 			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Node[0].RESP, 1, 1, "ID.NEXT") }),
 		},
 		{
@@ -295,7 +289,7 @@ func Cases() []Case {
 			Mode:    sustained,
 			Callers: conns,
 			PerOp:   pipe,
-			Servers: respNode,
+			Servers: grpcNodes(1),
 			Open: each(func(e *Env, _ int) (Caller, error) {
 				return respCaller(e.Node[0].RESP, pipe, 1, "ID.NEXT")
 			}),

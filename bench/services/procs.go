@@ -133,28 +133,14 @@ func (e *Env) startNodes(ctx context.Context) error {
 	if err := e.startEtcd(ctx); err != nil {
 		return err
 	}
-	help, err := exec.CommandContext(ctx, e.binary, "serve", "--help").Output()
-	if err != nil {
-		return err
-	}
-	resp := bytes.Contains(help, []byte("--listen.resp"))
-	if !resp {
-		e.Missing = append(e.Missing, "this, RESP: this version has no Redis protocol listener")
-	}
-	sockets := bytes.Contains(help, []byte(unixPrefix+"/"))
-	if !sockets {
-		e.Missing = append(e.Missing, "this, RESP, on a Unix socket: this version listens on none")
-	}
 	for i := range e.Node {
 		n, args := e.node("127.0.0.1", i, e.endpoint()...)
-		if resp {
-			n.RESP = loopback.Address()
-			if i == Nodes-1 && sockets {
-				n.RESP = unixPrefix + filepath.Join(e.dir, "node.sock")
-				e.Socket.Node, e.Socket.GRPC = n.RESP, n.GRPC
-			}
-			args = append(args, "--listen.resp", n.RESP)
+		n.RESP = loopback.Address()
+		if i == Nodes-1 {
+			n.RESP = unixPrefix + filepath.Join(e.dir, "node.sock")
+			e.Socket.Node, e.Socket.GRPC = n.RESP, n.GRPC
 		}
+		args = append(args, "--listen.resp", n.RESP)
 		if err := e.spawn(n.GRPC, e.binary, args...); err != nil {
 			return err
 		}
