@@ -6,7 +6,9 @@
 // The package opens nothing and reads no clock.
 //
 // "sort | uniq -d" is no replacement: it does not see one ID in two forms, nor a flake in two
-// ULIDs, and names no lines. Package adopt and chaos/history find duplicates with the same Finder.
+// ULIDs, and names no lines. For 10 million shuffled decimal IDs it takes 11 s of processor time
+// and 760 MB, and an Auditor 6 s and 77 MB (two cores with a load of 10 to 16). Package adopt and
+// chaos/history find duplicates with the same Finder.
 package audit
 
 import (
