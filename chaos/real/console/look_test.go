@@ -68,7 +68,7 @@ func TestAccessible(t *testing.T) {
 			case "clocks", "node":
 				p.until("document.querySelector('.u-legend')")
 			case "":
-				p.until("!document.querySelector('#past').hidden && document.querySelector('#sparks polyline')")
+				p.until("!document.querySelector('#past').hidden && document.querySelector('#sparks polyline') && getComputedStyle(document.querySelector('.sparkline')).fill === 'none'")
 				p.run(click("#sidgrid summary"))
 			case "timeline":
 				p.until("document.querySelector('#timeline .lane')")
