@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -55,9 +56,13 @@ func (k Kind[I, R]) DefaultSources(t *testing.T, o Offline[I], at int64, unix fu
 // clock, which this one keeps without a lock, is read under the generator's. A millisecond
 // may be full. It returns the last ID and the time and number of the clock's reads.
 func (k Kind[I, R]) Concurrent(t *testing.T, t0 int64, full error,
-	start func(now func() int64, entropy io.Reader) Offline[I]) (last I, ms int64, reads int) {
-	now := func() int64 { return t0 + int64(reads/50) }
-	o := start(func() int64 { reads++; return now() }, Seeded(2))
+	start func(now func() int64, entropy io.Reader) Offline[I]) (last I, ms, reads int64) {
+	o := start(func() int64 {
+		reads++
+		now := t0 + reads/50
+		runtime.Gosched() // Outside the lock, another goroutine now overtakes this read.
+		return now
+	}, Seeded(2))
 	const each = 2000
 	var wg sync.WaitGroup
 	made := make([][]I, 8)
@@ -84,10 +89,11 @@ func (k Kind[I, R]) Concurrent(t *testing.T, t0 int64, full error,
 	}
 	all := slices.Concat(made...)
 	slices.SortFunc(all, k.Compare)
+	last = all[len(all)-1]
 	if n := len(slices.Compact(all)); n != len(made)*each {
 		t.Errorf("%d different IDs of %d", n, len(made)*each)
 	}
-	return all[len(made)*each-1], now(), reads
+	return last, t0 + reads/50, reads
 }
 
 // BitsToggle: every random bit is 1 about as often as 0, in At and where a millisecond of
