@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,11 +58,15 @@ func (k Kind[I, R]) DefaultSources(t *testing.T, o Offline[I], at int64, unix fu
 // may be full. It returns the last ID and the time and number of the clock's reads.
 func (k Kind[I, R]) Concurrent(t *testing.T, t0 int64, full error,
 	start func(now func() int64, entropy io.Reader) Offline[I]) (last I, ms, reads int64) {
+	var busy atomic.Bool
 	o := start(func() int64 {
+		if busy.Swap(true) {
+			t.Error("two goroutines read the clock at once")
+		}
+		runtime.Gosched() // Outside the lock, another goroutine now reads too.
+		busy.Store(false)
 		reads++
-		now := t0 + reads/50
-		runtime.Gosched() // Outside the lock, another goroutine now overtakes this read.
-		return now
+		return t0 + reads/50
 	}, Seeded(2))
 	const each = 2000
 	var wg sync.WaitGroup
