@@ -27,6 +27,7 @@ type Process struct {
 	cmd      *exec.Cmd
 	ended    chan struct{}
 	out, log output.Text
+	orderly  bool // It has to stop with exit code 0.
 }
 
 // Start starts a program with variables in addition to the environment.
@@ -41,10 +42,13 @@ func Start(t *testing.T, env []string, path string, args ...string) *Process {
 	}
 	go func() { _ = p.cmd.Wait(); close(p.ended) }()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // so that a node stops the member of etcd that it started
+		err := p.cmd.Process.Signal(syscall.SIGTERM) // so that a node stops the member of etcd that it started
 		timer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
 		<-p.ended
 		timer.Stop()
+		if err == nil && p.orderly && !p.cmd.ProcessState.Success() {
+			t.Errorf("it was stopped, and ended with: %v", p.cmd.ProcessState)
+		}
 		if t.Failed() {
 			t.Logf("%s %s:\n%s%s", filepath.Base(path), strings.Join(args, " "), &p.out, &p.log)
 		}
@@ -135,6 +139,7 @@ func Dev(t *testing.T, program string, nodes int, args ...string) (out []Node) {
 	t.Helper()
 	p := Start(t, nil, program, append([]string{"dev", "--format", "json", "--grpc-port", "0", "--http-port", "0",
 		"--nodes", fmt.Sprint(nodes)}, args...)...)
+	p.orderly = true
 	p.until(t, "dev says where its nodes are", func() error {
 		out = nil
 		for lines := bufio.NewScanner(strings.NewReader(p.out.String())); len(out) < nodes && lines.Scan(); {
