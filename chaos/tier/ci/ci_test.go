@@ -186,7 +186,7 @@ func TestLimits(t *testing.T) {
 	}
 	c.records[1].Seconds = 61
 	if err := c.exceeded("test", time.Hour); err == nil || err.Error() !=
-		"good took 1m1s; the limit of a package is 1m0s\nall of it used 1h0m0s of processor time; the limit is 10m0s" {
+		"good took 1m1s; the limit of a package is 1m0s\nall of it used 1h0m0s of processor time; the limit is 15m0s" {
 		t.Errorf("got %v", err)
 	}
 	c.limit = false

@@ -54,7 +54,7 @@ func (s step) missing() string {
 // limits of tiers at night, when nothing is in Go's test cache: of one package, and of the processor time of the whole
 // run. Machines differ in how many processors they have, and in what else these do.
 var limits = map[string]struct{ each, used time.Duration }{
-	tier.Names[0]: {time.Minute, 10 * time.Minute},
+	tier.Names[0]: {time.Minute, 15 * time.Minute},
 	tier.Names[1]: {10 * time.Minute, 75 * time.Minute},
 }
 
