@@ -29,7 +29,7 @@ func leasing() (all []situation) {
 	}
 	row("the answer that lends a number is lost", "drop, serve", lendsAgain)
 	for name, script := range map[string]string{
-		"an extension is refused":                 "serve 100, refuse ETCD_UNAVAILABLE 20, serve",
+		"an extension is refused":                 "serve 100, refuse ETCD_UNAVAILABLE 300, serve",
 		"an extension is lost":                    "serve 100, drop, serve",
 		"an extension is late":                    "serve 100, late 400, serve",
 		"an extension for another worker":         "serve 100, other, serve",
@@ -172,8 +172,7 @@ func extends(t *stage) {
 	if !t.lent(call{}) {
 		return
 	}
-	first := t.nodes[0].held().ends
-	t.permit(first, "refused EXPIRED")
+	first := t.nodes[0].held().first
 	t.permitted(first)
 	asked := t.leases(t.nodes[0], "extend")
 	if len(asked) == 0 || asked[0].ends != first {
@@ -224,12 +223,12 @@ func extendsAtLast(t *stage) {
 	l := t.nodes[0].held()
 	t.asked(t.nodes[0], 2)
 	t.permit(l.begins, "")
-	t.permitted(l.ends + 50)
+	t.permitted(l.first + 50)
 	t.permit(l.begins, "")
 	if got := t.leases(t.nodes[0], "acquire"); len(got) != 1 {
 		t.failf("it acquired %d workers", len(got))
 	}
-	t.giveBack(l.ends + 51)
+	t.giveBack(l.first + 51)
 }
 
 // extendsInSpace: two calls are answered by another space, which says another end, and then that it knows no such
@@ -238,7 +237,7 @@ func extendsInSpace(t *stage) {
 	if !t.lent(call{}) {
 		return
 	}
-	at := t.nodes[0].held().ends + 50
+	at := t.nodes[0].held().first + 50
 	t.permitted(at)
 	if n := len(t.leases(t.nodes[0], "extend")); n < 3 {
 		t.failf("it was extended after %d calls", n)

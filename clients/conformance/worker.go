@@ -24,6 +24,7 @@ type lease struct {
 	term   int
 	begins int64
 	ends   int64
+	first  int64 // the end before any extension
 	clock  int64 // what the caller's clock shows
 	used   int64 // up to where a worker that is given back was used
 }
@@ -52,6 +53,9 @@ func (n *scripted) lend(ask lease) (o outcome, answer *pb.Worker) {
 		}
 	}
 	l.ends = max(l.ends, l.begins, now+interval.Milliseconds())
+	if ask.call == "acquire" {
+		l.first = l.ends
+	}
 	every := interval / 3
 	if number > 0 && o.act != "ahead" && o.act != "late" {
 		every = time.Duration(number) * time.Millisecond
