@@ -38,11 +38,8 @@ type testCluster struct {
 	issued []history.Issue
 }
 
-// Programs that tests share, each built once; they return its path.
-var (
-	buildEtcd = sync.OnceValues(func() (string, error) { return build.Etcd(context.Background(), builtDir) })
-	buildDev  = sync.OnceValues(func() (string, error) { return build.Allocator(context.Background(), builtDir) })
-)
+// buildDev builds the program that tests share once, and returns its path.
+var buildDev = sync.OnceValues(func() (string, error) { return build.Allocator(context.Background(), builtDir) })
 
 // startEtcd starts an etcd that is closed when the test ends.
 func startEtcd(t *testing.T) *devetcd.Server {
