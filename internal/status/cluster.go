@@ -126,6 +126,9 @@ func (r *Reader) Glance(maxAge time.Duration) Cluster {
 	return c
 }
 
+// goneKept is for how long a node that is not listed any more is remembered, to see what it begins when it is back.
+const goneKept = time.Hour
+
 // note remembers since when the nodes of c do what they do.
 func (r *Reader) note(c Cluster) {
 	r.mu.Lock()
@@ -134,7 +137,7 @@ func (r *Reader) note(c Cluster) {
 	for _, n := range c.Nodes {
 		d, known := r.doing[n.Instance]
 		if d.what != n.What() {
-			d.what, d.since, d.began = n.What(), c.Self.Now, known
+			d.what, d.since, d.began = n.What(), c.Self.Now, known || r.notedAt != 0 && n.Started > r.notedAt
 		}
 		if n.Clock == nil || !n.Clock.Falseticker {
 			d.wrong = 0
@@ -143,7 +146,15 @@ func (r *Reader) note(c Cluster) {
 		}
 		now[n.Instance] = d
 	}
-	r.doing = now
+	for instance, d := range r.doing {
+		if d.what != "" {
+			d = doing{since: c.Self.Now}
+		}
+		if _, listed := now[instance]; !listed && c.Self.Now-d.since < goneKept.Milliseconds() {
+			now[instance] = d
+		}
+	}
+	r.doing, r.notedAt = now, c.Self.Now
 }
 
 // Since returns since when nodes are in the states that they have in c, by instance, in Unix ms. What began

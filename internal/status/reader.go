@@ -102,14 +102,15 @@ type Reader struct {
 	askedAt  clock.Mono       // when they were asked last
 	asking   chan struct{}    // closed when those that are asked now have answered; nil: none are
 	doing    map[string]doing // what nodes did at the latest Glance, by instance
+	notedAt  int64            // when that was, Unix ms; 0: there was none
 }
 
 // doing is what a node does, as Node.What has it, and since when.
 type doing struct {
-	what  string
-	since int64 // Unix ms
-	began bool  // A Glance before it saw the node do something else.
-	wrong int64 // since when a majority finds its clock wrong, Unix ms; 0: none does
+	what  string // "": it is not listed
+	since int64  // Unix ms
+	began bool   // A Glance before it saw the node do something else, or not yet started.
+	wrong int64  // since when a majority finds its clock wrong, Unix ms; 0: none does
 }
 
 // New returns a Reader. The error names the field of cfg that is missing.

@@ -8,7 +8,7 @@ import (
 )
 
 // TestSince: a state lasts since the first Glance that saw it, and what began after the latest since now. It was seen to
-// begin if a Glance before saw the node in another one.
+// begin if a Glance before saw the node in another one, or gone, and if the node started after a Glance.
 func TestSince(t *testing.T) {
 	is := func(name string, state State, refusing node.Reason) Node {
 		return Node{Instance: name, State: state, Refusing: refusing}
@@ -43,8 +43,21 @@ func TestSince(t *testing.T) {
 	if r.note(at(9, a, wrong)); len(r.FalseSince()) != 0 {
 		t.Errorf("a clock that was set right is still wrong: %v", r.FalseSince())
 	}
-	r.note(at(10, a))
-	if _, kept := r.doing["b"]; kept {
-		t.Error("a node that is not registered any more is kept")
+
+	late := is("late", Standby, 0)
+	late.Started = 10
+	r.note(at(10, a, late, is("unseen", Serving, 0)))
+	if began := r.began(at(10, late, is("unseen", Serving, 0))); !maps.Equal(began, map[string]int64{"late": 10}) {
+		t.Errorf("of two nodes that are new these were seen to begin: %v; only one has started since", began)
+	}
+	r.note(at(11, a, b))
+	if began := r.began(at(11, b)); !maps.Equal(began, map[string]int64{"b": 11}) {
+		t.Errorf("a node that came back began at %v", began)
+	}
+	for now, kept := range []bool{true, true, false} {
+		at := at([]int64{12, 12 + goneKept.Milliseconds() - 1, 12 + goneKept.Milliseconds()}[now], a)
+		if r.note(at); (r.doing["b"] != doing{}) != kept {
+			t.Errorf("%d ms after it was first missed: kept is %v", at.Self.Now-12, !kept)
+		}
 	}
 }
