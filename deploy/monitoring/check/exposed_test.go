@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -67,8 +68,13 @@ func exposed(t *testing.T) catalog {
 	cert, key := certstest.NewAuthority(t, "check").Issue(t, "node", 0, time.Hour).Write(t, t.TempDir(), "node")
 	nodes = append(nodes, devtest.Serve(t, program, nodes[0].Etcd, "node-tls", "--tls.cert", cert, "--tls.key", key))
 	inside := devtest.Node{Name: "node-inside", HTTP: loopback.Address(), Admin: loopback.Address()}
-	devtest.Start(t, nil, program, "serve", "--etcd.inside", filepath.Join(t.TempDir(), "inside"), "--etcd.snapshot-command", "test -s", "--node.name", inside.Name, "--listen.grpc", "", "--listen.http", inside.HTTP,
-		"--listen.admin", inside.Admin, "--listen.gossip", loopback.Address())
+	dir := filepath.Join(t.TempDir(), "inside")
+	devtest.Start(t, nil, program, "serve", "--etcd.inside", dir, "--etcd.snapshot-command", "test -s", "--node.name", inside.Name,
+		"--listen.grpc", "", "--listen.http", inside.HTTP, "--listen.admin", inside.Admin, "--listen.gossip", loopback.Address())
+	// Before that there is nothing to take snapshots of.
+	if out, err := exec.Command(program, "init", "--fresh", "--timeout", "1m", "--etcd.inside", dir).CombinedOutput(); err != nil {
+		t.Fatalf("init: %v\n%s", err, out)
+	}
 	nodes = append(nodes, inside)
 	var c catalog
 	wait.NoError(t, "nodes have measured each other's clocks", func() error {
