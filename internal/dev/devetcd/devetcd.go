@@ -10,15 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -26,6 +23,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // Errors of the package.
@@ -56,10 +55,6 @@ type Config struct {
 	TokenTTL time.Duration
 }
 
-// portAttempts is how often a start is tried with other ports: a port that was
-// free when it was chosen may have been taken when etcd binds it.
-const portAttempts = 5
-
 // Server is an etcd server that can be stopped and started again on the same
 // data and ports. It is safe for concurrent use.
 type Server struct {
@@ -88,18 +83,11 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		}
 		s.cfg.Dir, s.temp = dir, true
 	}
-	var err error
-	for range portAttempts {
-		if err = s.pickPorts(cfg); err != nil {
-			break
-		}
+	err := s.pickPorts()
+	if err == nil {
 		s.mu.Lock()
 		err = s.start(ctx)
 		s.mu.Unlock()
-		// Only ports we chose ourselves are worth choosing again.
-		if err == nil || !inUse(err) || (cfg.ClientPort != 0 && cfg.PeerPort != 0) {
-			break
-		}
 	}
 	if err != nil {
 		s.remove()
@@ -271,43 +259,16 @@ func logger(w io.Writer) *zap.Logger {
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// pickPorts sets the ports to those asked for, or to free ones. Both listeners
-// are open together, so that the two differ.
-func (s *Server) pickPorts(asked Config) error {
-	s.cfg.ClientPort, s.cfg.PeerPort = asked.ClientPort, asked.PeerPort
+// pickPorts picks free ports for those that are 0. While the server is stopped, no outgoing connection and
+// no other program of this project takes them.
+func (s *Server) pickPorts() error {
 	for _, port := range []*int{&s.cfg.ClientPort, &s.cfg.PeerPort} {
 		if *port != 0 {
 			continue
 		}
-		l, err := listen()
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrStart, err)
+		if *port = loopback.Port(); *port == 0 {
+			return fmt.Errorf("%w: no port of %s is free", ErrStart, loopback.Range)
 		}
-		defer l.Close()
-		*port = l.Addr().(*net.TCPAddr).Port
 	}
 	return nil
-}
-
-// firstPort and ports are a range below that from which Linux and others take the
-// ports of outgoing connections: while a server is stopped, none of them takes its port.
-const (
-	firstPort = 20_000
-	ports     = 6_000
-)
-
-// listen takes a free port of the range, or any that is free if it finds none there.
-func listen() (l net.Listener, err error) {
-	for range portAttempts {
-		if l, err = net.Listen("tcp", address(firstPort+rand.IntN(ports))); err == nil {
-			return l, nil
-		}
-	}
-	return net.Listen("tcp", address(0))
-}
-
-// inUse reports whether err says that an address was taken already. Some of
-// etcd's listeners hand the cause on as text only.
-func inUse(err error) bool {
-	return errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use")
 }

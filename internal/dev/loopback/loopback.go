@@ -10,18 +10,21 @@ import (
 	"sync"
 )
 
-// The ports are below the range of outgoing connections, and apart from those of devetcd: an
-// etcd that took the port of a stopped one would answer its clients.
+// Range is where the ports come from, below those of outgoing connections.
+const Range = "127.0.0.1:10000-19999"
+
 const (
 	firstPort = 10_000
-	ports     = 10_000
-	attempts  = 1000
+	blocks    = 100
+	blockSize = 100
 )
 
-// picked are the ports that this process gave away, each once.
+// A process gives away ports of blocks that are its own, so that no other process gives away the same. A block is
+// owned by who has its first port open over UDP: until the process ends, however it ends.
 var (
-	picking sync.Mutex // It guards picked.
-	picked  = map[int]bool{}
+	picking sync.Mutex // It guards the rest.
+	left    []int      // ports of owned blocks that were not given away
+	owned   []net.PacketConn
 )
 
 // Any is an address that stands for any port that is free.
@@ -29,17 +32,38 @@ const Any = "127.0.0.1:0"
 
 // Address returns an address that nothing uses, over TCP or UDP, and gives each away once. If
 // it finds none it returns Any. It may be called by several goroutines at once.
-func Address() string {
+func Address() string { return address(Port()) }
+
+// Port returns the port of an Address; 0: it found none.
+func Port() int {
 	picking.Lock()
 	defer picking.Unlock()
-	for range attempts {
-		port := firstPort + rand.IntN(ports)
-		if addr := fmt.Sprintf("127.0.0.1:%d", port); !picked[port] && free(addr) {
-			picked[port] = true
-			return addr
+	for len(left) > 0 || own() {
+		port := left[0]
+		if left = left[1:]; free(address(port)) {
+			return port
 		}
 	}
-	return Any
+	return 0
+}
+
+func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// own makes a block that nobody owns this process' own, and reports whether there was one.
+func own() bool {
+	for _, b := range rand.Perm(blocks) {
+		first := firstPort + b*blockSize
+		c, err := net.ListenPacket("udp", address(first))
+		if err != nil {
+			continue
+		}
+		owned = append(owned, c)
+		for port := first + 1; port < first+blockSize; port++ {
+			left = append(left, port)
+		}
+		return true
+	}
+	return false
 }
 
 // Addresses returns n of them.

@@ -1,7 +1,12 @@
 package loopback
 
 import (
+	"bufio"
+	"io"
 	"net"
+	"os"
+	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 
@@ -47,5 +52,39 @@ func TestTaken(t *testing.T) {
 	defer u.Close()
 	if free(tcp) || free(udp) {
 		t.Error("an address that is in use is called free")
+	}
+}
+
+// TestProcesses: processes that pick at the same time pick different ports.
+func TestProcesses(t *testing.T) {
+	const picker, each = "PICKER", 500
+	if os.Getenv(picker) != "" {
+		os.Stdout.WriteString(strings.Join(Addresses(each), "\n") + "\n")
+		_, _ = io.Copy(io.Discard, os.Stdin) // until all have picked
+		return
+	}
+	by := map[string]int{}
+	for i := range 4 {
+		cmd := exec.Command(os.Args[0], "-test.run", "^TestProcesses$")
+		cmd.Env = append(os.Environ(), picker+"=1")
+		in, err := cmd.StdinPipe()
+		fatal.If(t, err)
+		out, err := cmd.StdoutPipe()
+		fatal.If(t, err)
+		fatal.If(t, cmd.Start())
+		defer func() {
+			in.Close()
+			_ = cmd.Wait()
+		}()
+		lines := bufio.NewScanner(out)
+		for range each {
+			if !lines.Scan() || !strings.HasPrefix(lines.Text(), "127.0.0.1:1") {
+				t.Fatalf("process %d printed %q for an address", i, lines.Text())
+			}
+			if other, taken := by[lines.Text()]; taken {
+				t.Errorf("process %d picked %s, as process %d did", i, lines.Text(), other)
+			}
+			by[lines.Text()] = i
+		}
 	}
 }
