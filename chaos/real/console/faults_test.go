@@ -18,8 +18,8 @@ func TestSkew(t *testing.T) {
 	refused := p.first(pressed, "a refusal", func(m mark) bool { return m.Key == "node-2" && m.Name == "data-answer" && m.Value == "CLOCK_SKEW" }).T
 	red := p.first(pressed, "a red row", func(m mark) bool { return m.In == "sids" && m.Key == sid && m.Value == "refusing" }).T
 	t.Logf("refused after %.1f s, the row is red after %.1f s", (refused-pressed)/1e3, (red-pressed)/1e3)
-	if refused-pressed > 5000 || red-pressed > 5000 {
-		t.Error("not within 5 s")
+	if limit := 15e3; refused-pressed > limit || red-pressed > limit { // 3 s on an idle machine
+		t.Errorf("not within %.0f s", limit/1e3)
 	}
 	for what, element := range map[string]string{"card": ".card[data-node=node-2]", "row": "#sids tr[data-key='" + sid + "'] td"} {
 		rgb := eval[[]int](p, `getComputedStyle(document.querySelector("`+element+`")).backgroundColor.match(/\d+/g).map(Number)`)
