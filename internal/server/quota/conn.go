@@ -100,14 +100,19 @@ func (c *Conn) Hold(n int64) {
 		return
 	}
 	c.mu.Lock()
-	if !c.closed {
-		c.held.Add(n)
+	open, held := !c.closed, int64(0)
+	if open {
+		held = c.held.Add(n)
 	}
-	open := !c.closed
 	c.mu.Unlock()
 	if open {
-		c.listener.quota.add(c.source, n)
+		c.listener.quota.add(c.source, n, c.large(held))
 	}
+}
+
+// large reports whether a connection that holds so many bytes may be shed. One stream alone is no reason.
+func (c *Conn) large(held int64) bool {
+	return held-streamBytes*min(c.streams.Load(), 1) >= connBytes+unfinished
 }
 
 // maxUnread is how many bytes of answers a connection may hold that its client has not
@@ -340,7 +345,7 @@ func (c *Conn) Close() error {
 	if first {
 		close(c.done)
 		q := c.listener.quota
-		q.add(c.source, -held)
+		q.add(c.source, -held, false)
 		q.mu.Lock()
 		q.leave(c)
 		q.mu.Unlock()

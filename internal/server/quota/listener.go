@@ -182,7 +182,7 @@ func (l *Listener) Admit(nc net.Conn) *Conn {
 		victim.makeRoom()
 		runtime.Gosched()
 	}
-	q.add(s, connBytes)
+	q.add(s, connBytes, false)
 	return c
 }
 

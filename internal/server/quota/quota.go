@@ -100,6 +100,7 @@ type Config struct {
 type Quota struct {
 	cfg  Config
 	held atomic.Int64 // bytes of all connections
+	bare atomic.Bool  // No connection could be shed since the last sweep.
 
 	mu      sync.Mutex // guards all below, and the places of connections
 	sources map[origin]*source
@@ -188,6 +189,7 @@ type source struct {
 	conns  map[*Listener]int // open; guarded by Quota.mu
 	idle   int               // sweeps without a connection; guarded by Quota.mu
 	held   atomic.Int64      // bytes of all its connections
+	bare   atomic.Bool       // None of its connections could be shed since the last sweep.
 	local  bool              // on this machine
 	proven atomic.Bool       // a call was valid
 
@@ -284,10 +286,15 @@ func (q *Quota) sourceOf(a net.Addr) *source {
 // share returns the bytes that one source may hold.
 func (q *Quota) share() int64 { return q.cfg.Memory / shares }
 
-// add adds to the bytes that a source holds, and sheds connections above the limits.
-func (q *Quota) add(s *source, n int64) {
-	own, all := s.held.Add(n), q.held.Add(n)
-	if n > 0 && q.cfg.Memory > 0 && (own > q.share() || all > q.cfg.Memory) {
+// add adds to the bytes that a source holds, and sheds connections above the limits. large says that the connection
+// that got them may be shed itself: else it does not look at all connections again if none could be shed just now.
+func (q *Quota) add(s *source, n int64, large bool) {
+	if large {
+		s.bare.Store(false)
+		q.bare.Store(false)
+	}
+	own, all := s.held.Add(n) > q.share(), q.held.Add(n) > q.cfg.Memory
+	if n > 0 && q.cfg.Memory > 0 && (own && !s.bare.Load() || all && !q.bare.Load()) {
 		q.shed(s)
 	}
 }
@@ -299,6 +306,9 @@ func (q *Quota) shed(s *source) {
 	var closing []*Conn
 	q.mu.Lock()
 	own, all := s.held.Load()-q.share(), q.held.Load()-q.cfg.Memory
+	s.bare.Store(true) // before it looks: a connection that gets large meanwhile takes it back
+	q.bare.Store(true)
+	bareSource, bare := false, false
 	held, large := q.large()
 	for own > 0 || all > 0 {
 		from := s
@@ -310,10 +320,10 @@ func (q *Quota) shed(s *source) {
 			}
 		}
 		if len(large[from]) == 0 {
-			if own <= 0 {
+			if bare = own <= 0; bare {
 				break
 			}
-			own = 0
+			bareSource, own = true, 0
 			continue
 		}
 		c := large[from][0]
@@ -326,6 +336,8 @@ func (q *Quota) shed(s *source) {
 		q.leave(c)
 		closing = append(closing, c)
 	}
+	s.bare.CompareAndSwap(true, bareSource)
+	q.bare.CompareAndSwap(true, bare)
 	q.mu.Unlock()
 	for _, c := range closing {
 		c.end(Memory)
@@ -338,8 +350,7 @@ func (q *Quota) large() (held map[*source]int64, conns map[*source][]*Conn) {
 	held, conns = map[*source]int64{}, map[*source][]*Conn{}
 	size := map[*Conn]int64{} // sorted by what does not change meanwhile
 	for _, c := range q.conns {
-		n := c.held.Load()
-		if one := streamBytes * min(c.streams.Load(), 1); !c.left && n-one >= connBytes+unfinished {
+		if n := c.held.Load(); !c.left && c.large(n) {
 			size[c], conns[c.source] = n, append(conns[c.source], c)
 		}
 	}
@@ -390,7 +401,9 @@ func (q *Quota) sweep() {
 			silent = append(silent, c)
 		}
 	}
+	q.bare.Store(false)
 	for key, s := range q.sources {
+		s.bare.Store(false)
 		if s.idle++; len(s.conns) > 0 {
 			s.idle = 0
 		} else if s.idle > sourceSweeps {

@@ -76,7 +76,7 @@ func TestShed(t *testing.T) {
 		if even { // Either may lose a connection.
 			continue
 		}
-		r.add(s, unit)
+		r.add(s, unit, true)
 		if got := r.Quota.held.Load(); got != total {
 			t.Fatalf("seed %d: %d bytes are held, want %d", seed, got, total)
 		}
@@ -102,6 +102,54 @@ func TestNothingToShed(t *testing.T) {
 	}
 	if held, limit := r.Held(); held != limit || l.Stats().Open != shares {
 		t.Errorf("%d bytes of %d, %d open", held, limit, l.Stats().Open)
+	}
+}
+
+// TestLooksOnce: above the limit, and above a share, small connections have all others looked at once in each sweep, and
+// one that gets large at once.
+func TestLooksOnce(t *testing.T) {
+	for limit, tc := range map[string]struct {
+		memory  int64
+		sources int
+	}{"all": {10 * connBytes, 11}, "share": {10 * connBytes * shares, 1}} {
+		r := newRig(Config{Memory: 1 << 30})
+		l := r.Listen(nil, ListenerConfig{})
+		conns := make([]*Conn, 11)
+		for i := range conns {
+			conns[i] = dial(l, fmt.Sprintf("10.0.0.%d", i%tc.sources))
+		}
+		r.cfg.Memory = tc.memory
+		hold := func() {
+			conns[0].Hold(1)
+			conns[0].Hold(-1)
+		}
+		looks := func(f func()) bool { return testing.AllocsPerRun(1, f) > 0 } // It calls f once before.
+		if looks(hold) {
+			t.Errorf("%s: a small connection looks twice in a sweep", limit)
+		}
+		conns[2].OpenStream(1)
+		if looks(func() { conns[2].Hold(1); conns[2].Hold(-1) }) {
+			t.Errorf("%s: a connection with a stream looks twice in a sweep", limit)
+		}
+		conns[2].CloseStream()
+		if !looks(func() { r.sweep(); hold() }) {
+			t.Errorf("%s: nobody looks after a sweep", limit)
+		}
+		conns[1].Hold(unfinished)
+		if got := l.Stats().Open; int(got) != len(conns)-1 || r.bare.Load() || conns[0].source.bare.Load() {
+			t.Errorf("%s: %d of %d connections are open after one got large, and nobody would look again", limit, got, len(conns))
+		}
+		// One that gets large below the limit is shed when others pass that; a stream alone makes none large.
+		conns[2].OpenStream(1)
+		conns[2].Hold(1)
+		r.cfg.Memory -= connBytes
+		hold()
+		r.cfg.Memory *= 2
+		conns[3].Hold(unfinished)
+		r.cfg.Memory /= 2
+		if hold(); !isClosed(conns[3]) || isClosed(conns[2]) {
+			t.Errorf("%s: of a connection that was large before the limit was passed, and one with a stream, the wrong one is open", limit)
+		}
 	}
 }
 
