@@ -199,7 +199,7 @@ func Try(ctx context.Context, file string, checked bool, root, space string) (v 
 	const peer = "http://localhost:2380" // Nobody listens there.
 	dir, err := os.MkdirTemp("", "snapshot-")
 	if err != nil {
-		return v, err
+		return v, fmt.Errorf("a directory to restore it in: %w: set TMPDIR to one that can be written", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	data := filepath.Join(dir, "etcd")

@@ -154,6 +154,18 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestVerifyNowhere: without a directory to write to, as in a container whose root is read-only, it says which to set.
+func TestVerifyNowhere(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "backup.db")
+	fatal.If(t, os.WriteFile(file, database(t), 0o600))
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	var out bytes.Buffer
+	if code := cli.Run(t.Context(), []string{"verify", file}, strings.NewReader(""), &out, &out, nil, "", Command); code == cli.ExitOK ||
+		!strings.Contains(out.String(), "set TMPDIR to one that can be written") {
+		t.Errorf("code %d: %s", code, out.String())
+	}
+}
+
 // Whatever the heads of pages say, a snapshot is read or refused. It is refused, too, if keys are not in order, for
 // bbolt reads it in goroutines whose panic would end the process.
 func TestVerifyDamage(t *testing.T) {
