@@ -18,7 +18,7 @@ var shapes = []struct {
 	{regexp.MustCompile(`\b[0-9]{16,19}\b`), "<INT>"},
 	{regexp.MustCompile(`\b(0x[0-9A-F]{8,}|[0-9a-f]{20})\b`), "<HEX>"},
 	{regexp.MustCompile(`\b20[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]+)?`), "<TIME>"},
-	{regexp.MustCompile(`[+-]?\b[0-9]+(\.[0-9]+)?(ns|µs|ms|s)\b`), "<DURATION>"},
+	{regexp.MustCompile(`[+-]?\b([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?(ns|µs|ms|s)\b`), "<DURATION>"},
 	{regexp.MustCompile(`(127\.0\.0\.1|localhost):[0-9]+`), "<ADDRESS>"},
 	// The number of a sid or of entropy may be in words, in JSON or in the table of status.
 	{regexp.MustCompile(`(\b(?:sid|entropy)"? *[:=]? *|\bnode-[0-9]+ +(?:[a-zA-Z_]+ +)?)[0-9]+\b`), "$1<N>"},

@@ -60,6 +60,7 @@ func TestCompare(t *testing.T) {
 		{"95552449887521538", "95552449887521570", true},
 		{"2026-11-20T16:45:17.338Z", "2027-01-02T03:04:05.678Z", true},
 		{"window left 25.0s, offset -0.1ms ±0.4ms", "window left 9.8s, offset +0.2ms ±12.0ms", true},
+		{"written 1m2s ago", "written 4s ago", true},
 		{"127.0.0.1:9000", "127.0.0.1:40112", true},
 		{`{"sid":2}`, `{"sid":0}`, true},
 		{"node-1  2    1", "node-1 0 1", true},
