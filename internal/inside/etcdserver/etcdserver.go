@@ -56,7 +56,14 @@ func Run(ctx context.Context, r member.Run, dir string, started func()) error {
 	if err != nil {
 		return fmt.Errorf("etcd in %s: %w", dir, err)
 	}
-	defer etcd.Close() // It hands leadership over.
+	defer func() {
+		select {
+		case <-etcd.Server.ReadyNotify():
+		default: // Close would wait until most members run.
+			etcd.Server.HardStop()
+		}
+		etcd.Close() // It hands leadership over.
+	}()
 	started()
 	select {
 	case <-ctx.Done():

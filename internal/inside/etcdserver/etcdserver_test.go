@@ -1,11 +1,13 @@
 package etcdserver
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -14,6 +16,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/member"
 )
@@ -64,6 +68,22 @@ func TestConfig(t *testing.T) {
 			t.Errorf("quota %d, compaction %q of %q", cfg.QuotaBackendBytes, cfg.AutoCompactionMode,
 				cfg.AutoCompactionRetention)
 		}
+	}
+}
+
+// A member that waits for the others of its cluster ends when it is stopped.
+func TestRunStops(t *testing.T) {
+	r := member.Run{Name: "a", Client: "http://" + loopback.Address(), Peer: "http://" + loopback.Address(), IP: "127.0.0.1", Token: "token"}
+	r.Initial = "a=" + r.Peer + ",b=http://" + loopback.Address() + ",c=http://" + loopback.Address()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, r, t.TempDir(), stop) }()
+	select {
+	case err := <-ended:
+		fatal.If(t, err)
+	case <-time.After(wait.Most):
+		t.Error("it still runs")
 	}
 }
 
