@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"github.com/flakelease/allocator/internal/durable"
 )
 
 // Authority is a directory with an authority of one's own: ca.pem, ca.key, and for each host a
@@ -107,16 +110,7 @@ func (a Authority) write(name string, p *Pair) error {
 		text []byte
 		mode fs.FileMode
 	}{{name + ".key", p.KeyPEM, 0o600}, {name + ".pem", p.CertPEM, 0o644}} {
-		temp := a.path("." + f.name + ".new")
-		out, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, f.mode)
-		if err != nil {
-			return err
-		}
-		_, err = out.Write(f.text)
-		if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
-			return err
-		}
-		if err := os.Rename(temp, a.path(f.name)); err != nil {
+		if err := durable.Replace(a.path(f.name), f.mode, durable.From(bytes.NewReader(f.text))); err != nil {
 			return err
 		}
 	}

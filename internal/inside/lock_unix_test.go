@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	ossignal "os/signal"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
+	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
@@ -218,7 +218,7 @@ func TestRestoreAsRoot(t *testing.T) {
 	// A snapshot that root saves elsewhere stays root's: it has every record.
 	other := t.TempDir()
 	err = errors.Join(os.Lchown(other, user, group),
-		meet.Replace(filepath.Join(other, "snapshot"), func(io.Writer) error { return nil }))
+		durable.Replace(filepath.Join(other, "snapshot"), 0o600, func(*os.File) error { return nil }))
 	if got := owner(filepath.Join(other, "snapshot")); err != nil || got != [2]uint32{} {
 		t.Errorf("a snapshot of root belongs to %v, %v", got, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
@@ -158,7 +159,7 @@ func (d Dir) Restore(r Restored, restore func(file string, checked bool, of memb
 	}
 	// The marker first: without the directory it would say that its data is in place already.
 	if err = os.RemoveAll(d.restoredMarker()); err == nil {
-		err = meet.SyncDir(string(d))
+		err = durable.SyncDir(string(d))
 	}
 	if err == nil {
 		err = os.RemoveAll(d.restored())
@@ -222,13 +223,13 @@ func (d Dir) takeRestored(now time.Time) (taken bool, err error) {
 		}
 	}
 	// The marker last: without the data it would say that they are in place.
-	if err := meet.SyncDir(string(d)); err != nil {
+	if err := durable.SyncDir(string(d)); err != nil {
 		return false, err
 	}
 	if err := os.Rename(d.restoredMarker(), d.marker()); err != nil {
 		return false, err
 	}
-	return true, meet.SyncDir(string(d)) // The member runs from it now.
+	return true, durable.SyncDir(string(d)) // The member runs from it now.
 }
 
 // Terminate asks the member that runs in d to stop, and waits. Its node starts it again.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -57,10 +57,7 @@ func (d Dir) beforeUpgrade(to string, now time.Time, free int64) error {
 	if err := os.MkdirAll(d.Snapshots().Dir, 0o700); err != nil {
 		return err
 	}
-	return meet.Replace(d.Snapshots().Path("before_"+to, now), func(w io.Writer) error {
-		_, err := io.Copy(w, from)
-		return err
-	})
+	return durable.Replace(d.Snapshots().Path("before_"+to, now), 0o600, durable.From(from))
 }
 
 // room says why the disk has no room for a snapshot of size bytes; nil: it has. What etcd needs to go

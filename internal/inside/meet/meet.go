@@ -7,6 +7,7 @@
 package meet
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -20,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/inside/member"
 )
 
@@ -132,43 +134,11 @@ func HasLog(data string) (bool, error) {
 	return false, err
 }
 
-// WriteJSON is Replace with a value as JSON.
+// WriteJSON is durable.Replace with a value as JSON.
 func WriteJSON(path string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	return Replace(path, func(w io.Writer) error {
-		_, err := w.Write(append(text, '\n'))
-		return err
-	})
-}
-
-// Replace writes a file of which a crash leaves the old or the new content.
-func Replace(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return SyncDir(filepath.Dir(path))
-}
-
-// SyncDir makes the names in a directory durable.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Replace(path, 0o600, durable.From(bytes.NewReader(append(text, '\n'))))
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
@@ -125,5 +125,5 @@ func (s Snapshots) makeRoom(now time.Time, save func() error) (removed int, err 
 
 // Save writes a snapshot of a member of g into a file.
 func Save(ctx context.Context, g *etcdstore.Group, path string) error {
-	return Replace(path, func(w io.Writer) error { return g.Snapshot(ctx, w) })
+	return durable.Replace(path, 0o600, func(f *os.File) error { return g.Snapshot(ctx, f) })
 }

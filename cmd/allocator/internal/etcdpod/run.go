@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/meet"
@@ -363,7 +364,7 @@ func (r *runner) restore(ctx context.Context) error {
 		return fmt.Errorf("restore snapshot %s: %w", r.s.snapshot, err)
 	}
 	r.log.Info("restored", "snapshot", r.s.snapshot)
-	return errors.Join(os.Rename(dir, r.volume.data()), meet.SyncDir(r.volume.dir), os.Remove(file))
+	return errors.Join(os.Rename(dir, r.volume.data()), durable.SyncDir(r.volume.dir), os.Remove(file))
 }
 
 // fetch writes the snapshot that is offered into a file.
@@ -389,10 +390,7 @@ func (r *runner) fetch(ctx context.Context, file string) (err error) {
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
 		return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text)))
 	}
-	return meet.Replace(file, func(w io.Writer) error {
-		_, err := io.Copy(w, answer.Body)
-		return err
-	})
+	return durable.Replace(file, 0o600, durable.From(answer.Body))
 }
 
 // tend does what a member needs once it runs: its identity is written, a learner is promoted,

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
 )
@@ -77,7 +78,7 @@ func (v volume) discard() error {
 		return err
 	}
 	return errors.Join(os.RemoveAll(filepath.Join(v.dir, "identity")), os.RemoveAll(filepath.Join(v.dir, "intended")),
-		meet.SyncDir(v.dir))
+		durable.SyncDir(v.dir))
 }
 
 // write writes a file so that it is there after a crash, whole or not at all.
@@ -85,5 +86,5 @@ func (v volume) write(name string, content any) error {
 	if err := os.MkdirAll(v.dir, 0o700); err != nil {
 		return err
 	}
-	return errors.Join(meet.WriteJSON(filepath.Join(v.dir, name), content), meet.SyncDir(filepath.Dir(v.dir)))
+	return errors.Join(meet.WriteJSON(filepath.Join(v.dir, name), content), durable.SyncDir(filepath.Dir(v.dir)))
 }

@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flakelease/allocator/internal/durable"
 )
 
 // The file of a worker: little-endian, and fixed but for notAfterAt, which is stored
@@ -103,23 +105,15 @@ func createFile(path string, h held) (*file, error) {
 	return f, nil
 }
 
+// create gives others than its user the right to read: the interval is no secret, and a sidecar has another user.
 func (f *file) create(h held) error {
-	tmp, err := os.CreateTemp(filepath.Dir(f.path), ".worker-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // After the rename there is nothing left to remove.
-	defer func() { _ = tmp.Close() }()           // the mapping stays
-	if _, err := tmp.Write(h.encode()); err != nil {
-		return err
-	}
-	if err := tmp.Chmod(0o644); err != nil { // the interval is no secret, and a sidecar's reader is another user
-		return err
-	}
-	if f.mem, err = unix.Mmap(int(tmp.Fd()), 0, fileSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		return fmt.Errorf("mmap: %w", err)
-	}
-	return os.Rename(tmp.Name(), f.path)
+	return durable.Replace(f.path, 0o644, func(to *os.File) (err error) {
+		if _, err = to.Write(h.encode()); err != nil {
+			return err
+		}
+		f.mem, err = unix.Mmap(int(to.Fd()), 0, fileSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		return os.NewSyscallError("mmap", err)
+	})
 }
 
 // set stores not_after.

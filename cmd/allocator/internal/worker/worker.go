@@ -5,7 +5,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/worker"
 )
 
@@ -52,26 +52,13 @@ shell and no cp. Containers of the same pod then find it in a shared volume.`,
 }
 
 // install copies a program. Who starts the copy meanwhile gets the old one or the new one.
-func install(from, to string) (err error) {
+func install(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = in.Close() }()
-	out, err := os.CreateTemp(filepath.Dir(to), ".allocator-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(out.Name())
-		}
-	}()
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Chmod(0o755), out.Close()); err != nil {
-		return err
-	}
-	return os.Rename(out.Name(), to)
+	return durable.Replace(to, 0o755, durable.From(in))
 }
 
 // workerFlags adds the flags that say which worker is taken, and from whom, and returns
