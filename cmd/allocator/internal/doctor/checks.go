@@ -146,13 +146,12 @@ func (r *findings) etcd(f facts) {
 		r.Add("etcd-leader", report.Fail, "A majority of members has to run and to reach each other",
 			"a member knows no leader: nothing can be written")
 	}
-	const makeRoom = "Run \"allocator etcd defragment\" as root of etcd; is auto-compaction on, does another program " +
-		"write to this etcd?"
+	const makeRoom = "\"allocator etcd defragment\" as root of etcd; does another program write to this etcd?"
 	switch {
 	case f.noSpace:
-		r.Add("etcd-space", report.Fail, makeRoom, "alarm NOSPACE: the quota is used up and every write is refused")
-	case full != "":
-		r.Add("etcd-space", report.Warn, makeRoom, "%s", full)
+		r.Add("etcd-space", report.Fail, "Run "+makeRoom, "alarm NOSPACE: etcd's quota is used up, it refuses writes")
+	case full != "": // The command compacts only where the alarm is on.
+		r.Add("etcd-space", report.Warn, "See that auto-compaction is on, and run "+makeRoom, "%s", full)
 	case f.noSpaceErr != nil:
 		r.Add("etcd-space", report.Skipped, "", "alarms cannot be read with this role: %s",
 			status.Convert(f.noSpaceErr).Message())

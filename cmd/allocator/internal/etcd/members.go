@@ -345,8 +345,11 @@ func planChange(in seen, e config.Etcd, which, with string) (p plan, gone member
 			"not run: it joins, catches up, and votes", with))
 	}
 	if host := member.HostOf(gone.Peers[0]); with != host {
-		p.Then = append(p.Then,
-			fmt.Sprintf("take %s out of etcd.join and etcd.endpoints of each node, for its next start", host))
+		change := "take " + host + " out of"
+		if with != "" {
+			change = "put " + with + " in the place of " + host + " in"
+		}
+		p.Then = append(p.Then, change+" etcd.join and etcd.endpoints of each node, for its next start")
 	}
 	p.question = strings.ToUpper(p.Title[:1]) + p.Title[1:] + "?"
 	return p, gone, refused

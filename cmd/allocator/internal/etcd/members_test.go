@@ -73,10 +73,14 @@ func TestPlanReplace(t *testing.T) {
 		{"10.0.0.4", "10.0.0.4", list(learner), ""},
 		{"10.0.0.3", "", list(learner), ""}, // It is removed alone.
 	} {
-		_, gone, err := planChange(seen{list: tc.list}, e, tc.which, tc.with)
+		p, gone, err := planChange(seen{list: tc.list}, e, tc.which, tc.with)
 		if gone.ID == 0 || (err == nil) != (tc.says == "") || errors.Is(err, member.ErrNoPlace) != (tc.says != "") ||
 			err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("replace %s with %q: %v; want %q", tc.which, tc.with, err, tc.says)
+		}
+		then := map[string]string{"": "take 10.0.0.3 out of etcd.join", "10.0.0.4": "put 10.0.0.4 in the place of 10.0.0.3 in etcd.join"}
+		if next := strings.Join(p.Then, "\n"); tc.which == "10.0.0.3" && err == nil && !strings.Contains(next, then[tc.with]) {
+			t.Errorf("replace %s with %q: next is %q", tc.which, tc.with, next)
 		}
 	}
 }
