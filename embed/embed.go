@@ -124,14 +124,14 @@ func (a *Allocator) untilReady(ctx context.Context, c config.Config) error {
 			}
 			return errors.New("embed: the node ended by itself")
 		case <-ctx.Done():
-			return a.notReady(ctx, c, r)
+			return a.notReady(ctx, r)
 		case <-changed:
 		}
 	}
 }
 
 // notReady returns the error of Open without a window in time.
-func (a *Allocator) notReady(ctx context.Context, c config.Config, r *node.Refusal) error {
+func (a *Allocator) notReady(ctx context.Context, r *node.Refusal) error {
 	st := a.node.Stats().Lease
 	if st.Phase != lease.Standby {
 		return fmt.Errorf("embed: not ready in time: %w: %w", ctx.Err(), a.refusal(r))

@@ -107,9 +107,9 @@ func (a *Agent) Addresses() Addresses { return a.addrs }
 // fails stops the agent the same way; Run returns its error.
 func (a *Agent) Run(ctx context.Context) error {
 	defer func() { _ = a.client.Close() }()
-	about, err := a.learn(ctx)
-	if err != nil || ctx.Err() != nil {
-		return err
+	about := a.learn(ctx)
+	if ctx.Err() != nil {
+		return nil
 	}
 	issuer := agent.New(agent.Config{
 		About:   about,
@@ -125,8 +125,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.serve(ctx, issuer, ls)
 }
 
-// learn asks nodes until one has told what their IDs are.
-func (a *Agent) learn(ctx context.Context) (node.About, error) {
+// learn asks nodes until one has told what their IDs are, or ctx ends.
+func (a *Agent) learn(ctx context.Context) node.About {
 	log := a.cfg.Logger
 	log.Info("asking for the first IDs", "nodes", strings.Join(a.cfg.Client.Targets, ","))
 	var said string
@@ -138,9 +138,9 @@ func (a *Agent) learn(ctx context.Context) (node.About, error) {
 		}
 		switch {
 		case err == nil:
-			return node.About{Name: a.cfg.Settings.Node.Name, Format: b.Format, MaxBlock: limit}, nil
+			return node.About{Name: a.cfg.Settings.Node.Name, Format: b.Format, MaxBlock: limit}
 		case ctx.Err() != nil:
-			return node.About{}, nil
+			return node.About{}
 		case text.Kind(err.Error()) != said:
 			said = text.Kind(err.Error())
 			log.Warn("no node gives IDs: the agent waits, and listens nowhere yet", "error", err)

@@ -111,29 +111,17 @@ func readFile(path string) ([]byte, fs.FileMode, error) {
 		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, 0, &fs.PathError{
-			Op:   "read",
-			Path: path,
-			Err:  errors.New("it is not a regular file: " + kindOf(info.Mode())),
+		kind := "it has mode " + info.Mode().String()
+		if info.IsDir() {
+			kind = "it is a directory"
 		}
+		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: errors.New("it is not a regular file: " + kind)}
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {
 		err = fmt.Errorf("%s has more than %d bytes: check that it is the right file", path, maxFile)
 	}
 	return b, info.Mode(), err
-}
-
-func kindOf(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "it is a directory"
-	case m&fs.ModeNamedPipe != 0:
-		return "it is a named pipe"
-	case m&fs.ModeDevice != 0:
-		return "it is a device"
-	}
-	return "it has mode " + m.String()
 }
 
 // reader reads files one read at a time, without waiting for a read that is blocked.

@@ -114,9 +114,9 @@ func TestOtherThanRegularFiles(t *testing.T) {
 	f := newFixture(t)
 	path := filepath.Join(f.dir, "a")
 	for want, replace := range map[string]func() error{
-		"named pipe": func() error { return syscall.Mkfifo(path, 0o600) },
-		"directory":  func() error { return os.Mkdir(path, 0o700) },
-		"device":     func() error { return os.Symlink("/dev/zero", path) },
+		"has mode p":  func() error { return syscall.Mkfifo(path, 0o600) },
+		"a directory": func() error { return os.Mkdir(path, 0o700) },
+		"has mode D":  func() error { return os.Symlink("/dev/zero", path) },
 	} {
 		fatal.If(t, errors.Join(os.RemoveAll(path), replace()))
 		f.log.Reset()

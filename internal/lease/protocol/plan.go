@@ -240,7 +240,7 @@ func (m *Machine) seek(now clock.Reading) {
 		if m.catalog.Changed() { // It did while we registered, or while the list was on its way.
 			m.catalog.AskBy(now.Mono.Add(m.cfg.Jitter(catalog.MaxJitter)))
 		}
-		m.problem = m.noneFree(now)
+		m.problem = m.noneFree()
 	}
 }
 
@@ -325,7 +325,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 }
 
 // noneFree returns a message for people: no sid can be taken, and who has them.
-func (m *Machine) noneFree(now clock.Reading) string {
+func (m *Machine) noneFree() string {
 	of := ""
 	switch {
 	case !m.cfg.SIDRange.All():

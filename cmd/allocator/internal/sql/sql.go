@@ -36,7 +36,7 @@ func Command(a *cli.App) *cobra.Command {
 and "allocator sql run" gives it IDs to hand out, a second's at a time: they are unique in the
 whole space, whatever crashes, fails over or is copied. An INSERT waits for nobody.`,
 	}
-	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(a), functionsCommand(a))
+	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(), functionsCommand(a))
 	return cmd
 }
 
@@ -216,7 +216,7 @@ func statusText(s sqlid.Status) string {
 	return b.String()
 }
 
-func dropCommand(a *cli.App) *cobra.Command {
+func dropCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop",
 		Short: "Remove the functions from a database",
