@@ -14,7 +14,8 @@ import (
 // truth, and count for themselves who answered: they share nothing with the
 // machine that they check.
 type clockChecks struct {
-	shut bool // the gate is shut
+	shut  bool // the gate is shut
+	found bool // It has been, and peers have not confirmed the clock since.
 	// At each evaluation since then, enough sound peers had answered twice to find a wrong clock; negative: there
 	// was no evaluation yet.
 	findableSince time.Duration
@@ -103,7 +104,7 @@ func (p *process) checkIssued(b gen.Block, read time.Duration) {
 // for that.
 func (p *process) checkMajority(r agreement.Reading) {
 	voters := p.judge.machine.Voters()
-	n, all, sound := len(voters)+1, 0, 0
+	n, all, sound, said := len(voters)+1, 0, 0, 0
 	for _, v := range voters {
 		h, ok := p.answered[v.Instance]
 		age := time.Duration(r.Clocks.Raw - h.at)
@@ -116,12 +117,17 @@ func (p *process) checkMajority(r agreement.Reading) {
 		if ok && age <= clock.Freshness-2*clock.MaxRoundTrip && h.sound && h.now > p.host.wrong && h.count >= 2 {
 			sound++
 		}
+		if ok && h.sound && h.now > p.host.wrong && h.count >= 2 {
+			said++
+		}
 	}
 	quorum := n/2 + 1
-	if p.judge.machine.Verdict().Confirmed() && all+1 < quorum {
+	v := p.judge.machine.Verdict()
+	p.checked.found = v.Phase == clock.Shut || p.checked.found && !v.Confirmed()
+	if v.Confirmed() && all+1 < quorum {
 		p.sim.violate("I5", "%s is confirmed, and %d of %d answered within %v", p.name, all, n-1, clock.Freshness)
 	}
-	if n == 1 && p.judge.machine.Verdict().Confirmed() {
+	if n == 1 && v.Confirmed() {
 		p.checkAlone()
 	}
 	// Peers whose clocks never fail have a wrong time too, if they started under a wrong time source.
@@ -131,16 +137,20 @@ func (p *process) checkMajority(r agreement.Reading) {
 		p.checked.findableSince < 0 || p.sim.late != nil {
 		p.checked.findableSince, p.checked.voters = p.sim.now, slices.Clone(voters)
 	}
-	// Within 250 ms the finding is made, and 1 s later it is made again, with up to another
-	// 250 ms: 1.5 s, however much gossip is lost, and as much again to be sure.
-	if p.sim.now-p.checked.findableSince < 3*time.Second || !p.settled(p.sim.now) {
-		return
-	}
 	limit := p.sim.plan.maxSkew + 3*slack
 	if p.sim.plan.gossipSlow > 0 {
 		limit += clock.MaxRoundTrip // an estimate may be as vague as that
 	}
-	if v := p.judge.machine.Verdict(); p.offTruth().Abs() > limit {
+	if !p.settled(p.sim.now) || p.offTruth().Abs() <= limit {
+		return
+	}
+	if v.State == clock.Open && p.checked.found && said > n-quorum && p.sim.late == nil {
+		p.sim.violate("I5", "%s is in phase %v, and its clock %v from the truth, as %d sound peers have found",
+			p.name, v.Phase, p.offTruth(), said)
+	}
+	// Within 250 ms the finding is made, and 1 s later it is made again, with up to another
+	// 250 ms: 1.5 s, however much gossip is lost, and as much again to be sure.
+	if p.sim.now-p.checked.findableSince >= 3*time.Second {
 		p.sim.points.hit(WrongAndFound)
 		if v.Phase != clock.Shut {
 			p.sim.violate("I5", "%s is in phase %v, its clock is %v from the truth, and %d sound peers have answered",

@@ -125,8 +125,8 @@ var Rules = []Rule{
 			"value.",
 		Scene: Scene{
 			Name: "trouble", Title: "A seed of the campaigns, with all kinds of " +
-				"faults", Mode: sim.Unclocked, Seed: 130,
-			From: 70 * second, Ends: 90 * second,
+				"faults", Mode: sim.Unclocked, Seed: 248,
+			From: 30 * second, Ends: 50 * second,
 		},
 	},
 	{
@@ -136,13 +136,13 @@ var Rules = []Rule{
 	},
 	{
 		Name: "confirmed", Title: "Use what is confirmed alone", Bug: "ceiling-before-confirmed", Claim: "I3",
-		Section: "what-counts-as-knowledge", Sentence: "Only a response of etcd does.", Scene: cutOff(5),
+		Section: "what-counts-as-knowledge", Sentence: "Only a response of etcd does.", Scene: cutOff(1),
 	},
 	{
 		Name: "unknown", Title: "Take no answer for unknown", Bug: "unknown-is-applied", Claim: "I3",
 		Section:  "what-counts-as-knowledge",
 		Sentence: "An error of any kind means unknown: the write may have been applied, or may still be.",
-		Scene:    cutOff(5),
+		Scene:    cutOff(1),
 	},
 	{
 		Name: "record", Title: "Record the window in etcd first", Bug: "window-in-memory", Claim: "I4",
@@ -172,8 +172,8 @@ var Rules = []Rule{
 		Section:  "agreement",
 		Sentence: "Silence does not open it: who is silent and registered still disagrees, if its last answer did.",
 		Scene: Scene{
-			Name: "silence", Title: "A seed of the campaigns, in which gossip is cut", Mode: sim.Everything, Seed: 60,
-			From: 56 * second, Ends: 66 * second,
+			Name: "silence", Title: "A node that started a minute ahead hears nobody any more", Seed: 1, Nodes: 4,
+			Acts: acts("step:10s:n1:60s;kill:12s:n1:3s;gossip:30s:n1:70s"), From: 8 * second, Ends: 60 * second,
 		},
 	},
 }
