@@ -39,6 +39,20 @@ func TestCrash(t *testing.T) {
 	})
 }
 
+// TestTwoOfOneName: two processes of one name, as two deployments may have, each hold a sid of their own.
+func TestTwoOfOneName(t *testing.T) {
+	run(t, func(e *env) {
+		a := e.start(options{name: "twin"})
+		a.untilReady(5 * time.Second)
+		b := e.start(options{name: "twin"})
+		b.untilReady(5 * time.Second)
+		time.Sleep(30 * time.Second)
+		if one, two := a.d.Node().Stats().Lease, b.d.Node().Stats().Lease; one.Grant.SID == two.Grant.SID || one.Pool.Held != 2 {
+			t.Errorf("they hold sids %d and %d, and %d are held", one.Grant.SID, two.Grant.SID, one.Pool.Held)
+		}
+	})
+}
+
 // TestCrashOfAll: all nodes crash and start again, also while etcd is away.
 func TestCrashOfAll(t *testing.T) {
 	slow(t)
