@@ -186,7 +186,7 @@ func (m *Machine) poisoned(now clock.Reading, acquiring bool) bool {
 // expire has the key of a dead holder deleted. What follows is what follows the end of its lease: the
 // mark passes it, the sid is free, and the holder, if it lives, has to take the key up again. The clock
 // is one that a ceiling may be written by, so that none which is far ahead of live holders' takes the
-// records of these for evidence no more.
+// records of these for evidence no more. So a process without a sid takes a free one first.
 func (m *Machine) expire(now clock.Reading) {
 	until, _ := m.guard.Latest(now, m.evidence(), true)
 	if m.busy || m.try != nil || m.life != running || !m.gate.Open || now.Undecided || now.Wall > until ||
@@ -194,7 +194,7 @@ func (m *Machine) expire(now clock.Reading) {
 		return
 	}
 	sid, ok := m.catalog.Dead(now)
-	if !ok {
+	if _, free := m.choose(now); !ok || free && m.hold() == nil {
 		return
 	}
 	m.busy = true
