@@ -40,7 +40,7 @@ var nights = []struct {
 
 var (
 	clockTime = regexp.MustCompile(`[0-9:.]+ UTC`)
-	changing  = regexp.MustCompile(`[0-9:.]+|; [0-9]+ problems? more`)
+	changing  = regexp.MustCompile(`[0-9:.]+|; [0-9]+ problems? more| \(since [^)]*\)`)
 	quiet     = regexp.MustCompile(`^(gossip |watch of etcd|read of etcd for a request)`) // Repeats, or says nothing new.
 	logLine   = regexp.MustCompile(`(?m)^at=(\S+) level=(?:WARN|ERROR) msg=(?:"([^"]*)"|(\S+)).*?(?: reason=(\S+))?`)
 )

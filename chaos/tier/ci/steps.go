@@ -90,6 +90,9 @@ const alone = "^(TestOracle|TestHistories)$"
 // a SIGSEGV outside Go code). Their time is virtual.
 var bubbles = []string{"./chaos/virtual"}
 
+// unhurried are tests of bubbles that are skipped under the race detector, and too long for make test.
+const unhurried = "^(TestFirstNight|TestLongOutage|TestMoreNodesThanSIDs)$"
+
 // fewLines are modules of few lines with much to link, which staticcheck reads for minutes: that is for the night.
 var fewLines = []string{"chaos/kube", "deploy"}
 
@@ -294,7 +297,8 @@ func simulated(j *job) error {
 	return errors.Join(
 		j.test(false, append([]string{"-p", "2"}, unraced...)...),
 		j.test(false, "-run", alone, "./internal/gen", "./internal/clock"),
-		j.test(detector(j), append([]string{"-cpu", "1"}, bubbles...)...))
+		j.test(detector(j), append([]string{"-cpu", "1"}, bubbles...)...),
+		j.test(false, append([]string{"-run", unhurried}, bubbles...)...))
 }
 
 // raced tests all other packages with the race detector, and those with etcd without it.
