@@ -4,10 +4,13 @@
 package loopback
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
+	"time"
 )
 
 // Range is where the ports come from, below those of outgoing connections.
@@ -74,15 +77,15 @@ func Addresses(n int) (out []string) {
 	return out
 }
 
+// free does not listen over TCP to find out: a process that is forked at that moment has the socket, too, until it
+// executes its program, and whoever listens next is told that the address is in use.
 func free(addr string) bool {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
+	if c, err := net.DialTimeout("tcp", addr, time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+		if err == nil {
+			_ = c.Close()
+		}
 		return false
 	}
-	defer l.Close()
 	u, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		return false
-	}
-	return u.Close() == nil
+	return err == nil && u.Close() == nil
 }

@@ -2,6 +2,7 @@ package loopback
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"os"
@@ -53,6 +54,28 @@ func TestTaken(t *testing.T) {
 	if free(tcp) || free(udp) {
 		t.Error("an address that is in use is called free")
 	}
+}
+
+// TestForks: an address can be listened at as soon as it is given, while other goroutines start processes.
+func TestForks(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var forking sync.WaitGroup
+	for range 4 {
+		forking.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.Command(os.Args[0], "-test.run", "^$").Run()
+			}
+		})
+	}
+	for range 3000 {
+		if l, err := net.Listen("tcp", Address()); err != nil {
+			t.Error(err)
+		} else {
+			_ = l.Close()
+		}
+	}
+	stop()
+	forking.Wait()
 }
 
 // TestProcesses: processes that pick at the same time pick different ports.
