@@ -156,7 +156,7 @@ func (p Point) of(m Mode) bool {
 		return false
 	case Tampering, Latched, Recovered, HistoryRewound, MarkAfterRestore, MarkWorkerAfterRestore:
 		return m == Tampered
-	case MarkPassedVanished:
+	case MarkPassedVanished, ExpiredAlive: // Both need clocks of which a holder's records show the time.
 		return m != Unclocked
 	case MarkRestedOnClock:
 		return false // Few seeds do.
