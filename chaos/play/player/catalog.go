@@ -125,8 +125,8 @@ var Rules = []Rule{
 			"value.",
 		Scene: Scene{
 			Name: "trouble", Title: "A seed of the campaigns, with all kinds of " +
-				"faults", Mode: sim.Unclocked, Seed: 248,
-			From: 30 * second, Ends: 50 * second,
+				"faults", Mode: sim.Unclocked, Seed: 146,
+			From: 15 * second, Ends: 40 * second,
 		},
 	},
 	{
