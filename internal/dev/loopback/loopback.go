@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// Range is where the ports come from, below those of outgoing connections.
-const Range = "127.0.0.1:10000-19999"
-
 const (
+	// Range is where the ports come from, below those of outgoing connections.
+	Range = "127.0.0.1:10000-19999"
+	// Any is an address that stands for any port that is free.
+	Any       = "127.0.0.1:0"
 	firstPort = 10_000
 	blocks    = 100
 	blockSize = 100
@@ -29,9 +30,6 @@ var (
 	left    []int      // ports of owned blocks that were not given away
 	owned   []net.PacketConn
 )
-
-// Any is an address that stands for any port that is free.
-const Any = "127.0.0.1:0"
 
 // Address returns an address that nothing uses, over TCP or UDP, and gives each away once. If
 // it finds none it returns Any. It may be called by several goroutines at once.
@@ -77,15 +75,17 @@ func Addresses(n int) (out []string) {
 	return out
 }
 
-// free does not listen over TCP to find out: a process that is forked at that moment has the socket, too, until it
-// executes its program, and whoever listens next is told that the address is in use.
-func free(addr string) bool {
-	if c, err := net.DialTimeout("tcp", addr, time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
-		if err == nil {
-			_ = c.Close()
-		}
-		return false
+// free asks for a refusal, and does not listen itself: a child that is forked while the socket is open holds it until
+// it executes its program, and the next to listen gets EADDRINUSE.
+func free(addr string) bool { return refused("tcp", addr) && refused("udp", addr) }
+
+// refused reports whether nobody listens. Over UDP the second empty datagram is told what became of the first.
+func refused(network, addr string) bool {
+	c, err := net.DialTimeout(network, addr, time.Second)
+	if err == nil {
+		_, _ = c.Write(nil)
+		_, err = c.Write(nil)
+		_ = c.Close()
 	}
-	u, err := net.ListenPacket("udp", addr)
-	return err == nil && u.Close() == nil
+	return errors.Is(err, syscall.ECONNREFUSED)
 }
