@@ -54,10 +54,14 @@ func TestSince(t *testing.T) {
 	if began := r.began(at(11, b)); !maps.Equal(began, map[string]int64{"b": 11}) {
 		t.Errorf("a node that came back began at %v", began)
 	}
-	for now, kept := range []bool{true, true, false} {
-		at := at([]int64{12, 12 + goneKept.Milliseconds() - 1, 12 + goneKept.Milliseconds()}[now], a)
-		if r.note(at); (r.doing["b"] != doing{}) != kept {
-			t.Errorf("%d ms after it was first missed: kept is %v", at.Self.Now-12, !kept)
+	const missed = 12
+	for _, tc := range []struct {
+		after int64
+		kept  bool
+	}{{0, true}, {goneKept.Milliseconds() - 1, true}, {goneKept.Milliseconds(), false}} {
+		r.note(at(missed+tc.after, a))
+		if _, kept := r.doing["b"]; kept != tc.kept {
+			t.Errorf("%d ms after it was first missed: kept is %v", tc.after, kept)
 		}
 	}
 }

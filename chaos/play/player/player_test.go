@@ -102,7 +102,8 @@ func TestRulesLeftOut(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			out, err = exec.Command("go", "test", "-vet=off", "-overlay", filepath.Join(overlay, "overlay.json"), "-run", "^TestRules$/^"+r.Name+"$", ".").CombinedOutput()
+			out, err = exec.Command("go", "test", "-vet=off", "-overlay", filepath.Join(overlay, "overlay.json"),
+				"-run", "^TestRules$/^"+r.Name+"$", ".").CombinedOutput()
 			if err == nil || !bytes.Contains(out, []byte("out of order,")) {
 				t.Errorf("nothing breaks without the rule: find another seed, or other acts\n%s", out)
 			}

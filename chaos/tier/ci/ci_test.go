@@ -195,6 +195,26 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestUnhurried: the list has each test that make test leaves to make check and the race detector's run skips.
+func TestUnhurried(t *testing.T) {
+	files, err := filepath.Glob("../../virtual/*_test.go")
+	fatal.If(t, err)
+	var want []string
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		fatal.If(t, err)
+		for _, body := range strings.Split(string(text), "\nfunc ")[1:] {
+			if strings.Contains(body, "\ttier.Check(") && strings.Contains(body, "\tslow(t)") {
+				want = append(want, body[:strings.IndexByte(body, '(')])
+			}
+		}
+	}
+	slices.Sort(want)
+	if got := strings.Split(strings.Trim(unhurried, "^($)"), "|"); !slices.Equal(got, want) {
+		t.Errorf("the list has %v, want %v", got, want)
+	}
+}
+
 // TestTable: each package and program that the table names exists, and every module has a step.
 func TestTable(t *testing.T) {
 	t.Chdir("../../..")
