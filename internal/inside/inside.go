@@ -242,106 +242,79 @@ func (i *Inside) owner(data *member.Data) (member.Own, error) {
 //
 // It returns errPrepared if a restore was prepared meanwhile: up takes it over.
 func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, error) {
-	peer := i.peer()
 	own, err := i.owner(data)
 	if err != nil {
 		return nil, err
 	}
-	var m *http.Server
-	defer func() {
-		if m != nil {
-			_ = m.Close()
-		}
-	}()
-	seen := map[string]member.Answer{}
-	for {
-		for host, a := range i.ask(ctx, own) {
-			// A host that waited and is silent now has begun: keep that it waited, until it answers.
-			if a.Err == nil || seen[host].Waiting == nil {
-				seen[host] = a
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, nil
-		}
-		if i.dir.prepared() {
-			return nil, errPrepared
-		}
-		own.Before = member.Answer{}
-		if data != nil && own.Token == "" {
-			if at := member.Elsewhere(own, *data, seen); at != "" {
-				own.Before = i.askAt(ctx, at)
-			}
-		}
-		step, err := member.Decide(own, data, seen)
-		if err == nil && step.Action == member.Join {
-			step, err = i.confirm(ctx, own, step.Clients)
-		}
-		if err == nil {
-			switch step.Action {
-			case member.Intend:
-				if err := meet.WriteJSON(i.dir.marker(), i.begins(step, peer)); err != nil {
-					return nil, i.dir.unfit("cannot be written: %v", err)
-				}
-				own.Intends = true
-				i.intends.Store(true)
-				continue
-			case member.Start:
-				return data, nil
-			case member.Begin, member.Join:
-				if step.Action == member.Begin && own.Token != "" {
-					data.Restored = false // Etcd runs in it from now on.
-					return data, nil
-				}
-				// What is left of data that was lost would be started from.
-				if err := i.dir.setAside("lost", time.Now()); err != nil {
-					return nil, i.dir.unfit("cannot be written: %v", err)
-				}
-				return i.begins(step, peer), nil
-			case member.Add:
-				err = i.group(ctx, step.Clients, func(ctx context.Context, g *etcdstore.Group) error {
-					_, err := g.Add(ctx, peer)
-					return err
-				})
-			case member.Move:
-				err = i.group(ctx, step.Clients, func(ctx context.Context, g *etcdstore.Group) error {
-					return g.Move(ctx, step.ID, peer)
-				})
-				if err == nil {
-					data.Host, data.Peer = i.host, peer
-					return data, nil
-				}
-			}
-		}
-		switch {
-		case err != nil:
-			i.say(slog.LevelError, "etcd inside is not started", err.Error())
-		case step.Action == member.Wait:
-			i.say(slog.LevelInfo, "etcd inside waits", step.Why)
-		}
-		if m == nil && (data == nil || own.Token != "") {
-			if m, err = i.meet(own); err != nil {
-				i.say(slog.LevelError, "etcd inside cannot listen", err.Error())
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case <-time.After(askEvery):
-		}
+	m, s := member.NewMachine(own, data), &starting{Inside: i, own: own, data: data}
+	defer s.close()
+	step, err := meet.Start(ctx, m, s, askEvery)
+	switch {
+	case ctx.Err() != nil:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case step.Action == member.Start:
+		return m.Data(), nil
+	case step.Action == member.Begin && own.Token != "":
+		data.Restored = false // Etcd runs in it from now on.
+		return data, nil
+	}
+	// What is left of data that was lost would be started from.
+	if err := i.dir.setAside("lost", time.Now()); err != nil {
+		return nil, i.dir.unfit("cannot be written: %v", err)
+	}
+	return i.begins(step), nil
+}
+
+// starting carries out the steps of a start.
+type starting struct {
+	*Inside
+	own   member.Own
+	data  *member.Data // as the directory held it
+	meets *http.Server // It answers other members while this one waits; nil: it has not waited.
+}
+
+func (s *starting) close() {
+	if s.meets != nil {
+		_ = s.meets.Close()
 	}
 }
 
-// confirm decides about a member without data by the list that a majority of the cluster has.
-func (i *Inside) confirm(ctx context.Context, own member.Own, clients []string) (step member.Step, err error) {
-	var a member.Answer
-	if err = i.group(ctx, clients, func(ctx context.Context, g *etcdstore.Group) (err error) {
-		a.Cluster, a.Members, err = g.List(ctx)
-		return err
-	}); err != nil {
-		return step, err
+// Ask asks the other addresses of the list.
+func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
+	heard := s.ask(ctx, s.own)
+	if s.dir.prepared() {
+		return nil, errPrepared
 	}
-	return member.Decide(own, nil, map[string]member.Answer{"a majority": a})
+	return heard, nil
+}
+
+// Write writes that the member begins the cluster.
+func (s *starting) Write(step member.Step) error {
+	if err := meet.WriteJSON(s.dir.marker(), s.begins(step)); err != nil {
+		return s.dir.unfit("cannot be written: %v", err)
+	}
+	s.intends.Store(true)
+	return nil
+}
+
+// Say logs why the member waits. From then on it answers the others, unless it is to start from data that it has.
+func (s *starting) Say(step member.Step) {
+	switch {
+	case step.Action != member.Wait:
+		return
+	case step.Err != nil:
+		s.say(slog.LevelError, "etcd inside is not started", step.Why)
+	default:
+		s.say(slog.LevelInfo, "etcd inside waits", step.Why)
+	}
+	if s.meets == nil && (s.data == nil || s.own.Token != "") {
+		var err error
+		if s.meets, err = s.meet(s.own); err != nil {
+			s.say(slog.LevelError, "etcd inside cannot listen", err.Error())
+		}
+	}
 }
 
 // founding returns the list and the token with which the members of etcd.join begin a cluster.
@@ -351,10 +324,10 @@ func (i *Inside) founding() (initial, token string) {
 }
 
 // begins returns what the marker says of a new member.
-func (i *Inside) begins(step member.Step, peer string) *member.Data {
+func (i *Inside) begins(step member.Step) *member.Data {
 	d := &member.Data{
 		Host:     i.host,
-		Peer:     peer,
+		Peer:     i.peer(),
 		Version:  etcdstore.ServerVersion(),
 		Initial:  step.Initial,
 		Existing: step.Action == member.Join,
@@ -383,17 +356,14 @@ func (i *Inside) wants(data member.Data) member.Run {
 	}
 }
 
-// group calls members of the cluster.
-func (i *Inside) group(ctx context.Context, clients []string, f func(context.Context, *etcdstore.Group) error) error {
+// Dial connects to members of the cluster.
+func (i *Inside) Dial(clients []string) (*etcdstore.Group, error) {
 	dial := i.cfg.Dial
 	dial.Endpoints = clients
-	if len(clients) == 0 {
-		return errors.New("no member of the cluster says where it answers")
-	}
-	g, err := etcdstore.OpenGroup(dial)
-	if err != nil {
-		return err
-	}
-	defer g.Close()
-	return meet.Limited(ctx, 2*meet.Timeout, func(ctx context.Context) error { return f(ctx, g) })
+	return etcdstore.OpenGroup(dial)
+}
+
+// group calls members of the cluster.
+func (i *Inside) group(ctx context.Context, clients []string, f func(context.Context, *etcdstore.Group) error) error {
+	return meet.Call(ctx, i.Dial, clients, f)
 }

@@ -118,8 +118,8 @@ func (i *Inside) client() (*http.Client, error) {
 	}}, err
 }
 
-// askAt asks the URL of a member what is there.
-func (i *Inside) askAt(ctx context.Context, peer string) member.Answer {
+// AskAt asks the URL of a member what is there.
+func (i *Inside) AskAt(ctx context.Context, peer string) member.Answer {
 	client, err := i.client()
 	if err != nil {
 		return member.Answer{Err: err}
@@ -137,7 +137,7 @@ func (i *Inside) ask(ctx context.Context, own member.Own) map[string]member.Answ
 			continue
 		}
 		all.Go(func() {
-			a := i.askAt(ctx, i.cfg.Etcd.PeerURL(host))
+			a := i.AskAt(ctx, i.cfg.Etcd.PeerURL(host))
 			mu.Lock()
 			defer mu.Unlock()
 			out[host] = a

@@ -19,15 +19,12 @@
 //   - In nodes a person does: only a person knows whether a disk is gone or the wrong one was given. So a
 //     member that was lost or removed is refused. An operator's list says which hosts are members, and hosts
 //     change (Move): lists, names and clocks that contradict each other are refused before a cluster begins.
-//     Each member says itself who the members are, and may be behind: before a member joins, Decide is asked
-//     again with the list that a majority has, or it could come back as itself without the data that it had
-//     meanwhile.
 //   - In pods nobody is asked: names are fixed, and a lost volume is a claim that somebody deleted. A member
 //     without data has its predecessor removed, and moves the data of a removed one away. Only the list that
 //     a majority has counts.
 //
-// The package does no I/O. Its callers ask again after each step that changes what is seen, so
-// that a crash between two steps is one more case of the same table.
+// The package does no I/O. Machine is the start of one member, and Decide its table. After each step that changes what
+// is seen, it asks again, so that a crash between two steps is one more case of the same table.
 package member
 
 import (
@@ -95,7 +92,7 @@ type Own struct {
 	// Replaces says that the member is replaced if its data is gone; else a person is asked. Every list of
 	// members that it is given is then the one that a majority has.
 	Replaces bool
-	Before   Answer // what the address answered that Elsewhere returned
+	Before   Answer // what the address answered that elsewhere returned
 }
 
 // Data is what the directory of the member holds: who wrote it.
@@ -144,9 +141,12 @@ type TLS struct {
 // Action is what to do now.
 type Action string
 
-// The actions. After Wait, Add, Move, Remove, Intend and Discard, the caller asks again.
+// The actions.
 const (
-	Wait   Action = "wait"   // Step.Why says for what.
+	Ask    Action = "ask"    // Ask the other addresses of the list: Heard.
+	AskAt  Action = "ask at" // Ask Step.At: There.
+	List   Action = "list"   // List the members as a majority has them: Listed.
+	Wait   Action = "wait"   // Step.Why says for what. A Tick follows.
 	Intend Action = "intend" // Write durably that this member begins the cluster.
 	Begin  Action = "begin"  // Start a new cluster with all members of the list.
 	Start  Action = "start"  // Start from the data.
@@ -162,9 +162,11 @@ const (
 type Step struct {
 	Action  Action
 	Why     string   // for people
+	Err     error    // Wait: why the start fails until somebody acts; nil: it goes on by itself.
+	At      string   // the URL of AskAt; this member's with Add and Move
 	Initial string   // Join starts with these: name=URL,…
 	ID      uint64   // Join, Move, Remove and Discard are about this member.
-	Clients []string // Add and Move ask these, and Join, for the list that a majority has.
+	Clients []string // List, Add, Move and Remove ask these.
 }
 
 // Reason is why a member does not start.
@@ -267,9 +269,9 @@ func theCluster(own Own, seen map[string]Answer) (id uint64, list []Member, err 
 	return id, list, nil
 }
 
-// Elsewhere returns another address at which the member of data may run: it was there before, or the
+// elsewhere returns another address at which the member of data may run: it was there before, or the
 // others were told that it is there. "": there is none.
-func Elsewhere(own Own, data Data, seen map[string]Answer) string {
+func elsewhere(own Own, data Data, seen map[string]Answer) string {
 	if data.Peer != own.Peer {
 		return data.Peer
 	}
@@ -319,7 +321,7 @@ func withData(own Own, data Data, seen map[string]Answer, cluster uint64, member
 			"join again, move the directory of etcd.inside away and restart", own.Host)
 	}
 	// Two processes must not be one member. The one that answers need not be in etcd.join.
-	at := Elsewhere(own, data, seen)
+	at := elsewhere(own, data, seen)
 	if at != "" && len(own.Before.Members) > 0 && own.Before.Cluster == cmp.Or(data.Cluster, cluster) &&
 		(data.ID == 0 || !another(seen, data.ID, at)) {
 		return Step{}, refuse(Copied, "%s still runs, and the directory of etcd.inside is a copy of its: empty it, "+
@@ -330,7 +332,7 @@ func withData(own Own, data Data, seen map[string]Answer, cluster uint64, member
 		return Step{Action: Start}, nil
 	}
 	if !slices.Contains(members[me].Peers, own.Peer) && data.Peer != own.Peer {
-		return Step{Action: Move, ID: members[me].ID, Clients: clients(members),
+		return Step{Action: Move, ID: members[me].ID, At: own.Peer, Clients: clients(members),
 			Why: fmt.Sprintf("the member was %s, and is %s now", data.Peer, own.Peer)}, nil
 	}
 	return Step{Action: Start}, nil
@@ -374,7 +376,7 @@ func intoCluster(own Own, seen map[string]Answer, cluster uint64, members []Memb
 	}
 	switch {
 	case own.Replaces && in[started]+in[founder] != "":
-		return Step{Action: Remove, ID: members[slices.IndexFunc(members, own.is)].ID,
+		return Step{Action: Remove, ID: members[slices.IndexFunc(members, own.is)].ID, Clients: clients(members),
 			Why: "the cluster lists this member, whose data are lost"}, nil
 	case in[started] != "" && own.Token != "":
 		return Step{}, Again(own.Host)
@@ -383,7 +385,7 @@ func intoCluster(own Own, seen map[string]Answer, cluster uint64, members []Memb
 	case len(in) > 1: // A list that is behind catches up.
 		return Step{Action: Wait, Why: "the members to agree about " + own.Host}, nil
 	case in[absent] != "":
-		return admit(members), nil
+		return admit(own, members), nil
 	case in[added] != "":
 		return join(own.Host, own.Peer, members), nil
 	}
@@ -497,14 +499,14 @@ func find(members []Member, id uint64) int {
 }
 
 // admit adds a member that the cluster does not list, once no other is joining.
-func admit(members []Member) Step {
+func admit(own Own, members []Member) Step {
 	for _, m := range members {
 		if m.Learner {
 			return Step{Action: Wait, Why: fmt.Sprintf("member %s to be promoted: members join one at a time",
 				m.Label())}
 		}
 	}
-	return Step{Action: Add, Clients: clients(members), Why: "the cluster does not list this member"}
+	return Step{Action: Add, At: own.Peer, Clients: clients(members), Why: "the cluster does not list this member"}
 }
 
 // join starts a member that was added. etcd compares the URLs of the list that it starts with, and

@@ -281,7 +281,7 @@ func TestElsewhere(t *testing.T) {
 		{"it has not answered yet", Data{Peer: peer("c")}, runs(7, voter(3, "c")), down, ""},
 	} {
 		own := Own{Host: "c", Peer: peer("c")}
-		if got := Elsewhere(own, tc.data, map[string]Answer{"a": tc.a, "b": tc.b}); got != tc.want {
+		if got := elsewhere(own, tc.data, map[string]Answer{"a": tc.a, "b": tc.b}); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 	}
@@ -438,6 +438,69 @@ func TestDefragment(t *testing.T) {
 		three[2] = away
 		if got, err := Defragment(three, 50); err == nil {
 			t.Errorf("%s: got %v while a member is away", name, got)
+		}
+	}
+}
+
+// The machine remembers what it did and heard, and asks again after each step.
+func TestMachine(t *testing.T) {
+	const (
+		self, other = "a", "b"
+		fails       = Action("wait, with an error")
+	)
+	waiting := func(intends bool) Heard {
+		return Heard{other: waits(other, func(w *Waiting) { w.Intends, w.Join = intends, []string{self, other} })}
+	}
+	silent, broken := Answer{Err: errors.New("silent")}, Failed{errors.New("broken")}
+	whole := runs(7, voter(1, self), voter(2, other))
+	before := runs(7, voter(1, "c"), voter(2, other))
+	added := runs(7, voter(2, other), learner(9, self))
+	gone := Heard{"a majority": runs(7, voter(2, other))}
+	own := Own{Host: self, Node: self, Process: self, Join: []string{self, other}, Peer: peer(self), Founds: 7}
+	pod, restored := own, own
+	pod.Replaces = true
+	restored.Token, restored.Intends = "t", true
+	moved := func() *Data { return &Data{Host: "c", Peer: peer("c"), Cluster: 7, ID: 1} }
+	for name, tc := range map[string]struct {
+		own  Own
+		data *Data
+		says []any // an event, and the action that it leads to
+	}{
+		"it begins once the other intends to": {own, nil, []any{Tick{}, Ask, waiting(false), Intend, Done{}, Ask, waiting(false), Wait, Tick{}, Ask,
+			Heard{other: silent}, Wait, waiting(true), Begin}},
+		"one that waited and is silent has begun": {own, nil, []any{waiting(true), Intend, Done{}, Ask, Heard{other: silent}, Begin}},
+		"it has waited, and is a member now":      {own, nil, []any{waiting(true), Intend, Heard{other: whole}, fails}},
+		"a pod that waited may have stopped":      {pod, nil, []any{waiting(true), Intend, Done{}, Ask, Heard{other: silent}, Wait}},
+		"a step that failed is decided again":     {own, nil, []any{waiting(true), Intend, broken, fails, Tick{}, Ask, waiting(true), Intend}},
+		"it joins by the list of a majority":      {own, nil, []any{Heard{other: added}, List, Listed(added), Join}},
+		"the majority knows that it has started":  {own, nil, []any{Heard{other: added}, List, Listed(whole), fails}},
+		"a pod has that list already":             {pod, nil, []any{Heard{"a majority": added}, Join}},
+		"a pod discards the data of a removed one": {pod, &Data{Host: self, Peer: peer(self), ID: 5}, []any{gone, Discard, Done{}, Ask,
+			gone, Add, Done{}, Wait, Tick{}, Ask}},
+		"it runs at the address that it had":   {own, moved(), []any{Heard{other: before}, AskAt, There(before), fails, Tick{}, Ask}},
+		"it ran there before":                  {own, moved(), []any{Heard{other: whole}, AskAt, There(before), fails, Heard{other: silent}, AskAt, There(silent), Start}},
+		"a pod is at its address":              {pod, moved(), []any{Heard{"a majority": before}, Move}},
+		"restored data are nowhere else":       {restored, moved(), []any{Heard{other: silent}, Wait}},
+		"it tells its new address, and starts": {own, moved(), []any{Heard{other: before}, AskAt, There(silent), Move, Done{}, Start}},
+		"it could not tell its new address":    {own, moved(), []any{Heard{other: before}, AskAt, There(silent), Move, broken, fails, Tick{}, Ask}},
+	} {
+		m := NewMachine(tc.own, tc.data)
+		for i := 0; i < len(tc.says); i += 2 {
+			step := m.Step(tc.says[i].(Event))
+			got := step.Action
+			if step.Err != nil {
+				got = fails
+			}
+			if want := tc.says[i+1]; got != want {
+				t.Errorf("%s: after %#v: %+v, want %s", name, tc.says[i], step, want)
+				break
+			}
+			if (got == Add || got == Move) && step.At != tc.own.Peer {
+				t.Errorf("%s: %s of %s, want %s", name, got, step.At, tc.own.Peer)
+			}
+			if d := m.Data(); i > 0 && tc.says[i-1] == Move && got == Start && (d.Host != self || d.Peer != tc.own.Peer) {
+				t.Errorf("%s: it starts as %+v", name, d)
+			}
 		}
 	}
 }

@@ -12,11 +12,11 @@ import (
 // had data starts without them under the same ID: neither where a lost member is replaced, nor where a person
 // is asked, who replaces it.
 func TestRandomStarts(t *testing.T) {
-	for name, decides := range map[string]func(*machines, *machine) error{"replace": (*machines).replaces, "ask": (*machines).asks} {
+	for _, replaces := range []bool{false, true} {
 		for seed := range uint64(3000) {
 			r := rand.New(rand.NewPCG(seed, 28))
-			if err := randomStarts(&machines{decides: decides, r: r, held: map[uint64]bool{}, next: 10}); err != nil {
-				t.Fatalf("%s, seed %d: %v", name, seed, err)
+			if err := randomStarts(&machines{replaces: replaces, r: r, held: map[uint64]bool{}, next: 10}); err != nil {
+				t.Fatalf("lost members are replaced: %v, seed %d: %v", replaces, seed, err)
 			}
 		}
 	}
@@ -30,17 +30,18 @@ type machine struct {
 	running bool   // etcd runs
 	up      bool   // the program answers
 	view    []Member
-	seen    map[string]Answer // since the program started
+	start   *Machine // nil: it is not starting
+	event   Event    // what start gets next
 }
 
 // machines are a cluster and what raft has committed about its members.
 type machines struct {
-	all     []*machine
-	list    []Member        // nil: there is no cluster
-	held    map[uint64]bool // IDs that have had data
-	next    uint64
-	decides func(*machines, *machine) error
-	r       *rand.Rand
+	all      []*machine
+	list     []Member        // nil: there is no cluster
+	held     map[uint64]bool // IDs that have had data
+	next     uint64
+	replaces bool // The machines are pods. Else a person is asked.
+	r        *rand.Rand
 }
 
 // quorum returns the list if a quorum of its voters runs.
@@ -95,7 +96,7 @@ func (c *machines) whole() bool {
 func (c *machines) step(x *machine) error {
 	if !x.running {
 		x.up = true
-		return c.decides(c, x)
+		return c.starts(x)
 	}
 	if c.quorum() == nil {
 		return nil
@@ -121,7 +122,8 @@ func (c *machines) begin(x *machine, id uint64) error {
 		return fmt.Errorf("%s starts without data under ID %d, which has had data: %+v of %+v", x.name, id, x, c.list)
 	}
 	c.held[id] = true
-	x.data, x.id, x.running = HoldsData, id, true
+	x.data, x.id = HoldsData, id
+	x.run()
 	return nil
 }
 
@@ -134,96 +136,106 @@ func (c *machines) founds(x *machine) error {
 	return c.begin(x, uint64(slices.Index(c.all, x)+1))
 }
 
-// replaces is what the program of a pod does.
-func (c *machines) replaces(x *machine) error {
-	own := Own{Host: x.name, Node: x.name, Process: x.name, Join: []string{"a", "b", "c"}, Peer: peer(x.name), Intends: x.data == HoldsIntent, Replaces: true}
-	seen := map[string]Answer{}
-	if list := c.quorum(); list != nil {
-		seen["a majority"] = runs(7, list...)
-	} else {
-		for _, y := range c.all {
-			if y != x && y.up {
-				seen[y.name] = Report{Name: y.name, Token: "1", Holds: y.data}.Answer(Report{Token: "1"}, own.Join)
-			}
-		}
+// run starts etcd, and ends the start.
+func (x *machine) run() { x.running, x.start = true, nil }
+
+// machine returns the start of x from its disk.
+func (c *machines) machine(x *machine) *Machine {
+	own := Own{Host: x.name, Node: x.name, Process: x.name, Join: []string{"a", "b", "c"}, Peer: peer(x.name), Founds: 7,
+		Intends: x.data == HoldsIntent, Replaces: c.replaces}
+	if x.data != HoldsData {
+		return NewMachine(own, nil)
 	}
-	var data *Data
-	if x.data == HoldsData {
-		data = &Data{Host: x.name, Peer: own.Peer, ID: x.id}
+	data := &Data{Host: x.name, Peer: own.Peer, ID: x.id}
+	if !c.replaces {
+		data.Cluster = 7
 	}
-	step, err := Decide(own, data, seen)
-	if err != nil {
-		return err
+	return NewMachine(own, data)
+}
+
+// starts carries out one step of a start.
+func (c *machines) starts(x *machine) error {
+	if x.start == nil {
+		x.start, x.event = c.machine(x), Tick{}
 	}
+	step := x.start.Step(x.event)
+	x.event = Done{}
 	switch step.Action {
+	case Ask:
+		x.event = c.heard(x)
+	case List:
+		x.event = Failed{errors.New("no majority")}
+		if list := c.quorum(); list != nil {
+			x.event = Listed(runs(7, list...))
+		}
+	case Wait:
+		x.event = Tick{}
+		return c.person(x, step)
 	case Intend:
 		x.data = HoldsIntent
 	case Discard:
 		x.data, x.id = HoldsNothing, 0
-	case Remove:
-		c.commit(slices.DeleteFunc(slices.Clone(c.list), func(l Member) bool { return l.ID == step.ID }))
-	case Add:
-		c.add(x, 0)
+	case Remove, Add:
+		if c.quorum() == nil {
+			x.event = Failed{errors.New("no majority")}
+		} else if step.Action == Remove {
+			c.commit(slices.DeleteFunc(slices.Clone(c.list), func(l Member) bool { return l.ID == step.ID }))
+		} else if c.place(x) < 0 { // One that was added already is no error.
+			c.add(x, 0)
+		}
 	case Start:
-		x.running = true
+		x.run()
 	case Begin:
 		return c.founds(x)
 	case Join:
 		return c.begin(x, step.ID)
+	default:
+		return fmt.Errorf("%s is to %s: %+v", x.name, step.Action, step)
 	}
 	return nil
 }
 
-// asks is what a node does, and the person whom it asks.
-func (c *machines) asks(x *machine) error {
-	own := Own{Host: x.name, Node: "node-" + x.name, Process: x.name, Join: []string{"a", "b", "c"}, Peer: peer(x.name), Founds: 7, Intends: x.data == HoldsIntent}
-	if x.seen == nil {
-		x.seen = map[string]Answer{}
+// place returns where the list has x; -1: nowhere.
+func (c *machines) place(x *machine) int {
+	return slices.IndexFunc(c.list, func(m Member) bool { return slices.Contains(m.Peers, peer(x.name)) })
+}
+
+// heard is what the others answer: pods their reports or what a majority says, nodes what each knows.
+func (c *machines) heard(x *machine) Heard {
+	if list := c.quorum(); c.replaces && list != nil {
+		return Heard{"a majority": runs(7, list...)}
 	}
+	heard := Heard{}
 	for _, y := range c.all {
-		a := Answer{Err: errors.New("down")}
-		if y.running {
-			a = runs(7, y.view...)
-		} else if y.up && y.data != HoldsData {
-			a = waits(y.name, func(w *Waiting) { w.Intends = y.data == HoldsIntent })
-		}
-		if y != x && (a.Err == nil || x.seen[y.name].Waiting == nil) {
-			x.seen[y.name] = a
+		switch {
+		case y == x:
+		case c.replaces && y.up:
+			heard[y.name] = Report{Name: y.name, Token: "1", Holds: y.data}.Answer(Report{Token: "1"}, []string{"a", "b", "c"})
+		case !c.replaces && y.running:
+			heard[y.name] = runs(7, y.view...)
+		case !c.replaces && y.up && y.data != HoldsData:
+			heard[y.name] = waits(y.name, func(w *Waiting) { w.Intends = y.data == HoldsIntent })
+		default:
+			heard[y.name] = Answer{Err: errors.New("down")}
 		}
 	}
-	var data *Data
-	if x.data == HoldsData {
-		data = &Data{Host: x.name, Peer: peer(x.name), Cluster: 7, ID: x.id}
-	}
-	step, err := Decide(own, data, x.seen)
-	if step.Action == Join {
-		if c.quorum() == nil {
-			return nil
-		}
-		step, err = Decide(own, nil, map[string]Answer{"a majority": runs(7, c.list...)})
-	}
+	return heard
+}
+
+// person does what a step that waits says.
+func (c *machines) person(x *machine, step Step) error {
 	var refusal *Refusal
-	errors.As(err, &refusal)
-	lost := slices.IndexFunc(c.list, func(m Member) bool { return slices.Contains(m.Peers, peer(x.name)) })
+	if !errors.As(step.Err, &refusal) {
+		return nil
+	}
+	lost := c.place(x)
 	switch {
-	case refusal != nil && refusal.Reason == Removed:
-		x.data, x.id, x.up, x.seen = HoldsNothing, 0, false, nil
-	case refusal != nil && refusal.Reason == Lost && c.quorum() != nil && lost >= 0:
+	case c.replaces || refusal.Reason != Removed && refusal.Reason != Lost:
+		return step.Err
+	case refusal.Reason == Removed:
+		*x = machine{name: x.name, data: HoldsNothing}
+	case c.quorum() != nil && lost >= 0:
 		c.add(x, c.list[lost].ID)
-	case refusal != nil && refusal.Reason != Lost:
-		return err
-	case step.Action == Add && c.quorum() != nil:
-		if at := slices.IndexFunc(c.list, func(m Member) bool { return slices.Contains(m.Peers, peer(x.name)) }); at < 0 {
-			c.add(x, 0)
-		}
-	case step.Action == Intend:
-		x.data = HoldsIntent
-	case step.Action == Start:
-		x.running = true
-	case step.Action == Begin:
-		return c.founds(x)
-	case step.Action == Join:
-		return c.begin(x, step.ID)
 	}
 	return nil
 }
@@ -237,7 +249,7 @@ func randomStarts(c *machines) error {
 		x := c.all[c.r.IntN(3)]
 		switch c.r.IntN(12) {
 		case 0:
-			x.up, x.running, x.seen = false, false, nil
+			x.up, x.running, x.start = false, false, nil
 		case 1:
 			// Disks are lost one at a time: for two, only a restore helps.
 			if c.whole() || c.list == nil && !early {
@@ -251,7 +263,7 @@ func randomStarts(c *machines) error {
 		}
 	}
 	// Left alone, they all come back.
-	for range 200 {
+	for range 800 {
 		for _, x := range c.all {
 			if err := c.step(x); err != nil {
 				return err

@@ -30,9 +30,8 @@ import (
 )
 
 const (
-	again       = time.Second      // A cluster that is not there yet is asked after this time.
-	callTimeout = 5 * time.Second  // It bounds one call to etcd.
-	fetchLimit  = 10 * time.Minute // It bounds the download of a snapshot.
+	again      = time.Second      // A cluster that is not there yet is asked after this time.
+	fetchLimit = 10 * time.Minute // It bounds the download of a snapshot.
 )
 
 // settings are the flags of "allocator etcd-pod run".
@@ -157,60 +156,6 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// decide carries out steps until etcd can start, and returns the last one.
-func (r *runner) decide(ctx context.Context) (member.Step, error) {
-	var said member.Step
-	for {
-		seen, err := r.look(ctx)
-		if err != nil {
-			return said, err
-		}
-		step, err := member.Decide(seen.own, seen.data, seen.answers)
-		if err != nil {
-			step = member.Step{Action: member.Wait, Why: err.Error()}
-		}
-		if step.Action != said.Action || text.Kind(step.Why) != text.Kind(said.Why) {
-			r.log.Info("start of the member", "step", step.Action, "why", step.Why)
-			said = step
-		}
-		r.state.set(func(s *state) { s.waiting = string(step.Action) + ": " + step.Why })
-		switch step.Action {
-		case member.Wait:
-			err = errors.New(step.Why)
-		case member.Intend:
-			if err := r.volume.intend(); err != nil {
-				return said, fmt.Errorf("write to the volume: %w", err)
-			}
-		case member.Discard:
-			if err := r.volume.discard(); err != nil {
-				return said, fmt.Errorf("move the data of the removed member: %w", err)
-			}
-		case member.Remove:
-			err = meet.Limited(ctx, callTimeout, func(ctx context.Context) error {
-				return seen.admin.Remove(ctx, step.ID)
-			})
-		case member.Add:
-			err = meet.Limited(ctx, callTimeout, func(ctx context.Context) error {
-				_, err := seen.admin.Add(ctx, r.self.peer())
-				return err
-			})
-		default:
-			seen.admin.Close()
-			return step, nil
-		}
-		seen.admin.Close()
-		if err == nil {
-			continue
-		}
-		if step.Action != member.Wait {
-			r.log.Warn("the step failed, and is tried again", "step", step.Action, "error", err)
-		}
-		if err := pause(ctx, again); err != nil {
-			return said, err
-		}
-	}
-}
-
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -220,70 +165,108 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sight is what is known at a time.
-type sight struct {
-	own     member.Own
-	data    *member.Data // nil: the volume has none
-	answers map[string]member.Answer
-	admin   *etcdstore.Group // It gave the list of members; nil: no quorum did.
-}
-
-func (r *runner) look(ctx context.Context) (seen sight, err error) {
+// decide carries out steps until etcd can start, and returns the last one.
+func (r *runner) decide(ctx context.Context) (member.Step, error) {
 	self := r.self.name
-	seen.own = member.Own{Host: self, Node: self, Process: self, Peer: r.self.peer(), Replaces: true}
+	own := member.Own{Host: self, Node: self, Process: self, Peer: r.self.peer(), Replaces: true}
 	for _, h := range r.all {
-		seen.own.Join = append(seen.own.Join, h.name)
+		own.Join = append(own.Join, h.name)
 	}
 	holds, id, err := r.volume.state()
 	if err != nil {
-		return seen, fmt.Errorf("read the volume: %w", err)
+		return member.Step{}, fmt.Errorf("read the volume: %w", err)
 	}
-	seen.own.Intends = holds == member.HoldsIntent
-	if holds == member.HoldsData {
-		seen.data = &member.Data{Host: self, Peer: seen.own.Peer, ID: id}
+	var data *member.Data
+	if own.Intends = holds == member.HoldsIntent; holds == member.HoldsData {
+		data = &member.Data{Host: self, Peer: own.Peer, ID: id}
 	}
-	r.state.set(func(s *state) { s.report.Holds = holds })
-	ours, err := clientTLS(r.s.tls, r.log)
+	return meet.Start(ctx, member.NewMachine(own, data), &starting{runner: r, join: own.Join}, again)
+}
+
+// starting carries out the steps of a start.
+type starting struct {
+	*runner
+	join []string
+	said member.Step
+}
+
+// Say logs a step that changes something or waits for something else than before, and tells the kubelet.
+func (s *starting) Say(step member.Step) {
+	if step.Action == member.Ask {
+		return
+	}
+	if step.Action != s.said.Action || text.Kind(step.Why) != text.Kind(s.said.Why) {
+		level := slog.LevelInfo
+		if step.Err != nil {
+			level = slog.LevelWarn
+		}
+		s.log.Log(context.Background(), level, "start of the member", "step", step.Action, "why", step.Why)
+		s.said = step
+	}
+	s.state.set(func(st *state) { st.waiting = string(step.Action) + ": " + step.Why })
+}
+
+// Write writes to the volume that this member begins the cluster, or moves the data of a removed one away.
+func (s *starting) Write(step member.Step) error {
+	holds, err := member.HoldsIntent, error(nil)
+	if step.Action == member.Intend {
+		err = s.volume.intend()
+	} else {
+		holds, err = member.HoldsNothing, s.volume.discard()
+	}
 	if err != nil {
-		return seen, err
+		return fmt.Errorf("write to the volume: %s: %w", step.Action, err)
 	}
-	seen.answers = map[string]member.Answer{}
+	s.state.set(func(st *state) { st.report.Holds = holds })
+	return nil
+}
+
+// AskAt is not asked: names are fixed.
+func (s *starting) AskAt(context.Context, string) member.Answer { return member.Answer{} }
+
+// Ask asks the others what their volumes hold, and for the list that a majority of those with data has.
+func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
+	ours, err := clientTLS(s.s.tls, s.log)
+	if err != nil {
+		return nil, err
+	}
+	heard := member.Heard{}
 	var endpoints []string
 	asking := &http.Client{Transport: &http.Transport{TLSClientConfig: ours}}
 	defer asking.CloseIdleConnections()
-	for _, h := range r.others {
+	for _, h := range s.others {
 		report, err := ask(ctx, asking, h)
 		if err != nil {
-			seen.answers[h.name] = member.Answer{Err: err}
-		} else if seen.answers[h.name] = report.Answer(r.state.report, seen.own.Join); report.Knows(r.s.token) {
+			heard[h.name] = member.Answer{Err: err}
+		} else if heard[h.name] = report.Answer(s.state.report, s.join); report.Knows(s.s.token) {
 			endpoints = append(endpoints, h.client())
 		}
 	}
 	if len(endpoints) == 0 {
-		return seen, ctx.Err()
+		return heard, nil
 	}
-	admin, err := r.dial(endpoints)
-	if err != nil {
-		return seen, err
+	var majority member.Answer
+	if err := s.group(ctx, endpoints, func(ctx context.Context, g *etcdstore.Group) (err error) {
+		majority.Cluster, majority.Members, err = g.List(ctx)
+		return err
+	}); err != nil {
+		s.log.Debug("no quorum answers", "error", err)
+		return heard, nil
 	}
-	limited, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	cluster, members, err := admin.List(limited)
-	if err != nil {
-		r.log.Debug("no quorum answers", "error", err)
-		admin.Close()
-		return seen, ctx.Err()
-	}
-	seen.admin, seen.answers = admin, map[string]member.Answer{"a majority": {Cluster: cluster, Members: members}}
-	return seen, nil
+	return member.Heard{"a majority": majority}, nil
 }
 
-func (r *runner) dial(endpoints []string) (*etcdstore.Group, error) {
+// Dial connects to members as root.
+func (r *runner) Dial(clients []string) (*etcdstore.Group, error) {
 	t, err := clientTLS(r.s.rootTLS, r.log)
 	if err != nil {
 		return nil, err
 	}
-	return etcdstore.OpenGroup(etcdstore.Config{Endpoints: endpoints, TLS: t})
+	return etcdstore.OpenGroup(etcdstore.Config{Endpoints: clients, TLS: t})
+}
+
+func (r *runner) group(ctx context.Context, clients []string, f func(context.Context, *etcdstore.Group) error) error {
+	return meet.Call(ctx, r.Dial, clients, f)
 }
 
 // etcd runs etcd for a step until ctx ends or it does.
@@ -415,20 +398,19 @@ func (r *runner) tend(ctx context.Context) {
 }
 
 func (r *runner) settle(ctx context.Context) error {
-	local, err := r.dial([]string{r.self.client()})
-	if err != nil {
-		return err
-	}
-	defer local.Close()
-	self := local.Ask(ctx, r.self.client())[0]
-	if self.Err != nil {
+	own := []string{r.self.client()}
+	var self member.Status
+	if err := r.group(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
+		self = g.Ask(ctx, own[0])[0]
 		return self.Err
+	}); err != nil {
+		return err
 	}
 	if err := r.answered(ctx, self); err != nil {
 		return err
 	}
-	return meet.Limited(ctx, callTimeout, func(ctx context.Context) error {
-		return local.Grant(ctx, r.s.user, r.s.prefix)
+	return r.group(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
+		return g.Grant(ctx, r.s.user, r.s.prefix)
 	})
 }
 
@@ -442,14 +424,9 @@ func (r *runner) answered(ctx context.Context, self member.Status) error {
 		return nil
 	}
 	// A learner does not take the call itself.
-	var endpoints []string
+	var others []string
 	for _, h := range r.others {
-		endpoints = append(endpoints, h.client())
+		others = append(others, h.client())
 	}
-	others, err := r.dial(endpoints)
-	if err != nil {
-		return err
-	}
-	defer others.Close()
-	return meet.Limited(ctx, callTimeout, func(ctx context.Context) error { return others.Promote(ctx, self.ID) })
+	return r.group(ctx, others, func(ctx context.Context, g *etcdstore.Group) error { return g.Promote(ctx, self.ID) })
 }
