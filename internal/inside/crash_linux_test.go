@@ -207,8 +207,8 @@ func TestCrashes(t *testing.T) {
 				parent := t.TempDir()
 				must(t, os.Link(file, filepath.Join(parent, "snapshot")))
 				d := Dir(filepath.Join(parent, "inside"))
-				must(t, errors.Join(os.MkdirAll(d.data(), 0o700),
-					os.WriteFile(filepath.Join(d.data(), "file"), []byte("old"), 0o600),
+				must(t, errors.Join(os.MkdirAll(d.Data(), 0o700),
+					os.WriteFile(filepath.Join(d.Data(), "file"), []byte("old"), 0o600),
 					meet.WriteJSON(d.marker(), member.Data{Host: "a", Peer: "http://a:2380", Version: "3.7.0", Token: "old"})))
 				c.begin(t, d)
 				return d
@@ -248,19 +248,19 @@ func sound(d Dir) error {
 	if err != nil || data == nil {
 		return fmt.Errorf("the marker: %+v, %w", data, err)
 	}
-	old, err := os.ReadFile(filepath.Join(d.data(), "file"))
+	old, err := os.ReadFile(filepath.Join(d.Data(), "file"))
 	if data.Token == "old" {
 		if string(old) != "old" {
 			return fmt.Errorf("the old marker, with data %q, %v", old, err)
 		}
 		return nil
 	}
-	kept, _ := filepath.Glob(d.data() + "-before-*/file")
-	if has, err := meet.HasLog(d.data()); !has || err != nil || len(kept) != 1 {
+	kept, _ := filepath.Glob(d.Data() + "-before-*/file")
+	if has, err := meet.HasLog(d.Data()); !has || err != nil || len(kept) != 1 {
 		return fmt.Errorf("restored, with a log %v, %v, and %d copies of the old data", has, err, len(kept))
 	}
 	info, err := os.Stat(d.database())
-	snap, _ := filepath.Glob(filepath.Join(d.data(), "member", "snap", "*.snap"))
+	snap, _ := filepath.Glob(filepath.Join(d.Data(), "member", "snap", "*.snap"))
 	if err != nil || info.Size() == 0 || len(snap) == 0 {
 		return fmt.Errorf("restored, with database %v and snapshots %v: %w", info, snap, errors.Join(err, fs.ErrNotExist))
 	}

@@ -50,10 +50,12 @@ func (d Dir) marker() string   { return filepath.Join(string(d), "member.json") 
 func (d Dir) run() string      { return filepath.Join(string(d), "run.json") }
 func (d Dir) nodeLock() string { return filepath.Join(string(d), "node.lock") }
 func (d Dir) etcdLock() string { return filepath.Join(string(d), "etcd.lock") }
-func (d Dir) data() string     { return filepath.Join(string(d), "etcd") }
 func (d Dir) copied() string   { return filepath.Join(string(d), "copied.json") }
 
-func (d Dir) database() string { return filepath.Join(d.data(), "member", "snap", "db") }
+// Data returns the directory of etcd's own data.
+func (d Dir) Data() string { return filepath.Join(string(d), "etcd") }
+
+func (d Dir) database() string { return filepath.Join(d.Data(), "member", "snap", "db") }
 
 // ErrDir is a directory that cannot be used as etcd.inside. Nothing was written.
 var ErrDir = errors.New("etcd.inside")
@@ -215,21 +217,21 @@ func ParseData(text []byte) (*member.Data, error) {
 	return &data, nil
 }
 
-// intends reports whether the marker says that a member begins the cluster of a list and a token, in which
+// Intends reports whether the marker says that a member begins the cluster of a list and a token, in which
 // it has not answered. So it says before the member begins, and until it has answered.
-func (d Dir) intends(peer, initial, token string) (bool, error) {
+func (d Dir) Intends(peer, initial, token string) (bool, error) {
 	m, err := d.read()
 	return m != nil && m.Cluster == 0 && m.Peer == peer && m.Initial == initial && m.Token == token, err
 }
 
-// own returns what d holds; nil: nothing, or a marker without etcd's log. The log may have been lost
-// then, or there was none yet: the others know, and intends says whether the member may begin.
-func (d Dir) own() (*member.Data, error) {
+// Own returns what d holds; nil: nothing, or a marker without etcd's log. The log may have been lost
+// then, or there was none yet: the others know, and Intends says whether the member may begin.
+func (d Dir) Own() (*member.Data, error) {
 	data, err := d.read()
 	if data == nil || err != nil {
 		return nil, err
 	}
-	if has, err := meet.HasLog(d.data()); err != nil {
+	if has, err := meet.HasLog(d.Data()); err != nil {
 		return nil, d.unfit("cannot be read: %v", err)
 	} else if !has {
 		return nil, nil
@@ -237,13 +239,23 @@ func (d Dir) own() (*member.Data, error) {
 	return data, nil
 }
 
-// setAside keeps the data that is there under another name, so that a member starts without any.
-func (d Dir) setAside(why string, now time.Time) error {
-	err := os.Rename(d.data(), d.data()+"-"+why+"-"+now.UTC().Format(snapshotTime))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+// Note writes the marker.
+//
+// It returns ErrDir if the marker does not say it durably.
+func (d Dir) Note(data *member.Data) error {
+	if err := meet.WriteJSON(d.marker(), data); err != nil {
+		return d.unfit("cannot be written: %v", err)
 	}
-	return err
+	return nil
+}
+
+// SetAside keeps the data that is there under another name, so that a member starts without any.
+func (d Dir) SetAside(why string, now time.Time) error {
+	err := os.Rename(d.Data(), d.Data()+"-"+why+"-"+now.UTC().Format(snapshotTime))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return d.unfit("cannot be written: %v", err)
+	}
+	return nil
 }
 
 // Copy is data that a restore or a loss left beside the present one.
@@ -256,9 +268,9 @@ type Copy struct {
 // copiesFor is how long copies stay; the latest of them stays longer.
 const copiesFor = 7 * 24 * time.Hour
 
-// Copies returns what setAside kept, the latest first.
+// Copies returns what SetAside kept, the latest first.
 func (d Dir) Copies() (out []Copy) {
-	paths, _ := filepath.Glob(d.data() + "-*-*")
+	paths, _ := filepath.Glob(d.Data() + "-*-*")
 	for _, path := range paths {
 		at, err := time.Parse(snapshotTime, path[strings.LastIndexByte(path, '-')+1:])
 		if err != nil {

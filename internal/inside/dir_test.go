@@ -101,7 +101,7 @@ func TestCheckFree(t *testing.T) {
 // was lost. Until the member has answered, the marker says that it begins: this one, with this list and token.
 func TestOwn(t *testing.T) {
 	d := Dir(t.TempDir())
-	if data, err := d.own(); data != nil || err != nil {
+	if data, err := d.Own(); data != nil || err != nil {
 		t.Fatalf("nothing: %v, %v", data, err)
 	}
 	want := member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3", Initial: "a=http://a:1", Token: "t"}
@@ -110,7 +110,7 @@ func TestOwn(t *testing.T) {
 		for _, other := range []string{"", "peer", "list", "token"} {
 			ask := map[string]string{"peer": want.Peer, "list": want.Initial, "token": want.Token}
 			ask[other] += "x"
-			got, err := d.intends(ask["peer"], ask["list"], ask["token"])
+			got, err := d.Intends(ask["peer"], ask["list"], ask["token"])
 			if got != (begins && other == "") || err != nil {
 				t.Errorf("it intends to begin with another %q: %v, %v", other, got, err)
 			}
@@ -118,24 +118,24 @@ func TestOwn(t *testing.T) {
 	}
 	intends(false)
 	fatal.If(t, meet.WriteJSON(d.marker(), want))
-	if data, err := d.own(); data != nil || err != nil {
+	if data, err := d.Own(); data != nil || err != nil {
 		t.Errorf("before the member answered: %v, %v", data, err)
 	}
 	intends(true)
 	want.Cluster = 7
 	fatal.If(t, meet.WriteJSON(d.marker(), want))
-	if data, err := d.own(); data != nil || err != nil {
+	if data, err := d.Own(); data != nil || err != nil {
 		t.Errorf("etcd's data is gone: %v, %v", data, err)
 	}
 	intends(false)
-	wal := filepath.Join(d.data(), "member", "wal")
+	wal := filepath.Join(d.Data(), "member", "wal")
 	fatal.If(t, os.MkdirAll(wal, 0o700))
 	fatal.If(t, os.WriteFile(filepath.Join(wal, "0.tmp"), nil, 0o600))
-	if data, err := d.own(); data != nil || err != nil {
+	if data, err := d.Own(); data != nil || err != nil {
 		t.Errorf("etcd's log is gone: %v, %v", data, err)
 	}
 	fatal.If(t, os.WriteFile(filepath.Join(wal, "0-0.wal"), nil, 0o600))
-	if data, err := d.own(); data == nil || err != nil {
+	if data, err := d.Own(); data == nil || err != nil {
 		t.Errorf("with a log: %v, %v", data, err)
 	}
 }
@@ -227,9 +227,9 @@ func TestForget(t *testing.T) {
 	now := time.Now()
 	const week = 7 * 24 * time.Hour
 	for i, age := range []time.Duration{3 * week, 2 * week, 0, -time.Hour} {
-		fatal.If(t, os.MkdirAll(filepath.Join(d.data(), "member"), 0o700))
-		fatal.If(t, os.WriteFile(filepath.Join(d.data(), "member", "db"), make([]byte, i+1), 0o600))
-		fatal.If(t, d.setAside("before", now.Add(-age)))
+		fatal.If(t, os.MkdirAll(filepath.Join(d.Data(), "member"), 0o700))
+		fatal.If(t, os.WriteFile(filepath.Join(d.Data(), "member", "db"), make([]byte, i+1), 0o600))
+		fatal.If(t, d.SetAside("before", now.Add(-age)))
 		// A later one of them is the latest in its turn, and no earlier one is deleted while it is young.
 		gone, err := d.forget(now)
 		if want := map[int]int{0: 0, 1: 1, 2: 1, 3: 0}[i]; err != nil || len(gone) != want {

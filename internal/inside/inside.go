@@ -150,7 +150,7 @@ func (i *Inside) say(level slog.Level, message, why string) {
 // up returns a member that runs: one that did already, or a new one once it is clear how to
 // start it.
 func (i *Inside) up(ctx context.Context) (*child, error) {
-	data, err := i.dir.own()
+	data, err := i.dir.Own()
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 			i.cfg.Log.Warn("etcd inside starts from a restored snapshot: nodes refuse until " +
 				"\"allocator admin recover\"")
 		}
-		if data, err = i.dir.own(); err != nil {
+		if data, err = i.dir.Own(); err != nil {
 			return nil, err
 		}
 		if taken && data != nil && data.Act.By != "" {
@@ -199,7 +199,10 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		data.Version = etcdstore.ServerVersion()
 	}
 	// The marker first: it says of every file that comes later whose it is.
-	if err := errors.Join(meet.WriteJSON(i.dir.marker(), data), i.dir.Prepare(i.wants(*data))); err != nil {
+	if err := i.dir.Note(data); err != nil {
+		return nil, err
+	}
+	if err := i.dir.Prepare(i.wants(*data)); err != nil {
 		return nil, i.dir.unfit("cannot be written: %v", err)
 	}
 	return i.start()
@@ -232,7 +235,7 @@ func (i *Inside) owner(data *member.Data) (member.Own, error) {
 		own = member.OfRestored(own, *data, founds)
 	} else if data == nil {
 		initial, token := i.founding()
-		own.Intends, err = i.dir.intends(own.Peer, initial, token)
+		own.Intends, err = i.dir.Intends(own.Peer, initial, token)
 	}
 	i.intends.Store(own.Intends)
 	return own, err
@@ -261,10 +264,7 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 		return data, nil
 	}
 	// What is left of data that was lost would be started from.
-	if err := i.dir.setAside("lost", time.Now()); err != nil {
-		return nil, i.dir.unfit("cannot be written: %v", err)
-	}
-	return i.begins(step), nil
+	return i.begins(step), i.dir.SetAside("lost", time.Now())
 }
 
 // starting carries out the steps of a start.
@@ -292,8 +292,8 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 
 // Write writes that the member begins the cluster.
 func (s *starting) Write(step member.Step) error {
-	if err := meet.WriteJSON(s.dir.marker(), s.begins(step)); err != nil {
-		return s.dir.unfit("cannot be written: %v", err)
+	if err := s.dir.Note(s.begins(step)); err != nil {
+		return err
 	}
 	s.intends.Store(true)
 	return nil

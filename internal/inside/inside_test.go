@@ -73,15 +73,15 @@ func TestBeginsWithoutLeftovers(t *testing.T) {
 	if data, err := i.decide(t.Context(), nil); err != nil || data == nil || data.Token == "" {
 		t.Fatalf("got %+v, %v", data, err)
 	}
-	if _, err := os.Stat(d.data()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(d.Data()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("etcd's directory: %v", err)
 	}
-	if kept, err := filepath.Glob(d.data() + "-lost-*/member/snap"); err != nil || len(kept) != 1 {
+	if kept, err := filepath.Glob(d.Data() + "-lost-*/member/snap"); err != nil || len(kept) != 1 {
 		t.Errorf("kept %v, %v", kept, err)
 	}
 	// That it begins is written first: after a crash it begins, although others may have begun with it.
 	initial, token := i.founding()
-	if intends, err := d.intends(i.peer(), initial, token); !intends || err != nil {
+	if intends, err := d.Intends(i.peer(), initial, token); !intends || err != nil {
 		t.Errorf("it intends to begin: %v, %v", intends, err)
 	}
 }
@@ -248,7 +248,7 @@ func TestUpWritesFirst(t *testing.T) {
 	if run, err := d.running(); err != nil || data.Token == "" || run != i.wants(*data) {
 		t.Errorf("it begins: %+v, to run with %+v, %v", data, run, err)
 	}
-	wal := filepath.Join(d.data(), "member", "wal", "0-0.wal")
+	wal := filepath.Join(d.Data(), "member", "wal", "0-0.wal")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.MkdirAll(filepath.Dir(d.database()), 0o700),
 		os.WriteFile(wal, nil, 0o600), os.WriteFile(d.database(), []byte("data"), 0o600)); err != nil {
 		t.Fatal(err)

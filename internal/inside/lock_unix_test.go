@@ -144,7 +144,7 @@ func TestUpTakesOver(t *testing.T) {
 		{"of another address", func(i *Inside) { i.cfg.Etcd.Inside.Quota, i.ip = 1<<30, "127.0.0.2" }, false},
 		{"whose data was lost", func(i *Inside) {
 			i.cfg.Etcd.Inside.Quota, i.ip = 1<<30, "127.0.0.2"
-			fatal.If(t, os.RemoveAll(d.data()))
+			fatal.If(t, os.RemoveAll(d.Data()))
 		}, false},
 	} {
 		i := node()
@@ -165,7 +165,7 @@ func TestUpTakesOver(t *testing.T) {
 			t.Errorf("%s: process %d after %d", tc.name, c.pid, last)
 		}
 		last = c.pid
-		wal := filepath.Join(d.data(), "member", "wal", "0-0.wal") // etcd has begun.
+		wal := filepath.Join(d.Data(), "member", "wal", "0-0.wal") // etcd has begun.
 		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, nil, 0o600)))
 	}
 }
@@ -271,7 +271,7 @@ func TestRestoreAlone(t *testing.T) {
 		t.Errorf("taken over: %v, %v", taken, err)
 	}
 	prepared(false)
-	data, err := d.own()
+	data, err := d.Own()
 	if err != nil || data == nil || data.Token != r.Token || !data.Restored {
 		t.Fatalf("after it: %+v, %v", data, err)
 	}

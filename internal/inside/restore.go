@@ -91,7 +91,7 @@ func (d Dir) PlanRestore(file, host, peer, initial string, again uint) (Restored
 // first refuses a restore from which the member has started already: under the same ID it would forget
 // for what it voted and what it acknowledged.
 func (d Dir) first(r Restored) error {
-	data, err := d.own()
+	data, err := d.Own()
 	if err == nil && data != nil && !data.Restored && (data.Token == r.Token || data.Cluster == r.Cluster) {
 		err = member.Again(r.Host)
 	}
@@ -215,10 +215,10 @@ func (d Dir) takeRestored(now time.Time) (taken bool, err error) {
 		return false, nil
 	}
 	if _, err := os.Stat(d.restored()); err == nil {
-		if err := d.setAside("before", now); err != nil {
+		if err := d.SetAside("before", now); err != nil {
 			return false, err
 		}
-		if err := os.Rename(d.restored(), d.data()); err != nil {
+		if err := os.Rename(d.restored(), d.Data()); err != nil {
 			return false, err
 		}
 	}

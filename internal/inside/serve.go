@@ -56,5 +56,5 @@ func Serve(ctx context.Context, d Dir, server Server) error {
 		return d.unfit("has no run.json: %v; \"allocator serve --etcd.inside\" writes it", err)
 	}
 	ahead(niceness)
-	return server(ctx, run, d.data(), func() { ahead(niceness) }) // the threads that came meanwhile
+	return server(ctx, run, d.Data(), func() { ahead(niceness) }) // the threads that came meanwhile
 }

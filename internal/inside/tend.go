@@ -287,8 +287,8 @@ func (i *Inside) note(s member.Status, list []member.Member) error {
 	if reflect.DeepEqual(before, *data) {
 		return nil
 	}
-	if err := meet.WriteJSON(i.dir.marker(), data); err != nil {
-		return i.dir.unfit("cannot be written: %v", err)
+	if err := i.dir.Note(data); err != nil {
+		return err
 	}
 	if len(list) != len(before.Members) || before.Cluster == 0 {
 		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.host, "members",

@@ -86,7 +86,8 @@ type runner struct {
 	self   host
 	others []host
 	all    []host
-	volume volume
+	dir    inside.Dir   // named after the token, so that a restored cluster begins beside the one before
+	data   *member.Data // what etcd runs with; nil: it has not begun
 	state  *state
 	log    *slog.Logger
 }
@@ -107,16 +108,16 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	case s.user == "" || s.prefix == "":
 		return nil, cli.UsageError("--user or --prefix is empty: give the user of the nodes and their prefix")
 	}
-	r := &runner{s: s, self: all[i], all: all, log: log, volume: volume{filepath.Join(s.dir, s.token)}}
+	r := &runner{s: s, self: all[i], all: all, log: log, dir: inside.Dir(filepath.Join(s.dir, s.token))}
 	r.others = slices.Delete(slices.Clone(all), i, i+1)
 	local := s.listen
 	if ip := net.ParseIP(local); ip != nil && ip.IsUnspecified() {
 		local = "127.0.0.1"
 	}
 	// Others begin a cluster because of the first answer that they get.
-	holds, _, err := r.volume.state()
+	holds, _, err := r.holds()
 	if err != nil {
-		return nil, fmt.Errorf("read the volume: %w", err)
+		return nil, err
 	}
 	r.state = &state{
 		metrics: "http://" + net.JoinHostPort(local, metricsPort),
@@ -165,22 +166,64 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// decide carries out steps until etcd can start, and returns the last one.
-func (r *runner) decide(ctx context.Context) (member.Step, error) {
+// holds says what the volume holds, and whose data those are.
+func (r *runner) holds() (member.Holds, *member.Data, error) {
+	data, err := r.dir.Own()
+	if err != nil || data != nil {
+		return member.HoldsData, data, err
+	}
+	intends, err := r.dir.Intends(r.self.peer(), r.initial(), r.clusterToken())
+	if intends {
+		return member.HoldsIntent, nil, err
+	}
+	return member.HoldsNothing, nil, err
+}
+
+// decide carries out steps until etcd can start, and returns the last one. The data are then those to start from.
+func (r *runner) decide(ctx context.Context) (step member.Step, err error) {
 	self := r.self.name
 	own := member.Own{Host: self, Node: self, Process: self, Peer: r.self.peer(), Replaces: true}
 	for _, h := range r.all {
 		own.Join = append(own.Join, h.name)
 	}
-	holds, id, err := r.volume.state()
+	if err := errors.Join(os.MkdirAll(string(r.dir), 0o700), durable.SyncDir(r.s.dir)); err != nil {
+		return step, fmt.Errorf("write to the volume: %w", err)
+	}
+	holds, data, err := r.holds()
 	if err != nil {
-		return member.Step{}, fmt.Errorf("read the volume: %w", err)
+		return step, err
 	}
-	var data *member.Data
-	if own.Intends = holds == member.HoldsIntent; holds == member.HoldsData {
-		data = &member.Data{Host: self, Peer: own.Peer, ID: id}
+	own.Intends = holds == member.HoldsIntent
+	m := member.NewMachine(own, data)
+	step, err = meet.Start(ctx, m, &starting{runner: r, join: own.Join}, again)
+	r.data = m.Data()
+	return step, err
+}
+
+// begins returns what the volume says of a new member.
+func (r *runner) begins(step member.Step) *member.Data {
+	d := &member.Data{
+		Host:     r.self.name,
+		Peer:     r.self.peer(),
+		Version:  etcdstore.ServerVersion(),
+		Initial:  r.initial(),
+		Token:    r.clusterToken(),
+		Existing: step.Action == member.Join,
 	}
-	return meet.Start(ctx, member.NewMachine(own, data), &starting{runner: r, join: own.Join}, again)
+	if d.Existing {
+		d.Initial, d.Token = step.Initial, ""
+	}
+	return d
+}
+
+// setAside keeps the data that are there, and deletes those that were kept before: a volume has room for one copy.
+func (r *runner) setAside(why string) error {
+	for _, old := range r.dir.Copies() {
+		if err := os.RemoveAll(old.Path); err != nil {
+			return err
+		}
+	}
+	return r.dir.SetAside(why, time.Now())
 }
 
 // starting carries out the steps of a start.
@@ -207,18 +250,17 @@ func (s *starting) Say(step member.Step) {
 }
 
 // Write writes to the volume that this member begins the cluster, or moves the data of a removed one away.
-func (s *starting) Write(step member.Step) error {
-	holds, err := member.HoldsIntent, error(nil)
+func (s *starting) Write(step member.Step) (err error) {
+	holds := member.HoldsIntent
 	if step.Action == member.Intend {
-		err = s.volume.intend()
+		err = s.dir.Note(s.begins(step))
 	} else {
-		holds, err = member.HoldsNothing, s.volume.discard()
+		holds, err = member.HoldsNothing, s.setAside("removed")
 	}
-	if err != nil {
-		return fmt.Errorf("write to the volume: %s: %w", step.Action, err)
+	if err == nil {
+		s.state.set(func(st *state) { st.report.Holds = holds })
 	}
-	s.state.set(func(st *state) { st.report.Holds = holds })
-	return nil
+	return err
 }
 
 // AskAt is not asked: names are fixed.
@@ -271,10 +313,14 @@ func (r *runner) group(ctx context.Context, clients []string, f func(context.Con
 
 // etcd runs etcd for a step until ctx ends or it does.
 func (r *runner) etcd(ctx context.Context, step member.Step) error {
-	if step.Action == member.Begin || step.Action == member.Join {
-		if err := r.volume.prepare(); err != nil {
-			return fmt.Errorf("prepare the volume: %w", err)
+	if step.Action != member.Start {
+		if err := r.setAside("lost"); err != nil { // What is left of data that was lost would be started from.
+			return err
 		}
+		r.data = r.begins(step)
+	}
+	if err := r.dir.Note(r.data); err != nil {
+		return err
 	}
 	if step.Action == member.Begin && r.s.snapshot != "" {
 		if err := r.restore(ctx); err != nil {
@@ -282,35 +328,32 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 		}
 	}
 	r.state.set(func(s *state) { s.waiting, s.report.Holds = "", member.HoldsData })
+	runs := r.runs() // before tend changes what the volume says
 	ctx, stop := context.WithCancel(ctx)
 	var tended sync.WaitGroup
 	defer tended.Wait()
 	defer stop()
 	tended.Go(func() { r.tend(ctx) })
-	return etcdserver.Run(ctx, r.runs(step), r.volume.data(), func() {})
+	return etcdserver.Run(ctx, runs, r.dir.Data(), func() {})
 }
 
-// runs returns what etcd runs with after a step.
-func (r *runner) runs(step member.Step) member.Run {
+// runs returns what etcd runs with.
+func (r *runner) runs() member.Run {
 	ca, cert, key := files(r.s.tls)
-	run := member.Run{
+	return member.Run{
 		Name:     r.self.name,
 		Client:   r.self.client(),
 		Peer:     r.self.peer(),
 		PeerName: memberName,
 		IP:       r.s.listen,
 		Metrics:  metricsPort,
-		Initial:  r.initial(),
-		Token:    r.clusterToken(),
-		Existing: step.Action != member.Begin || r.s.snapshot != "",
+		Initial:  r.data.Initial,
+		Token:    r.data.Token,
+		Existing: r.data.Existing,
 		Quota:    r.s.quota,
 		TLS:      member.TLS{CA: ca, Cert: cert, Key: key},
 		Log:      logFormat,
 	}
-	if step.Action == member.Join {
-		run.Initial = step.Initial
-	}
-	return run
 }
 
 // initial lists the members as etcd's --initial-cluster does.
@@ -334,7 +377,7 @@ func (r *runner) clusterToken() string {
 
 // restore makes the data of a new cluster from the snapshot, which is complete or not there.
 func (r *runner) restore(ctx context.Context) error {
-	file, dir := filepath.Join(r.volume.dir, "fetched"), filepath.Join(r.volume.dir, "restoring")
+	file, dir := filepath.Join(string(r.dir), "fetched"), filepath.Join(string(r.dir), "restoring")
 	err := os.RemoveAll(dir)
 	if err == nil {
 		err = r.fetch(ctx, file)
@@ -342,12 +385,11 @@ func (r *runner) restore(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("fetch snapshot %s: %w", r.s.snapshot, err)
 	}
-	as := member.Data{Host: r.self.name, Peer: r.self.peer(), Initial: r.initial(), Token: r.clusterToken()}
-	if err := etcdserver.Restore(file, true, as, dir); err != nil {
+	if err := etcdserver.Restore(file, true, *r.data, dir); err != nil {
 		return fmt.Errorf("restore snapshot %s: %w", r.s.snapshot, err)
 	}
 	r.log.Info("restored", "snapshot", r.s.snapshot)
-	return errors.Join(os.Rename(dir, r.volume.data()), durable.SyncDir(r.volume.dir), os.Remove(file))
+	return errors.Join(os.Rename(dir, r.dir.Data()), durable.SyncDir(string(r.dir)), os.Remove(file))
 }
 
 // fetch writes the snapshot that is offered into a file.
@@ -417,8 +459,9 @@ func (r *runner) settle(ctx context.Context) error {
 // answered writes which member this is, and then promotes a learner: a member that votes has that on
 // its volume.
 func (r *runner) answered(ctx context.Context, self member.Status) error {
-	if err := r.volume.identify(self.ID); err != nil {
-		return fmt.Errorf("write to the volume: %w", err)
+	r.data.Cluster, r.data.ID = self.Cluster, self.ID
+	if err := r.dir.Note(r.data); err != nil {
+		return err
 	}
 	if !self.Learner {
 		return nil

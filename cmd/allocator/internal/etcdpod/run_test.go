@@ -24,6 +24,7 @@ import (
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -55,39 +56,48 @@ func TestListensOnIPv6(t *testing.T) {
 	}
 }
 
+// log gives the volume of a member a log of etcd.
+func log(t *testing.T, d inside.Dir, text string) {
+	t.Helper()
+	wal := filepath.Join(d.Data(), "member", "wal", "0-0.wal")
+	fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, []byte(text), 0o600)))
+}
+
 // What a member reports is what its volume holds, from its first answer on: the others may begin
 // because of it.
 func TestFirstReport(t *testing.T) {
 	s := settings{name: "a", members: []string{"a=127.0.0.1"}, dir: t.TempDir(), token: "1", user: "u", prefix: "/p/"}
-	v := volume{filepath.Join(s.dir, s.token)}
+	var r *runner
 	reports := func() member.Holds {
 		t.Helper()
-		r, err := newRunner(s, slog.New(slog.DiscardHandler))
+		var err error
+		r, err = newRunner(s, slog.New(slog.DiscardHandler))
 		fatal.If(t, err)
 		return r.state.report.Holds
 	}
 	if got := reports(); got != member.HoldsNothing {
 		t.Errorf("an empty volume: %s", got)
 	}
-	fatal.If(t, v.intend())
-	if got := reports(); got != member.HoldsIntent {
-		t.Errorf("intended: %s", got)
+	fatal.If(t, os.Mkdir(string(r.dir), 0o700))
+	fatal.If(t, (&starting{runner: r}).Write(member.Step{Action: member.Intend}))
+	if told, got := r.state.report.Holds, reports(); told != member.HoldsIntent || got != told {
+		t.Errorf("intended: it tells %s, and %s after a restart", told, got)
 	}
-	wal := filepath.Join(v.data(), "member", "wal")
-	fatal.If(t, os.MkdirAll(wal, 0o700))
+	fatal.If(t, os.MkdirAll(filepath.Join(r.dir.Data(), "member", "wal"), 0o700))
 	if got := reports(); got != member.HoldsIntent {
 		t.Errorf("a directory without a log: %s", got)
 	}
-	fatal.If(t, os.WriteFile(filepath.Join(wal, "0-0.wal"), nil, 0o600))
+	log(t, r.dir, "")
 	if got := reports(); got != member.HoldsData {
 		t.Errorf("with a log: %s", got)
 	}
-	fatal.If(t, v.identify(7))
-	if holds, id, err := v.state(); err != nil || holds != member.HoldsData || id != 7 {
-		t.Errorf("identified: %s, %x, %v", holds, id, err)
+	r.data = r.begins(member.Step{Action: member.Begin})
+	fatal.If(t, r.answered(t.Context(), member.Status{Member: member.Member{ID: 7}, Cluster: 5}))
+	if holds, data, err := r.holds(); err != nil || holds != member.HoldsData || data.ID != 7 || data.Cluster != 5 {
+		t.Errorf("identified: %s, %+v, %v", holds, data, err)
 	}
 	// It may have voted: without its data it does not go on with what it intended.
-	fatal.If(t, os.RemoveAll(v.data()))
+	fatal.If(t, os.RemoveAll(r.dir.Data()))
 	if got := reports(); got != member.HoldsNothing {
 		t.Errorf("its data was lost: %s", got)
 	}
@@ -95,17 +105,21 @@ func TestFirstReport(t *testing.T) {
 
 // The data of a removed member is kept once, and the volume counts as empty.
 func TestDiscard(t *testing.T) {
-	v := volume{filepath.Join(t.TempDir(), "1")}
+	r := podOf(t, func(*settings) {})
+	fatal.If(t, os.Mkdir(string(r.dir), 0o700))
 	for _, text := range []string{"first", "second"} {
-		wal := filepath.Join(v.data(), "member", "wal", "0-0.wal")
-		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, []byte(text), 0o600), v.identify(7)))
-		fatal.If(t, v.discard())
-		if holds, id, err := v.state(); err != nil || holds != member.HoldsNothing || id != 0 {
-			t.Errorf("%s: %s, %x, %v", text, holds, id, err)
+		log(t, r.dir, text)
+		fatal.If(t, r.dir.Note(&member.Data{Host: "a", Peer: r.self.peer(), Version: "3", Cluster: 5, ID: 7}))
+		fatal.If(t, (&starting{runner: r}).Write(member.Step{Action: member.Discard}))
+		if holds, data, err := r.holds(); err != nil || holds != member.HoldsNothing || data != nil || r.state.report.Holds != holds {
+			t.Errorf("%s: %s, %+v, %v; it tells %s", text, holds, data, err, r.state.report.Holds)
 		}
-		kept, err := os.ReadFile(filepath.Join(v.dir, "removed", "member", "wal", "0-0.wal"))
-		if err != nil || string(kept) != text {
-			t.Errorf("%s: kept %q, %v", text, kept, err)
+		kept, err := filepath.Glob(r.dir.Data() + "-removed-*/member/wal/0-0.wal")
+		if err != nil || len(kept) != 1 {
+			t.Fatalf("%s: kept %v, %v", text, kept, err)
+		}
+		if got, err := os.ReadFile(kept[0]); err != nil || string(got) != text {
+			t.Errorf("%s: kept %q, %v", text, got, err)
 		}
 	}
 }
@@ -269,22 +283,24 @@ func podOf(t *testing.T, change func(*settings)) *runner {
 	return r
 }
 
-// etcd runs with what was decided. It begins a cluster alone that has no data yet: restored data name the members.
+// etcd runs with what the volume says: how the member began.
 func TestRuns(t *testing.T) {
 	const all, joined = "a=https://10.0.0.1:2380,b=https://10.0.0.2:2380", "b=https://10.0.0.2:2380,a=https://10.0.0.1:2380"
 	for _, tc := range []struct {
 		step     member.Step
-		snapshot string
 		existing bool
 		initial  string
+		token    string
 	}{
-		{member.Step{Action: member.Begin}, "", false, all},
-		{member.Step{Action: member.Begin}, "s.snapshot", true, all},
-		{member.Step{Action: member.Join, Initial: joined}, "", true, joined},
-		{member.Step{Action: member.Start}, "", true, all},
+		{member.Step{Action: member.Begin}, false, all, "allocator-1"},
+		{member.Step{Action: member.Join, Initial: joined}, true, joined, ""},
 	} {
-		r := podOf(t, func(s *settings) { s.quota, s.snapshot = 1<<27, tc.snapshot })
-		got := r.runs(tc.step)
+		r := podOf(t, func(s *settings) { s.quota = 1 << 27 })
+		r.data = r.begins(tc.step)
+		if d := r.data; d.Host != "a" || d.Peer != "https://10.0.0.1:2380" || d.Version != etcdstore.ServerVersion() || d.ID != 0 || d.Cluster != 0 {
+			t.Errorf("%s: the volume says %+v", tc.step.Action, d)
+		}
+		got := r.runs()
 		want := member.Run{
 			Name:     "a",
 			Client:   "https://10.0.0.1:2379",
@@ -293,7 +309,7 @@ func TestRuns(t *testing.T) {
 			IP:       "10.0.0.1",
 			Metrics:  "2381",
 			Initial:  tc.initial,
-			Token:    r.clusterToken(),
+			Token:    tc.token,
 			Existing: tc.existing,
 			Quota:    1 << 27,
 			TLS:      member.TLS{CA: r.s.tls + "/ca.crt", Cert: r.s.tls + "/tls.crt", Key: r.s.tls + "/tls.key"},
@@ -347,18 +363,20 @@ func TestPromotesWhatIsIdentified(t *testing.T) {
 		writable   bool
 	}{
 		{"identified", "open none", true}, // It tries, without the certificate of root.
-		{"not identified", "write to the volume", false},
+		{"not identified", "cannot be written", false},
 	} {
 		r := podOf(t, func(*settings) {})
-		if !tc.writable {
-			fatal.If(t, os.WriteFile(r.volume.dir, nil, 0o600))
+		r.data = r.begins(member.Step{Action: member.Join})
+		if tc.writable {
+			fatal.If(t, os.Mkdir(string(r.dir), 0o700))
 		}
 		err := r.answered(t.Context(), learner)
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v; want %q", tc.name, err, tc.says)
 		}
-		if _, err := os.Stat(filepath.Join(r.volume.dir, "identity")); (err == nil) != tc.writable {
-			t.Errorf("%s: identity: %v", tc.name, err)
+		text, err := os.ReadFile(filepath.Join(string(r.dir), "member.json"))
+		if strings.Contains(string(text), `"id": 7`) != tc.writable {
+			t.Errorf("%s: the volume says %q, %v", tc.name, text, err)
 		}
 	}
 }
