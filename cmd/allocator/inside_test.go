@@ -28,6 +28,7 @@ import (
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // insides are three machines, 127.0.0.1 to 127.0.0.3, on which nodes run with etcd inside.
@@ -45,7 +46,7 @@ func newInsides(t *testing.T) *insides {
 	bin, err := buildDev()
 	fatal.If(t, err)
 	c := &insides{t: t, dir: t.TempDir(), bin: bin, join: "127.0.0.1,127.0.0.2,127.0.0.3"}
-	c.clients = freeOnAll(t)
+	c.clients = portsInARow(t, toGossip+1)
 	t.Cleanup(func() {
 		for i := range c.nodes {
 			c.stop(i)
@@ -62,26 +63,29 @@ func newInsides(t *testing.T) *insides {
 	return c
 }
 
-// freeOnAll returns the first of two ports that are free on all three machines, below those of outgoing connections.
-func freeOnAll(t *testing.T) int {
+// The ports of each machine, from clients on.
+const (
+	toMembers = iota + 1 // etcd's own
+	toGRPC
+	toHTTP
+	toAdmin
+	toGossip
+)
+
+// portsInARow returns the first of n ports that nobody uses, below those of outgoing connections.
+func portsInARow(t *testing.T, n int) int {
 	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		fatal.If(t, err)
-		_ = l.Close()
-		port := 20_000 + l.Addr().(*net.TCPAddr).Port%10_000
-		free := true
-		for i := range 6 {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%d", i/2+1, port+i%2))
-			if free = free && err == nil; err == nil {
-				_ = l.Close()
-			}
+	for first, last := loopback.Port(), 0; first != 0; {
+		if last = max(last, first); last-first+1 == n {
+			return first
 		}
-		if free {
-			return port
+		next := loopback.Port()
+		if next != last+1 {
+			first = next
 		}
+		last = next
 	}
-	t.Fatal("no port is free on three addresses")
+	t.Fatalf("no %d ports in a row are free", n)
 	return 0
 }
 
@@ -107,8 +111,8 @@ func (c *insides) start(i int, more ...string) {
 	for _, l := range []struct {
 		name string
 		port int
-	}{{"grpc", 5}, {"http", 6}, {"admin", 7}, {"gossip", 8}} {
-		args = append(args, "--listen."+l.name, net.JoinHostPort(host, strconv.Itoa(c.clients-10_000+l.port)))
+	}{{"grpc", toGRPC}, {"http", toHTTP}, {"admin", toAdmin}, {"gossip", toGossip}} {
+		args = append(args, "--listen."+l.name, net.JoinHostPort(host, strconv.Itoa(c.clients+l.port)))
 	}
 	cmd := exec.Command(c.bin, append(args, more...)...)
 	c.logs[i] = &output.Text{}
@@ -202,7 +206,7 @@ func (c *insides) changes(i int, words ...string) (out string) {
 func (c *insides) draws(i int) {
 	c.t.Helper()
 	wait.NoError(c.t, "an ID", func() error {
-		r, err := http.Post(fmt.Sprintf("http://%s:%d/v1/ids", c.machine(i), c.clients-10_000+6), "", nil)
+		r, err := http.Post(fmt.Sprintf("http://%s:%d/v1/ids", c.machine(i), c.clients+toHTTP), "", nil)
 		if err != nil {
 			return err
 		}
@@ -318,7 +322,7 @@ func TestEtcdInside(t *testing.T) {
 	_, seen, _ := strings.Cut(night, "node-1 says: ")
 	seen, _, _ = strings.Cut(seen, "…")
 	wait.NoError(t, "the sentence of the first night", func() error {
-		out, err := c.try("status", "--addr", net.JoinHostPort(c.machine(1), strconv.Itoa(c.clients-10_000+5)))
+		out, err := c.try("status", "--addr", net.JoinHostPort(c.machine(1), strconv.Itoa(c.clients+toGRPC)))
 		if err != nil || !strings.Contains(out, "\n"+seen) {
 			return fmt.Errorf("%w: %s; want %q", err, out, seen)
 		}
@@ -515,7 +519,7 @@ func TestEtcdInsideUnderPressure(t *testing.T) {
 	var all sync.WaitGroup
 	var ids, failures atomic.Int64
 	for i := 1; i <= 3; i++ {
-		sdk, err := client.New(client.Options{Targets: []string{net.JoinHostPort(c.machine(i), strconv.Itoa(c.clients-10_000+5))}, Unordered: true})
+		sdk, err := client.New(client.Options{Targets: []string{net.JoinHostPort(c.machine(i), strconv.Itoa(c.clients+toGRPC))}, Unordered: true})
 		fatal.If(t, err)
 		defer sdk.Close()
 		for range 16 * runtime.NumCPU() {
