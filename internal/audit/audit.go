@@ -6,8 +6,8 @@
 // The package opens nothing and reads no clock.
 //
 // "sort | uniq -d" is no replacement: it does not see one ID in two forms, nor a flake in two
-// ULIDs, and names no lines. For 10 million shuffled decimal IDs it takes 11 s of processor time
-// and 760 MB, and an Auditor 6 s and 77 MB (two cores with a load of 10 to 16). Package adopt and
+// ULIDs, and names no lines. It is hardly faster: for 100 million shuffled decimal IDs in LC_ALL=C it takes
+// 74 s of processor time and the 256 MB that it is given, and an Auditor 82 s and 79 MB. Package adopt and
 // chaos/history find duplicates with the same Finder.
 package audit
 
