@@ -86,6 +86,25 @@ func TestBeginsWithoutLeftovers(t *testing.T) {
 	}
 }
 
+// What is left of lost data would be started from: where it cannot be moved, the member does not begin.
+func TestLeftoversInTheWay(t *testing.T) {
+	d := Dir(t.TempDir())
+	fatal.If(t, os.MkdirAll(filepath.Dir(d.database()), 0o700))
+	for now, in := time.Now().UTC(), 0; in < 120; in++ {
+		fatal.If(t, os.MkdirAll(d.Data()+"-lost-"+now.Add(time.Duration(in)*time.Second).Format(snapshotTime)+"/x", 0o700))
+	}
+	i := &Inside{
+		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
+		dir:  d,
+		host: "127.0.0.1",
+		ip:   "127.0.0.1",
+		join: []string{"127.0.0.1"},
+	}
+	if data, err := i.decide(t.Context(), nil); !errors.Is(err, ErrDir) {
+		t.Errorf("got %+v, %v", data, err)
+	}
+}
+
 // A directory is not started while its member answers elsewhere: where it was before, which need not be
 // in the list, or where the others say that it is.
 func TestDecideElsewhere(t *testing.T) {

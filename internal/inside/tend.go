@@ -270,27 +270,20 @@ func (i *Inside) note(s member.Status, list []member.Member) error {
 	if data == nil {
 		return i.dir.unfit("has no member.json any more")
 	}
-	before := *data
-	data.Cluster, data.ID = s.Cluster, s.ID
-	if len(list) > 0 {
-		data.Members = list
-		if member.OtherAddress(list, s.ID, i.peer()) == "" {
-			data.Host, data.Peer = i.host, i.peer()
-		}
-	}
+	noted := data.Noted(s, list, i.host, i.peer())
 	if alone := len(list) == 1; alone != i.alone {
 		if i.alone = alone; alone {
 			i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
 				"two more with etcd.join, or keep its snapshots elsewhere")
 		}
 	}
-	if reflect.DeepEqual(before, *data) {
+	if reflect.DeepEqual(noted, *data) {
 		return nil
 	}
-	if err := i.dir.Note(data); err != nil {
+	if err := i.dir.Note(&noted); err != nil {
 		return err
 	}
-	if len(list) != len(before.Members) || before.Cluster == 0 {
+	if len(list) != len(data.Members) || data.Cluster == 0 {
 		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.host, "members",
 			len(list), "learner", s.Learner)
 	}

@@ -20,8 +20,8 @@
 //     member that was lost or removed is refused. An operator's list says which hosts are members, and hosts
 //     change (Move): lists, names and clocks that contradict each other are refused before a cluster begins.
 //   - In pods nobody is asked: names are fixed, and a lost volume is a claim that somebody deleted. A member
-//     without data has its predecessor removed, and moves the data of a removed one away. Only the list that
-//     a majority has counts.
+//     without data has its predecessor removed, and moves those of a removed one, or of another cluster, away.
+//     Only the list that a majority has counts.
 //
 // The package does no I/O. Machine is the start of one member, and Decide its table. After each step that changes what
 // is seen, it asks again, so that a crash between two steps is one more case of the same table.
@@ -112,6 +112,19 @@ type Data struct {
 	Act lease.Act `json:"act,omitzero"`
 	// Members are those of the cluster when they were last listed.
 	Members []Member `json:"members,omitempty"`
+}
+
+// Noted returns what the directory is to say once the member has answered, at host and peer, with the members as they
+// list themselves; none: they are not known.
+func (d Data) Noted(s Status, list []Member, host, peer string) Data {
+	d.Cluster, d.ID = s.Cluster, s.ID
+	if len(list) > 0 {
+		d.Members = list
+		if OtherAddress(list, s.ID, peer) == "" {
+			d.Host, d.Peer = host, peer
+		}
+	}
+	return d
 }
 
 // Run is what a member runs with: the run.json of one inside a node, and what a pod of the chart decides.
@@ -305,6 +318,10 @@ func another(seen map[string]Answer, id uint64, peer string) bool {
 // withData starts from what the directory holds, unless the members that answer contradict it.
 func withData(own Own, data Data, seen map[string]Answer, cluster uint64, members []Member) (Step, error) {
 	if len(members) > 0 && data.Cluster != 0 && cluster != data.Cluster {
+		if own.Replaces {
+			return Step{Action: Discard, ID: data.ID, Why: fmt.Sprintf("the data are of cluster %x, and the "+
+				"members are cluster %x", data.Cluster, cluster)}, nil
+		}
 		return Step{}, refuse(OtherCluster, "the directory of etcd.inside is of cluster %x, and the members in "+
 			"etcd.join are cluster %x: give the directory that belongs to it, or an empty one", data.Cluster, cluster)
 	}

@@ -477,12 +477,14 @@ func TestMachine(t *testing.T) {
 		"a pod has that list already":             {pod, nil, []any{Heard{"a majority": added}, Join}},
 		"a pod discards the data of a removed one": {pod, &Data{Host: self, Peer: peer(self), ID: 5}, []any{gone, Discard, Done{}, Ask,
 			gone, Add, Done{}, Wait, Tick{}, Ask}},
-		"it runs at the address that it had":   {own, moved(), []any{Heard{other: before}, AskAt, There(before), fails, Tick{}, Ask}},
-		"it ran there before":                  {own, moved(), []any{Heard{other: whole}, AskAt, There(before), fails, Heard{other: silent}, AskAt, There(silent), Start}},
-		"a pod is at its address":              {pod, moved(), []any{Heard{"a majority": before}, Move}},
-		"restored data are nowhere else":       {restored, moved(), []any{Heard{other: silent}, Wait}},
-		"it tells its new address, and starts": {own, moved(), []any{Heard{other: before}, AskAt, There(silent), Move, Done{}, Start}},
-		"it could not tell its new address":    {own, moved(), []any{Heard{other: before}, AskAt, There(silent), Move, broken, fails, Tick{}, Ask}},
+		"a pod discards those of another cluster": {pod, &Data{Host: self, Peer: peer(self), Cluster: 9, ID: 1}, []any{Heard{"a majority": whole}, Discard}},
+		"a node keeps those of another cluster":   {own, &Data{Host: self, Peer: peer(self), Cluster: 9, ID: 1}, []any{Heard{other: whole}, fails}},
+		"it runs at the address that it had":      {own, moved(), []any{Heard{other: before}, AskAt, There(before), fails, Tick{}, Ask}},
+		"it ran there before":                     {own, moved(), []any{Heard{other: whole}, AskAt, There(before), fails, Heard{other: silent}, AskAt, There(silent), Start}},
+		"a pod is at its address":                 {pod, moved(), []any{Heard{"a majority": before}, Move}},
+		"restored data are nowhere else":          {restored, moved(), []any{Heard{other: silent}, Wait}},
+		"it tells its new address, and starts":    {own, moved(), []any{Heard{other: before}, AskAt, There(silent), Move, Done{}, Start}},
+		"it could not tell its new address":       {own, moved(), []any{Heard{other: before}, AskAt, There(silent), Move, broken, fails, Tick{}, Ask}},
 	} {
 		m := NewMachine(tc.own, tc.data)
 		for i := 0; i < len(tc.says); i += 2 {

@@ -146,11 +146,7 @@ func (c *machines) machine(x *machine) *Machine {
 	if x.data != HoldsData {
 		return NewMachine(own, nil)
 	}
-	data := &Data{Host: x.name, Peer: own.Peer, ID: x.id}
-	if !c.replaces {
-		data.Cluster = 7
-	}
-	return NewMachine(own, data)
+	return NewMachine(own, &Data{Host: x.name, Peer: own.Peer, Cluster: 7, ID: x.id})
 }
 
 // starts carries out one step of a start.

@@ -1,6 +1,7 @@
 package etcdpod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -89,6 +91,7 @@ type runner struct {
 	dir    inside.Dir   // named after the token, so that a restored cluster begins beside the one before
 	data   *member.Data // what etcd runs with; nil: it has not begun
 	state  *state
+	server inside.Server
 	log    *slog.Logger
 }
 
@@ -108,7 +111,8 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	case s.user == "" || s.prefix == "":
 		return nil, cli.UsageError("--user or --prefix is empty: give the user of the nodes and their prefix")
 	}
-	r := &runner{s: s, self: all[i], all: all, log: log, dir: inside.Dir(filepath.Join(s.dir, s.token))}
+	r := &runner{s: s, self: all[i], all: all, log: log, server: etcdserver.Run}
+	r.dir = inside.Dir(filepath.Join(s.dir, s.token))
 	r.others = slices.Delete(slices.Clone(all), i, i+1)
 	local := s.listen
 	if ip := net.ParseIP(local); ip != nil && ip.IsUnspecified() {
@@ -172,6 +176,13 @@ func (r *runner) holds() (member.Holds, *member.Data, error) {
 	if err != nil || data != nil {
 		return member.HoldsData, data, err
 	}
+	// Versions before 0.1.0 had them in data.
+	for _, dir := range []string{r.dir.Data(), filepath.Join(string(r.dir), "data")} {
+		if has, err := meet.HasLog(dir); err != nil || has {
+			return "", nil, cmp.Or(err, fmt.Errorf("%s has the data of an etcd, and no member.json beside it says "+
+				"whose: use the version that wrote them, or restore a snapshot", dir))
+		}
+	}
 	intends, err := r.dir.Intends(r.self.peer(), r.initial(), r.clusterToken())
 	if intends {
 		return member.HoldsIntent, nil, err
@@ -179,23 +190,36 @@ func (r *runner) holds() (member.Holds, *member.Data, error) {
 	return member.HoldsNothing, nil, err
 }
 
-// decide carries out steps until etcd can start, and returns the last one. The data are then those to start from.
-func (r *runner) decide(ctx context.Context) (step member.Step, err error) {
-	self := r.self.name
-	own := member.Own{Host: self, Node: self, Process: self, Peer: r.self.peer(), Replaces: true}
-	for _, h := range r.all {
-		own.Join = append(own.Join, h.name)
-	}
+// machine returns the start of the member from its volume.
+func (r *runner) machine() (*member.Machine, error) {
 	if err := errors.Join(os.MkdirAll(string(r.dir), 0o700), durable.SyncDir(r.s.dir)); err != nil {
-		return step, fmt.Errorf("write to the volume: %w", err)
+		return nil, fmt.Errorf("write to the volume: %w", err)
 	}
 	holds, data, err := r.holds()
 	if err != nil {
+		return nil, err
+	}
+	self := r.self.name
+	own := member.Own{Host: self, Node: self, Process: self, Join: r.names(), Peer: r.self.peer(), Replaces: true,
+		Intends: holds == member.HoldsIntent}
+	return member.NewMachine(own, data), nil
+}
+
+// names are those of all members.
+func (r *runner) names() (out []string) {
+	for _, h := range r.all {
+		out = append(out, h.name)
+	}
+	return out
+}
+
+// decide carries out steps until etcd can start, and returns the last one. The data are then those to start from.
+func (r *runner) decide(ctx context.Context) (step member.Step, err error) {
+	m, err := r.machine()
+	if err != nil {
 		return step, err
 	}
-	own.Intends = holds == member.HoldsIntent
-	m := member.NewMachine(own, data)
-	step, err = meet.Start(ctx, m, &starting{runner: r, join: own.Join}, again)
+	step, err = meet.Start(ctx, m, &starting{runner: r}, again)
 	r.data = m.Data()
 	return step, err
 }
@@ -217,36 +241,42 @@ func (r *runner) begins(step member.Step) *member.Data {
 }
 
 // setAside keeps the data that are there, and deletes those that were kept before: a volume has room for one copy.
+// What has no log was never used.
 func (r *runner) setAside(why string) error {
+	has, err := meet.HasLog(r.dir.Data())
+	switch {
+	case err != nil:
+		return err
+	case !has:
+		return os.RemoveAll(r.dir.Data())
+	}
 	for _, old := range r.dir.Copies() {
 		if err := os.RemoveAll(old.Path); err != nil {
 			return err
 		}
 	}
-	return r.dir.SetAside(why, time.Now())
+	return cmp.Or(r.dir.SetAside(why, time.Now()), durable.SyncDir(string(r.dir)))
 }
 
 // starting carries out the steps of a start.
 type starting struct {
 	*runner
-	join []string
-	said member.Step
+	said text.Said
 }
 
-// Say logs a step that changes something or waits for something else than before, and tells the kubelet.
+// Say logs each kind of step once a minute, and tells the kubelet.
 func (s *starting) Say(step member.Step) {
 	if step.Action == member.Ask {
 		return
 	}
-	if step.Action != s.said.Action || text.Kind(step.Why) != text.Kind(s.said.Why) {
-		level := slog.LevelInfo
-		if step.Err != nil {
-			level = slog.LevelWarn
-		}
-		s.log.Log(context.Background(), level, "start of the member", "step", step.Action, "why", step.Why)
-		s.said = step
+	doing, level := string(step.Action)+": "+step.Why, slog.LevelInfo
+	if step.Err != nil {
+		level = slog.LevelWarn
 	}
-	s.state.set(func(st *state) { st.waiting = string(step.Action) + ": " + step.Why })
+	if s.said.New(doing, time.Now()) {
+		s.log.Log(context.Background(), level, "start of the member", "step", step.Action, "why", step.Why)
+	}
+	s.state.set(func(st *state) { st.waiting = doing })
 }
 
 // Write writes to the volume that this member begins the cluster, or moves the data of a removed one away.
@@ -280,16 +310,21 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 		report, err := ask(ctx, asking, h)
 		if err != nil {
 			heard[h.name] = member.Answer{Err: err}
-		} else if heard[h.name] = report.Answer(s.state.report, s.join); report.Knows(s.s.token) {
+		} else if heard[h.name] = report.Answer(s.state.report, s.names()); report.Knows(s.s.token) {
 			endpoints = append(endpoints, h.client())
 		}
 	}
 	if len(endpoints) == 0 {
 		return heard, nil
 	}
+	admin, err := s.Dial(endpoints)
+	if err != nil {
+		return nil, err
+	}
+	defer admin.Close()
 	var majority member.Answer
-	if err := s.group(ctx, endpoints, func(ctx context.Context, g *etcdstore.Group) (err error) {
-		majority.Cluster, majority.Members, err = g.List(ctx)
+	if err := meet.Limited(ctx, 2*meet.Timeout, func(ctx context.Context) (err error) {
+		majority.Cluster, majority.Members, err = admin.List(ctx)
 		return err
 	}); err != nil {
 		s.log.Debug("no quorum answers", "error", err)
@@ -319,6 +354,7 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 		}
 		r.data = r.begins(step)
 	}
+	r.data.Version = etcdstore.ServerVersion()
 	if err := r.dir.Note(r.data); err != nil {
 		return err
 	}
@@ -334,7 +370,7 @@ func (r *runner) etcd(ctx context.Context, step member.Step) error {
 	defer tended.Wait()
 	defer stop()
 	tended.Go(func() { r.tend(ctx) })
-	return etcdserver.Run(ctx, runs, r.dir.Data(), func() {})
+	return r.server(ctx, runs, r.dir.Data(), func() {})
 }
 
 // runs returns what etcd runs with.
@@ -452,15 +488,37 @@ func (r *runner) settle(ctx context.Context) error {
 		return err
 	}
 	return r.group(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
-		return g.Grant(ctx, r.s.user, r.s.prefix)
+		_, list, err := g.List(ctx)
+		if err == nil {
+			err = r.note(self, list)
+		}
+		if err == nil && member.OtherAddress(list, self.ID, r.self.peer()) != "" {
+			err = g.Move(ctx, self.ID, r.self.peer())
+		}
+		if err == nil {
+			err = g.Grant(ctx, r.s.user, r.s.prefix)
+		}
+		return err
 	})
+}
+
+// note writes which member this is, if the volume does not say it.
+func (r *runner) note(self member.Status, list []member.Member) error {
+	noted := r.data.Noted(self, list, r.self.name, r.self.peer())
+	if reflect.DeepEqual(noted, *r.data) {
+		return nil
+	}
+	err := r.dir.Note(&noted)
+	if err == nil {
+		r.data = &noted
+	}
+	return err
 }
 
 // answered writes which member this is, and then promotes a learner: a member that votes has that on
 // its volume.
 func (r *runner) answered(ctx context.Context, self member.Status) error {
-	r.data.Cluster, r.data.ID = self.Cluster, self.ID
-	if err := r.dir.Note(r.data); err != nil {
+	if err := r.note(self, nil); err != nil {
 		return err
 	}
 	if !self.Learner {

@@ -1,9 +1,11 @@
 package etcdpod
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -121,6 +123,99 @@ func TestDiscard(t *testing.T) {
 		if got, err := os.ReadFile(kept[0]); err != nil || string(got) != text {
 			t.Errorf("%s: kept %q, %v", text, got, err)
 		}
+	}
+}
+
+// Data of which no file says whose they are count as an error: as none, the member would begin again without them.
+func TestDataWithoutOwner(t *testing.T) {
+	for _, name := range []string{"etcd", "data"} { // "data": as written before 0.1.0
+		r := podOf(t, func(*settings) {})
+		wal := filepath.Join(string(r.dir), name, "member", "wal", "0-0.wal")
+		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, nil, 0o600)))
+		if _, err := r.decide(t.Context()); err == nil || !strings.Contains(err.Error(), "no member.json") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := newRunner(r.s, slog.New(slog.DiscardHandler)); err == nil {
+			t.Errorf("%s: it reports that it has no data", name)
+		}
+	}
+}
+
+// A member begins beside others that have data only if its volume says that it intends to.
+func TestIntendsFromVolume(t *testing.T) {
+	for _, want := range []member.Action{member.Wait, member.Begin} {
+		r := podOf(t, func(*settings) {})
+		m, err := r.machine()
+		fatal.If(t, err)
+		if want == member.Begin {
+			fatal.If(t, (&starting{runner: r}).Write(member.Step{Action: member.Intend}))
+			m, err = r.machine() // after a restart
+			fatal.If(t, err)
+		}
+		if step := m.Step(member.Heard{"b": {Began: true}}); step.Action != want {
+			t.Errorf("%+v, want %s", step, want)
+		}
+	}
+}
+
+// Before etcd runs, the volume says how the member begins, and has nothing that was left of data before. The copy of
+// the data of a removed member stays.
+func TestEtcdBegins(t *testing.T) {
+	const joined = "b=https://10.0.0.2:2380,a=https://10.0.0.1:2380"
+	for _, step := range []member.Step{{Action: member.Begin}, {Action: member.Join, Initial: joined}, {Action: member.Start}} {
+		r := podOf(t, func(*settings) {})
+		_, err := r.machine()
+		fatal.If(t, err)
+		log(t, r.dir, "removed")
+		fatal.If(t, r.setAside("removed"))
+		if step.Action == member.Start {
+			r.data = r.begins(member.Step{Action: member.Begin})
+			r.data.ID, r.data.Version = 7, "3.5.9"
+		} else {
+			fatal.If(t, os.MkdirAll(filepath.Join(r.dir.Data(), "member", "snap"), 0o700))
+		}
+		ran := errors.New("it ran")
+		r.server = func(_ context.Context, run member.Run, dir string, _ func()) error {
+			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: etcd finds what was left: %v", step.Action, err)
+			}
+			text, err := os.ReadFile(filepath.Join(string(r.dir), "member.json"))
+			fatal.If(t, err)
+			says, err := inside.ParseData(text)
+			if err != nil || says.Initial != run.Initial || says.Existing != (step.Action == member.Join) || (says.ID == 7) != (step.Action == member.Start) ||
+				says.Version != etcdstore.ServerVersion() {
+				t.Errorf("%s: the volume says %+v, %v", step.Action, says, err)
+			}
+			return ran
+		}
+		if err := r.etcd(t.Context(), step); !errors.Is(err, ran) {
+			t.Errorf("%s: %v", step.Action, err)
+		}
+		if copies := r.dir.Copies(); len(copies) != 1 || !strings.Contains(copies[0].Path, "-removed-") {
+			t.Errorf("%s: copies %+v, want that of the removed member", step.Action, copies)
+		}
+	}
+}
+
+// A certificate of root that cannot be read ends the start: as silence, it would have the member begin beside a quorum.
+func TestAskWithoutRoot(t *testing.T) {
+	r := podOf(t, func(s *settings) { s.members = []string{"a=10.0.0.1", "b=127.0.0.1"} })
+	l, err := net.Listen("tcp", "127.0.0.1:"+reportPort)
+	if err != nil {
+		t.Skipf("the port of reports is taken: %v", err)
+	}
+	_, cert, key := files(r.s.tls)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	fatal.If(t, err)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(member.Report{Name: "b", Token: "1", Holds: member.HoldsData})
+	}))
+	_ = server.Listener.Close()
+	server.Listener, server.TLS = l, &tls.Config{Certificates: []tls.Certificate{pair}}
+	server.StartTLS()
+	defer server.Close()
+	if step, err := r.decide(t.Context()); err == nil || !strings.Contains(err.Error(), "open none") {
+		t.Errorf("got %+v, %v", step, err)
 	}
 }
 
