@@ -288,8 +288,11 @@ func synced(t *testing.T, d Dir, calls []change) {
 			delete(dirty, c.path)
 			delete(named, c.path)
 		case "rename":
+			// What is below restored counts once a name outside says that it is there. etcd writes its database each
+			// 100 ms meanwhile.
+			within := strings.HasPrefix(c.path, d.restored()+"/")
 			for path := range dirty {
-				if path == c.path || strings.HasPrefix(path, c.path+"/") || strings.HasPrefix(path, d.restored()+"/") {
+				if path == c.path || strings.HasPrefix(path, c.path+"/") || !within && strings.HasPrefix(path, d.restored()+"/") {
 					t.Errorf("call %d renames %s while %s has not reached the disk", n, c.path, path)
 				}
 			}
