@@ -154,7 +154,6 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Version:   "v0",
 		Logger:    log,
 		Clocks:    cfg.Clocks,
-		Feed:      e.Feed,
 		Marks:     e.Service.Marks(),
 		Bounds:    lease.Bounds{Window: time.Minute},
 	}))
@@ -238,7 +237,7 @@ func dial(t testing.TB, g *grpc.Server, from netip.Addr) *grpc.ClientConn {
 
 // Observe has the feed observe the node now.
 func (e *Env) Observe() {
-	e.Feed.Observe(e.Node.Clock().Now().Mono, feed.State{Node: e.Node.Stats(), Refusing: e.Node.Ready()})
+	e.Feed.Observe(feed.State{Node: e.Node.Stats(), Refusing: e.Node.Ready()})
 }
 
 // Client returns a client of the service.

@@ -420,7 +420,6 @@ func (d *Daemon) newAnswers() (a answers, err error) {
 		Members:   d.etcdMembers,
 		Work:      d.lately,
 		Callers:   d.callers,
-		Feed:      d.feed,
 		Marks:     a.service.Marks(),
 		Settings:  d.settings(),
 		Bounds:    d.machine().Bounds(),

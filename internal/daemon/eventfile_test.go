@@ -139,16 +139,16 @@ func TestEventsOutliveTheProcess(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); e.run(ctx, s) }()
-	f.Observe(0, feed.State{})
+	f.Observe(feed.State{})
 	f.End()
-	f.Observe(1, feed.State{EtcdFails: true})
+	f.Observe(feed.State{EtcdFails: true})
 	cancel()
 	<-ended
 	before, after := f.Latest(100)
 
 	next := feed.New(feed.Config{Boot: "two"})
 	next.Restore(e.load(feed.MaxBytes))
-	next.Observe(0, feed.State{})
+	next.Observe(feed.State{})
 	events, _ := next.Latest(100)
 	if len(before) < 2 || len(events) <= len(before) || fmt.Sprint(events[:len(before)]) != fmt.Sprint(before) {
 		t.Errorf("%v, want first %v", events, before)

@@ -51,7 +51,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 	for {
 		_, changed := d.node.Watch()
 		now := d.clock.Now().Mono
-		happened := d.observe(now)
+		happened := d.observe()
 		d.work.read(now, d.counters)
 		streams, _ := d.feed.Watching()
 		if asked == 0 || now.Sub(asked) >= reportsEvery {
@@ -68,7 +68,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 		timer.Reset(min(wait, observeEvery))
 		select {
 		case <-ctx.Done():
-			d.observe(d.clock.Now().Mono) // The sid was given back.
+			d.observe() // The sid was given back.
 			return nil
 		case <-changed:
 			time.Sleep(settle)
@@ -122,8 +122,8 @@ var logged = map[feed.Kind]slog.Level{
 }
 
 // observe adds what happened to the feed and to the log, and reports whether anything did.
-func (d *Daemon) observe(now clock.Mono) bool {
-	events := d.feed.Observe(now, d.state())
+func (d *Daemon) observe() bool {
+	events := d.feed.Observe(d.state())
 	for _, e := range events {
 		level, told := logged[e.Kind]
 		if _, ofPeer := e.Attributes["reported_by"]; !told || ofPeer {
@@ -158,20 +158,21 @@ func (w *work) read(now clock.Mono, counters func() trend.Counters) {
 
 // counters returns what the node has counted since its start.
 func (d *Daemon) counters() trend.Counters {
-	return trend.Counters{Refused: d.node.Stats().Refused, Latency: d.latencies.Of(server.Issuing())}
+	n := d.node.Stats()
+	return trend.Counters{Issued: n.Issued, Refused: n.Refused, Latency: d.latencies.Of(server.Issuing())}
 }
 
-// lately returns how requests and writes went lately.
-func (d *Daemon) lately() status.Work {
+// lately returns how requests and writes went lately, and how many IDs a second were issued.
+func (d *Daemon) lately() (w status.Work, rate int64) {
 	d.work.mu.Lock()
-	w := d.work.meter.Work()
+	w, rate = d.work.meter.Work(), d.work.meter.Rate()
 	d.work.mu.Unlock()
 	if write := d.keeper.Stats().Write; write.At != 0 {
 		now := d.clock.Now()
 		w.Write = max(write.Took.Microseconds(), 1)
 		w.Written = int64(now.Wall - clock.MillisOf(now.Mono.Sub(write.At)))
 	}
-	return w
+	return w, rate
 }
 
 // etcdMembers asks the members of etcd.

@@ -349,11 +349,8 @@ func (r *Reader) self(st node.Stats) Self {
 	if st.Holding {
 		self.SID, self.Term, self.Base, self.Ceil = int(st.SID), st.Term, int64(st.Base), int64(st.Ceil)
 	}
-	if r.cfg.Feed != nil {
-		self.Rate = r.cfg.Feed.Rate()
-	}
 	if r.cfg.Work != nil {
-		self.Work = r.cfg.Work()
+		self.Work, self.Rate = r.cfg.Work()
 	}
 	return self
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
@@ -45,13 +44,12 @@ type Config struct {
 	Ask func(context.Context)
 	// Members, if set, asks the members of etcd. It must be safe for concurrent use.
 	Members func(context.Context) Etcd
-	// Work, if set, returns how requests of this node went lately. It must be safe for concurrent
-	// use.
-	Work func() Work
+	// Work, if set, returns how requests of this node went lately, and how many IDs a second it
+	// issued. It must be safe for concurrent use.
+	Work func() (w Work, rate int64)
 	// Callers, if set, returns who holds most of this node, and no more than a person reads. It must be safe for
 	// concurrent use.
 	Callers func() []Caller
-	Feed    *feed.Feed        // has the rate and the latest event; nil: none
 	Marks   *watermark.Reader // It reads the watermark; nil: nobody does.
 	Bounds  lease.Bounds      // They say which records no sound clock can have written.
 	// Expected is how many nodes there should be; 0: not known.

@@ -203,7 +203,7 @@ func TestNamesAreText(t *testing.T) {
 		c.Settings = []status.Setting{{Key: "node.name", Value: hostile, Source: hostile}}
 		c.Conditions = func() []console.Condition { return []console.Condition{{Text: hostile}} }
 	})
-	s.feed.Observe(clock.Mono(time.Second), feed.State{Node: node.Stats{Name: hostile, Instance: "a"}})
+	s.feed.Observe(feed.State{Node: node.Stats{Name: hostile, Instance: "a"}})
 	for _, name := range []string{"", "timeline", "pool", "clocks", "node", "events", "break"} {
 		for _, options := range [][]option{nil, {withoutScripts}} {
 			p := open(t, s.URL, name, options...)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
@@ -21,13 +20,13 @@ func TestPast(t *testing.T) {
 	cluster := two()
 	c := fixture(&cluster)
 	state := feed.State{Node: node.Stats{Name: "node-1", Instance: "a", Now: start - 1}}
-	c.cfg.Feed.Observe(0, state) // before the first sample
+	c.cfg.Feed.Observe(state) // before the first sample
 	state.Node.Now, state.Node.Draining = start+7000, true
-	c.cfg.Feed.Observe(clock.Mono(time.Second), state)
+	c.cfg.Feed.Observe(state)
 	const more = 600
-	for i := range more {
+	for range more {
 		state.EtcdFails = !state.EtcdFails
-		c.cfg.Feed.Observe(clock.Mono(time.Second)+clock.Mono(i), state)
+		c.cfg.Feed.Observe(state)
 	}
 	for i := range int64(3) {
 		s := two()
@@ -80,10 +79,10 @@ func TestTimelineEtcdAway(t *testing.T) {
 		cluster := two()
 		c := fixture(&cluster, func(c *Config) { c.Feed = feed.New(feed.Config{Boot: "boot", Entries: tc.entries}) })
 		s := feed.State{Node: node.Stats{Name: "node-1", Instance: "a", Now: latest - 80*minute}}
-		c.cfg.Feed.Observe(0, s)
+		c.cfg.Feed.Observe(s)
 		for i, at := range tc.turns {
 			s.Node.Now, s.EtcdFails = clock.Millis(at), i%2 == 0
-			c.cfg.Feed.Observe(clock.Mono(i+1), s)
+			c.cfg.Feed.Observe(s)
 		}
 		for _, at := range []clock.Millis{latest - 80*minute, latest} {
 			c.past.history.Add(at, status.Cluster{Nodes: []status.Node{{Instance: "a", Name: "node-1"}}})

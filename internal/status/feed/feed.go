@@ -49,7 +49,6 @@ type Feed struct {
 	last     uint64     // number of the latest; 0: there was none
 	state    *State     // as last observed; nil: none
 	fails    int64      // since when etcd fails, Unix ms; 0: it answers
-	rate     meter
 	streams  int
 	clients  map[string]int // their streams, except for those of operators
 	pages    []*Stream      // streams of operators, the oldest first
@@ -80,9 +79,9 @@ func New(cfg Config) *Feed {
 	return &Feed{cfg: cfg, clients: map[string]int{}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
 
-// Observe takes the state of the node at mono, and adds what happened since the one
-// before, which it returns.
-func (f *Feed) Observe(mono clock.Mono, s State) []Event {
+// Observe takes the state of the node, and adds what happened since the one before, which it
+// returns.
+func (f *Feed) Observe(s State) []Event {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	events := Transitions(f.state, s)
@@ -93,7 +92,6 @@ func (f *Feed) Observe(mono clock.Mono, s State) []Event {
 	case f.fails == 0:
 		f.fails = int64(s.Node.Now)
 	}
-	f.rate.add(mono, s.Node.Issued)
 	for _, e := range events {
 		f.add(e)
 	}
@@ -130,13 +128,6 @@ func (f *Feed) Restore(events []Event) {
 		}
 		f.add(clean)
 	}
-}
-
-// Rate returns how many IDs a second were issued lately.
-func (f *Feed) Rate() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.rate.perSecond
 }
 
 // EtcdFails returns since when calls to etcd fail, in Unix ms; 0: they do not.
@@ -375,26 +366,5 @@ func (s *Stream) Close() {
 	}
 	if s.snapshots {
 		f.watching--
-	}
-}
-
-// meter counts IDs a second.
-type meter struct {
-	at        clock.Mono
-	issued    int64
-	begun     bool
-	perSecond int64
-}
-
-// meterEvery is the time over which a rate is counted.
-const meterEvery = time.Second
-
-func (m *meter) add(now clock.Mono, issued int64) {
-	switch elapsed := now.Sub(m.at); {
-	case !m.begun:
-		m.at, m.issued, m.begun = now, issued, true
-	case elapsed >= meterEvery:
-		m.perSecond = int64(float64(issued-m.issued) / elapsed.Seconds())
-		m.at, m.issued = now, issued
 	}
 }

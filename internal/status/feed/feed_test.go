@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/clock"
@@ -25,7 +24,7 @@ func observed(t *testing.T, cfg Config, n int) *Feed {
 		if i%2 == 1 {
 			s.Refusing = refusing(node.ClockSkew)
 		}
-		f.Observe(clock.Mono(i), s)
+		f.Observe(s)
 	}
 	return f
 }
@@ -117,7 +116,7 @@ func TestSlowStream(t *testing.T) {
 		if i%2 == 0 {
 			r = refusing(node.NoSID)
 		}
-		f.Observe(clock.Mono(i), State{Node: node.Stats{Name: "n1"}, Refusing: r})
+		f.Observe(State{Node: node.Stats{Name: "n1"}, Refusing: r})
 	}
 	got, missed := numbers(t, s)
 	if missed == nil || missed.Count != 15 || len(got) != 10 || got[9] != "boot-30" {
@@ -277,43 +276,15 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestRate: the rate is that of the latest second, or of the time between two observations.
-func TestRate(t *testing.T) {
-	f := New(Config{Boot: "b"})
-	mono, issued := clock.Mono(0), int64(0)
-	for i, st := range []struct {
-		times int
-		after time.Duration
-		ids   int64
-		want  int64
-	}{
-		{1, 0, 0, 0},
-		{3, time.Second / 4, 100, 0},
-		{1, time.Second / 4, 100, 400},
-		{3, time.Second / 4, 500, 400},
-		{1, time.Second / 4, 500, 2000},
-		{1, 4 * time.Second, 400, 100},
-		{1, time.Second, 0, 0},
-	} {
-		for range st.times {
-			mono, issued = mono.Add(st.after), issued+st.ids
-			f.Observe(mono, State{Node: node.Stats{Issued: issued}})
-			if got := f.Rate(); got != st.want {
-				t.Errorf("step %d: %d a second, want %d", i, got, st.want)
-			}
-		}
-	}
-}
-
 // TestEtcdFails: the time is that of the first of the observations that fail, until one does not.
 func TestEtcdFails(t *testing.T) {
 	f := New(Config{Boot: "b"})
-	for i, tc := range []struct {
+	for _, tc := range []struct {
 		fails bool
 		now   clock.Millis
 		since int64
 	}{{false, 1000, 0}, {true, 2000, 2000}, {true, 3000, 2000}, {false, 4000, 0}, {true, 5000, 5000}} {
-		f.Observe(clock.Mono(i), State{EtcdFails: tc.fails, Node: node.Stats{Now: tc.now}})
+		f.Observe(State{EtcdFails: tc.fails, Node: node.Stats{Now: tc.now}})
 		if got := f.EtcdFails(); got != tc.since {
 			t.Errorf("at %d: since %d, want %d", tc.now, got, tc.since)
 		}
@@ -339,7 +310,7 @@ func TestObserve(t *testing.T) {
 	state := State{Node: node.Stats{Name: "n1"}}
 	for i, want := range []bool{true, false, false} {
 		var happened bool
-		if got := woken(func() { happened = len(f.Observe(clock.Mono(i), state)) > 0 }); got != want || happened != want {
+		if got := woken(func() { happened = len(f.Observe(state)) > 0 }); got != want || happened != want {
 			t.Errorf("observation %d: woken %v, happened %v, want %v", i, got, happened, want)
 		}
 	}
@@ -459,7 +430,7 @@ func TestConcurrentStreams(t *testing.T) {
 		if i%2 == 0 {
 			s.Refusing = refusing(node.NoSID)
 		}
-		f.Observe(clock.Mono(i), s)
+		f.Observe(s)
 		f.SetSnapshot("{}")
 	}
 	f.End()

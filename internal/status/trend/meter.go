@@ -17,6 +17,7 @@ import (
 
 // Counters are what a process has counted since its start.
 type Counters struct {
+	Issued  int64 // IDs
 	Refused [node.NumReasons]int64
 	// Latency has how many requests for IDs took how long: one count for each of the bounds of a
 	// Meter, without those of the bounds before, and one more for what took longer.
@@ -74,6 +75,15 @@ func (m *Meter) Work() (w status.Work) {
 	}
 	w.P50, w.P99 = m.quantile(counts, .50), m.quantile(counts, .99)
 	return w
+}
+
+// Rate returns how many IDs a second were issued between the latest two readings.
+func (m *Meter) Rate() int64 {
+	if len(m.taken) < 2 {
+		return 0
+	}
+	from, to := m.taken[len(m.taken)-2], m.taken[len(m.taken)-1]
+	return int64(float64(to.Issued-from.Issued) / to.at.Sub(from.at).Seconds())
 }
 
 // quantile returns the time in µs, rounded up, in which a share of the requests ended, as far

@@ -59,3 +59,33 @@ func TestMeter(t *testing.T) {
 		t.Errorf("%d readings are kept of ten thousand", len(m.taken))
 	}
 }
+
+// TestRate: the rate is that of the latest second, or of the time between two readings.
+func TestRate(t *testing.T) {
+	m := NewMeter(nil)
+	mono, issued := clock.Mono(0), int64(0)
+	for i, st := range []struct {
+		times int
+		after time.Duration
+		ids   int64
+		want  int64
+	}{
+		{1, 0, 0, 0},
+		{3, time.Second / 4, 100, 0},
+		{1, time.Second / 4, 100, 400},
+		{3, time.Second / 4, 500, 400},
+		{1, time.Second / 4, 500, 2000},
+		{1, 4 * time.Second, 400, 100},
+		{1, time.Second, 0, 0},
+	} {
+		for range st.times {
+			mono, issued = mono.Add(st.after), issued+st.ids
+			if m.Due(mono) {
+				m.Add(mono, Counters{Issued: issued})
+			}
+			if got := m.Rate(); got != st.want {
+				t.Errorf("step %d: %d a second, want %d", i, got, st.want)
+			}
+		}
+	}
+}
