@@ -70,9 +70,9 @@ type Console struct {
 	cfg   Config
 	pages map[string]*template.Template
 	past  past
-	plans plans
+	plans kept[operate.Plan]
 
-	sessions sessions
+	sessions kept[access.Caller]
 	mux      *http.ServeMux
 }
 
@@ -87,7 +87,11 @@ func (p page) Here() bool { return p.here }
 
 // New returns a console.
 func New(cfg Config) *Console {
-	c := &Console{cfg: cfg, pages: map[string]*template.Template{}, mux: http.NewServeMux()}
+	c := &Console{
+		cfg: cfg, pages: map[string]*template.Template{}, mux: http.NewServeMux(),
+		plans:    kept[operate.Plan]{lasts: planFor, all: maxPlans, own: maxPlans},
+		sessions: kept[access.Caller]{lasts: sessionFor, all: maxSessions, own: maxOwn},
+	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
 	list, err := fs.Glob(files, "templates/*.html")
 	if err != nil {

@@ -297,10 +297,10 @@ func TestSessionsEnd(t *testing.T) {
 	if open(admin) || len(c.sessions.list) != 0 {
 		t.Error("it goes on after twelve hours")
 	}
-	var s sessions
+	s := &New(c.cfg).sessions
 	for i := range maxSessions + 1 {
 		caller, _ := access.New(access.Config{Rate: 1, Now: func() clock.Mono { return 0 }}).Identify(access.Credentials{Certificate: fmt.Sprint(i)})
-		s.begin(caller, 0)
+		s.add(caller, caller.Name(), 0)
 	}
 	if len(s.list) != maxSessions {
 		t.Errorf("%d sessions", len(s.list))

@@ -56,7 +56,7 @@ func (c *Console) identify(r *http.Request) (access.Caller, error) {
 		return c.identifyToken(r, token)
 	}
 	if found, err := r.Cookie(c.cookieName()); err == nil {
-		if caller, ok := c.sessions.caller(found.Value, c.cfg.Node.Clock().Now().Mono); ok {
+		if caller, ok := c.sessions.get(found.Value, c.cfg.Node.Clock().Now().Mono); ok {
 			return caller, nil
 		}
 	}
@@ -107,7 +107,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	}
 	httpserver.Valid(r)
 	if c.cfg.Guard.NeedsToken() {
-		http.SetCookie(w, c.sessionCookie(r, c.sessions.begin(caller, c.cfg.Node.Clock().Now().Mono), 0))
+		http.SetCookie(w, c.sessionCookie(r, c.sessions.add(caller, caller.Name(), c.cfg.Node.Clock().Now().Mono), 0))
 	}
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }

@@ -1,12 +1,9 @@
 package console
 
 import (
-	"crypto/rand"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -20,7 +17,6 @@ import (
 type plan struct {
 	operate.Plan
 	Key string
-	at  clock.Mono
 }
 
 // Missing returns what keeps the page from the plan. Nobody accepts an obstacle here.
@@ -37,41 +33,6 @@ func (p plan) Do() string {
 		return "No other node runs: begin the era"
 	}
 	return strings.ToUpper(p.Title[:1]) + p.Title[1:]
-}
-
-const (
-	maxPlans = 16
-	planFor  = 5 * time.Minute
-)
-
-// plans are those that were shown and not confirmed, of all operators.
-type plans struct {
-	mu   sync.Mutex // guards list
-	list []*plan    // in the order in which they were shown
-}
-
-func (p *plans) add(one *plan) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.list) == maxPlans {
-		p.list = p.list[1:]
-	}
-	p.list = append(p.list, one)
-}
-
-// take returns a plan that was shown within planFor, once; nil: there is none.
-func (p *plans) take(key string, now clock.Mono) *plan {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, one := range p.list {
-		if one.Key == key {
-			p.list = append(p.list[:i:i], p.list[i+1:]...)
-			if now.Sub(one.at) <= planFor {
-				return one
-			}
-		}
-	}
-	return nil
 }
 
 // operateData is what the page shows.
@@ -116,15 +77,14 @@ func (c *Console) operate(w http.ResponseWriter, r *http.Request) {
 	}
 	p := &plan{Plan: made}
 	if len(p.Missing()) == 0 {
-		p.Key, p.at = rand.Text(), c.cfg.Node.Clock().Now().Mono
-		c.plans.add(p)
+		p.Key = c.plans.add(made, "", c.cfg.Node.Clock().Now().Mono)
 	}
 	c.showOperated(w, r, http.StatusOK, operateData{Plan: p})
 }
 
 func (c *Console) confirm(w http.ResponseWriter, r *http.Request, key string) {
-	p := c.plans.take(key, c.cfg.Node.Clock().Now().Mono)
-	if p == nil {
+	p, shown := c.plans.get(key, c.cfg.Node.Clock().Now().Mono)
+	if !shown || !c.plans.end(key) {
 		c.showOperated(w, r, http.StatusConflict, operateData{
 			Problem: "this plan was carried out, is older than 5 min, or was shown by another node: begin again",
 		})
@@ -133,7 +93,7 @@ func (c *Console) confirm(w http.ResponseWriter, r *http.Request, key string) {
 	caller, _ := c.identify(r) // It was admitted.
 	log := c.cfg.Log.With("action", p.Title, "caller", caller.Name(), "by", caller.Kind(), "from", r.RemoteAddr).
 		With(server.Named(r.Header.Values)...)
-	if _, err := c.cfg.Operate.Do(r.Context(), p.Plan); err != nil {
+	if _, err := c.cfg.Operate.Do(r.Context(), p); err != nil {
 		log.Warn(lease.Acted+" failed", "error", err)
 		c.showOperated(w, r, http.StatusConflict, operateData{Problem: p.Title + ": " + err.Error()})
 		return

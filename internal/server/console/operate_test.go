@@ -185,11 +185,14 @@ func TestRecoveryPlan(t *testing.T) {
 
 // TestPlansAreBounded: the oldest is forgotten, and none is kept for long.
 func TestPlansAreBounded(t *testing.T) {
-	var p plans
-	for i := range maxPlans + 1 {
-		p.add(&plan{Key: string(rune('a' + i))})
+	cluster := two()
+	p := &fixture(&cluster).plans
+	var keys []string
+	for range maxPlans + 1 {
+		keys = append(keys, p.add(operate.Plan{}, "", 0))
 	}
-	if p.take("a", 0) != nil || p.take("b", clock.Mono(planFor)) == nil || p.take("c", clock.Mono(planFor)+1) != nil || p.take("c", 0) != nil {
+	has := func(key string, at time.Duration) bool { _, ok := p.get(key, clock.Mono(at)); return ok }
+	if has(keys[0], 0) || !has(keys[1], planFor-1) || !p.end(keys[1]) || p.end(keys[1]) || has(keys[1], 0) || has(keys[2], planFor) {
 		t.Error("which plans are kept")
 	}
 }

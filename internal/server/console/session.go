@@ -2,92 +2,89 @@ package console
 
 import (
 	"crypto/rand"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
 const (
 	sessionFor = 12 * time.Hour
 	// maxSessions is how many there are at a time, of all callers, and maxOwn of one caller.
-	// The oldest one ends for a new one.
 	maxSessions = 256
 	maxOwn      = 16
+
+	planFor = 5 * time.Minute
+	// maxPlans is how many shown plans there are at a time, of all callers.
+	maxPlans = 16
 )
 
-// session is a browser that has shown a token. It keeps the caller and not the token.
-type session struct {
-	key    string
-	caller access.Caller
-	began  clock.Mono
-}
+// kept has values for some time, each under a key that a browser has: the caller of a session,
+// without its token, or a plan that was shown. It ends with the process.
+type kept[T any] struct {
+	lasts    time.Duration
+	all, own int // It has at most so many values, and so many of one owner: the oldest ends for a new one.
 
-// sessions are those of all browsers. They end with the process.
-type sessions struct {
 	mu   sync.Mutex // guards list
-	list []session  // The oldest is first.
+	list []entry[T] // The oldest is first.
 }
 
-// begin returns the key of a new session. A key is random, so it is of use at this node alone,
-// and only until the session ends: browsers send cookies to every port of a host.
-func (s *sessions) begin(caller access.Caller, now clock.Mono) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.expire(now)
-	own, oldest := 0, -1
-	for i, one := range s.list {
-		if one.caller.Name() == caller.Name() {
-			if own++; oldest < 0 {
-				oldest = i
-			}
+type entry[T any] struct {
+	key, owner string
+	value      T
+	began      clock.Mono
+}
+
+// add returns the key of a value that is kept from now on. A key is random, so it is of use at
+// this node alone, and only until the value ends: browsers send cookies to every port of a host.
+func (k *kept[T]) add(value T, owner string, now clock.Mono) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.expire(now)
+	own, oldest := 0, 0
+	for i, e := range slices.Backward(k.list) {
+		if e.owner == owner {
+			own, oldest = own+1, i
 		}
 	}
 	switch {
-	case own >= maxOwn:
-		s.list = append(s.list[:oldest], s.list[oldest+1:]...)
-	case len(s.list) >= maxSessions:
-		s.list = s.list[1:]
+	case own >= k.own:
+		k.list = slices.Delete(k.list, oldest, oldest+1)
+	case len(k.list) >= k.all:
+		k.list = slices.Delete(k.list, 0, 1)
 	}
 	key := rand.Text()
-	s.list = append(s.list, session{key, caller, now})
+	k.list = append(k.list, entry[T]{key, owner, value, now})
 	return key
 }
 
-// caller returns whose session a key is of, if there is one.
-func (s *sessions) caller(key string, now clock.Mono) (access.Caller, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.expire(now)
-	for _, one := range s.list {
-		if one.key == key {
-			return one.caller, true
+// get returns the value of a key, if it is kept.
+func (k *kept[T]) get(key string, now clock.Mono) (value T, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.expire(now)
+	for _, e := range k.list {
+		if e.key == key {
+			return e.value, true
 		}
 	}
-	return access.Caller{}, false
+	return value, false
 }
 
-// end ends a session, if there is one.
-func (s *sessions) end(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, one := range s.list {
-		if one.key == key {
-			s.list = append(s.list[:i], s.list[i+1:]...)
-			return
-		}
-	}
+// end ends a value, and reports whether it was kept until now.
+func (k *kept[T]) end(key string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := len(k.list)
+	k.list = slices.DeleteFunc(k.list, func(e entry[T]) bool { return e.key == key })
+	return len(k.list) < before
 }
 
-// expire ends the sessions that are too old. s.mu is held.
-func (s *sessions) expire(now clock.Mono) {
-	n := 0
-	for n < len(s.list) && now.Sub(s.list[n].began) >= sessionFor {
-		n++
-	}
-	s.list = s.list[n:]
+// expire ends what is too old. k.mu is held.
+func (k *kept[T]) expire(now clock.Mono) {
+	k.list = slices.DeleteFunc(k.list, func(e entry[T]) bool { return now.Sub(e.began) >= k.lasts })
 }
 
 // cookieName returns the name of the cookie of a node. Nodes on other ports of the same host
