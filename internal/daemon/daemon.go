@@ -421,7 +421,6 @@ func (d *Daemon) newAnswers() (a answers, err error) {
 		Work:      d.lately,
 		Callers:   d.callers,
 		Marks:     a.service.Marks(),
-		Settings:  d.settings(),
 		Bounds:    d.machine().Bounds(),
 		Expected:  d.cfg.Cluster.Expect,
 	})

@@ -63,7 +63,7 @@ func (d *Daemon) newConsole() *console.Console {
 		Conditions: d.adminConfig().Conditions,
 		Holders:    d.holders,
 		Format:     d.cfg.Format(),
-		Settings:   d.reader.Settings(),
+		Settings:   d.sources,
 		API:        d.addrs.AdvertisedHTTP,
 		GRPC:       d.addrs.AdvertisedGRPC,
 		Guard:      d.security.guard,
@@ -98,14 +98,6 @@ func (d *Daemon) holders() []quota.Holder { return d.security.quota.Holders(10) 
 func (d *Daemon) callers() (list []status.Caller) {
 	for _, h := range d.holders() {
 		list = append(list, status.Caller(h))
-	}
-	return list
-}
-
-// settings returns the settings of the node for pages.
-func (d *Daemon) settings() (list []status.Setting) {
-	for _, s := range d.sources {
-		list = append(list, status.Setting(s))
 	}
 	return list
 }

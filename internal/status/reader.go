@@ -54,21 +54,12 @@ type Config struct {
 	Bounds  lease.Bounds      // They say which records no sound clock can have written.
 	// Expected is how many nodes there should be; 0: not known.
 	Expected int
-	// Settings of the node and their sources, for pages; nil: not known.
-	Settings []Setting
 }
 
 // Heard is what was heard of another node.
 type Heard struct {
 	Report *Report       // nil: it sent none
 	Owed   time.Duration // since it was first asked for one that it has not sent; 0: it has
-}
-
-// Setting is a setting of the node.
-type Setting struct {
-	Key    string `json:"key"`
-	Value  string `json:"value"`
-	Source string `json:"source"`
 }
 
 // Reader answers requests about IDs and the cluster. It is safe for concurrent
@@ -149,10 +140,6 @@ func (r *Reader) begin(ctx context.Context, timeout time.Duration) (context.Cont
 	stop := context.AfterFunc(r.ending, cancel)
 	return ctx, func() { stop(); cancel(); r.reads.Done() }
 }
-
-// Settings returns the settings of the node and their sources. Secrets are in files, which
-// settings name.
-func (r *Reader) Settings() []Setting { return r.cfg.Settings }
 
 // logRead logs the first failed read of etcd after one that succeeded, at most one a
 // minute: any number of requests may fail while etcd is away, and of one damaged

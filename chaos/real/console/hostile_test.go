@@ -19,6 +19,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/status"
@@ -200,7 +201,7 @@ func TestNamesAreText(t *testing.T) {
 	breaker := &broken{console.Broken{Etcd: "running", Nodes: []console.BrokenNode{{Name: hostile, Message: hostile, Faults: hostile, Answer: hostile}}}}
 	s := serve(t, cluster, func(c *console.Config) {
 		c.Break = breaker
-		c.Settings = []status.Setting{{Key: "node.name", Value: hostile, Source: hostile}}
+		c.Settings = []config.Setting{{Key: "node.name", Value: hostile, Source: hostile}}
 		c.Conditions = func() []console.Condition { return []console.Condition{{Text: hostile}} }
 	})
 	s.feed.Observe(feed.State{Node: node.Stats{Name: hostile, Instance: "a"}})

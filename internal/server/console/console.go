@@ -18,6 +18,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
@@ -45,9 +46,9 @@ type Config struct {
 	Conditions func() []Condition    // Conditions are those of readiness.
 	Holders    func() []quota.Holder // They hold most of this node's connections and memory; nil: not known.
 	Format     flake.Format
-	Settings   []status.Setting
-	API        string // host:port of the HTTP API, for examples; "": none
-	GRPC       string // GRPC is the host:port of the gRPC API, for examples; "": none.
+	Settings   []config.Setting // Secrets are in files, which settings name.
+	API        string           // host:port of the HTTP API, for examples; "": none
+	GRPC       string           // GRPC is the host:port of the gRPC API, for examples; "": none.
 
 	Guard *access.Guard // who may see it; nil: everybody
 	Break Breaker       // nil: nothing can be broken
