@@ -469,20 +469,13 @@ func (d *Daemon) newSurfaces() (s surfaces, err error) {
 		member = d.insideMetrics
 	}
 	s.metrics = metrics.New(metrics.Config{
-		Inside:  member,
-		Node:    d.node,
-		Keeper:  d.keeper,
-		Marks:   d.service.Marks(),
-		Clock:   d.clock,
-		Version: d.version,
-		Space:   d.cfg.Space,
-		Settings: metrics.Settings{
-			Window:    d.cfg.Lease.Window,
-			TTL:       d.cfg.Lease.TTL,
-			MaxSkew:   d.cfg.Issue.MaxSkew,
-			MaxLead:   d.cfg.Issue.MaxLead,
-			Watermark: d.cfg.Watermark.Interval,
-		},
+		Inside:    member,
+		Node:      d.node,
+		Keeper:    d.keeper,
+		Marks:     d.service.Marks(),
+		Clock:     d.clock,
+		Version:   d.version,
+		Settings:  d.cfg,
 		Clocks:    d.watch.Report,
 		Gossip:    d.gossipStats,
 		Security:  d.securityReport,

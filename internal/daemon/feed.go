@@ -304,13 +304,10 @@ func (d *Daemon) state() feed.State {
 	s := feed.State{
 		Node: d.node.Stats(), Refusing: d.node.Ready(), Clocks: d.watch.Report(),
 		EtcdFails: k.Outage.Error != "", EtcdSince: k.Outage.Since, EtcdLast: k.Outage.Last, EtcdError: k.Outage.Error,
-		Alarms: k.Alarms, Files: map[string]feed.Files{},
+		Alarms: k.Alarms, Files: d.readFiles(),
 	}
 	if d.inside != nil {
 		s.Backup = d.inside.Health().SnapshotFails
-	}
-	for name, f := range d.files() {
-		s.Files[name] = feed.Files{Reloads: f.Reloads(), Failing: f.Failing()}
 	}
 	return s
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/server/respserver"
+	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
@@ -215,6 +216,15 @@ func (d *Daemon) files() map[string]files {
 	return all
 }
 
+// readFiles returns how the reading of each of them went.
+func (d *Daemon) readFiles() map[string]feed.Files {
+	all := map[string]feed.Files{}
+	for name, f := range d.files() {
+		all[name] = feed.Files{Reloads: f.Reloads(), Failing: f.Failing()}
+	}
+	return all
+}
+
 // Reload makes the node read its certificates, tokens and gossip keys now. It does not
 // wait; the log says what was found.
 func (d *Daemon) Reload() {
@@ -246,24 +256,19 @@ func (d *Daemon) leaves() map[string]*x509.Certificate {
 // securityReport returns the state of security and of the connection to etcd, for the
 // metrics.
 func (d *Daemon) securityReport() metrics.Security {
-	var r metrics.Security
-	for _, name := range metrics.ListenerNames {
-		if l := d.security.listeners[name]; l != nil {
-			st := l.Stats()
-			r.Listeners = append(r.Listeners,
-				metrics.Listener{Name: name, Open: st.Open, Refused: st.Refused, Slowed: st.Slowed, Closed: st.Closed})
-		}
+	r := metrics.Security{
+		Listeners: map[string]quota.Stats{}, Files: d.readFiles(), Certificates: map[string]time.Time{},
+	}
+	for name, l := range d.security.listeners {
+		r.Listeners[name] = l.Stats()
 	}
 	r.Held, r.HeldLimit = d.security.quota.Held()
-	for name, f := range d.files() {
-		r.Files = append(r.Files, metrics.Files{Name: name, Failing: f.Failing(), Reloads: f.Reloads()})
-	}
 	if t := d.security.tls; t != nil {
-		r.Certificates = append(r.Certificates, metrics.Certificate{Name: "server", Expires: t.Expires()})
+		r.Certificates["server"] = t.Expires()
 	}
 	if t := d.etcd.tls; t != nil {
 		if at, ok := t.Expires(); ok {
-			r.Certificates = append(r.Certificates, metrics.Certificate{Name: "etcd_client", Expires: at})
+			r.Certificates["etcd_client"] = at
 		}
 	}
 	return r

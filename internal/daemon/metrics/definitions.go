@@ -2,11 +2,14 @@ package metrics
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/watermark"
 )
@@ -335,7 +338,7 @@ gauges. [Alerts](alerts.md) watch most of these.
 		{"why", "", texts(watermark.Whys)}, {"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
 		{"state", poolSIDs, poolStates}, {"state", workerSIDs, poolStates}, {"state", clockVerdict, texts(clockStates)},
 		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
-		{"listener", "", ListenerNames}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},
+		{"listener", "", listenerNames}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},
 	} {
 		of := ""
 		if l.of != "" {
@@ -343,7 +346,7 @@ gauges. [Alerts](alerts.md) watch most of these.
 		}
 		fmt.Fprintf(&b, "- `%s`%s: `%s`\n", l.name, of, strings.Join(l.values, "`, `"))
 	}
-	fmt.Fprintf(&b, "- `setting`: `%s`\n", strings.Join(settingNames(), "`, `"))
+	fmt.Fprintf(&b, "- `setting`: `%s`\n", strings.Join(slices.Sorted(maps.Keys(compared(config.Config{}))), "`, `"))
 	b.WriteString("- `sid`: the sids of the other nodes with a recent measurement; a node without a sid has no " +
 		"series\n")
 	return b.String()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
+	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/node"
@@ -24,8 +25,7 @@ type Config struct {
 	Keeper   *keeper.Keeper
 	Clock    clock.Source
 	Version  string
-	Space    string // the name that operators know the space by
-	Settings Settings
+	Settings config.Config
 	// Latencies has how long requests took.
 	Latencies *Latencies
 	// Requests calls yield for each surface and outcome, always the same ones,
@@ -47,30 +47,13 @@ type Config struct {
 	Gossip func() (s cluster.Stats, ok bool)
 }
 
-// Settings are the settings that alerts compare other series with, so that the
-// alerts are right for every configuration.
-type Settings struct {
-	Window, TTL, MaxSkew, MaxLead, Watermark time.Duration
-}
-
-func (s Settings) list() []setting {
-	return []setting{
-		{"lease.window", s.Window}, {"lease.ttl", s.TTL}, {"issue.max-skew", s.MaxSkew}, {"issue.max-lead", s.MaxLead},
-		{"watermark.interval", s.Watermark},
+// compared returns the settings that alerts compare other series with, so that the
+// alerts are right for every configuration, by their keys.
+func compared(c config.Config) map[string]time.Duration {
+	return map[string]time.Duration{
+		"lease.window": c.Lease.Window, "lease.ttl": c.Lease.TTL, "issue.max-skew": c.Issue.MaxSkew,
+		"issue.max-lead": c.Issue.MaxLead, "watermark.interval": c.Watermark.Interval,
 	}
-}
-
-// setting is one of Settings, by its key in the configuration.
-type setting struct {
-	key   string
-	value time.Duration
-}
-
-func settingNames() (out []string) {
-	for _, x := range (Settings{}).list() {
-		out = append(out, x.key)
-	}
-	return out
 }
 
 // latencyBuckets are upper bounds in seconds. A request takes about 10 µs, or up to
@@ -246,10 +229,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(tickAge, max(now.Mono.Sub(c.cfg.Keeper.Ticked()), 0).Seconds())
 	end := c.cfg.Node.Config().Gen.Epoch + clock.Millis(c.cfg.Node.Config().Gen.Layout.End())
 	gauge(epochRemaining, float64(end-now.Wall)/1000) // 278 years are more than a Duration of any epoch holds
-	for _, x := range c.cfg.Settings.list() {
-		gauge(settings, x.value.Seconds(), x.key)
+	for key, value := range compared(c.cfg.Settings) {
+		gauge(settings, value.Seconds(), key)
 	}
-	gauge(nodeInfo, 1, c.cfg.Node.Config().Name, c.cfg.Space, fmt.Sprint(c.cfg.Node.Config().Gen.Layout))
+	gauge(nodeInfo, 1, c.cfg.Node.Config().Name, c.cfg.Settings.Space, fmt.Sprint(c.cfg.Node.Config().Gen.Layout))
 	gauge(buildInfo, 1, c.cfg.Version)
 	if c.cfg.Clocks != nil {
 		collectClocks(c.cfg.Clocks(),

@@ -28,6 +28,8 @@ import (
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server/quota"
+	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
@@ -44,6 +46,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	cfg := config.Default()
+	cfg.Space = "orders"
 	src := clock.NewSystem(clock.SystemConfig{})
 	store := storetest.NewMemory(7)
 	if _, _, err := store.Init(t.Context(), lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: "p"}, 0); err != nil {
@@ -66,17 +69,17 @@ func newRig(t *testing.T) *rig {
 	})
 	r := &rig{node: n, keeper: k, clocks: troubled(), latency: metrics.NewLatencies([]string{"grpc_allocate"})}
 	r.metrics = metrics.New(metrics.Config{
-		Node: n, Keeper: k, Marks: marks(cfg), Clock: src, Version: "v1.2.3", Space: "orders", Latencies: r.latency,
-		Settings: metrics.Settings{Window: cfg.Lease.Window, TTL: cfg.Lease.TTL, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead, Watermark: cfg.Watermark.Interval},
+		Node: n, Keeper: k, Marks: marks(cfg), Clock: src, Version: "v1.2.3", Latencies: r.latency,
+		Settings: cfg,
 		Clocks:   func() clock.Report { return *r.clocks },
 		Inside: func() metrics.Inside {
 			return metrics.Inside{Up: true, Voting: 3, Answering: 2, Size: 100, Quota: 1000, Free: 500, Snapshot: time.Unix(1, 0), Copied: time.Unix(1, 0)}
 		},
 		Security: func() metrics.Security {
 			return metrics.Security{
-				Listeners:    []metrics.Listener{{Name: "grpc", Open: 4, Refused: 9, Slowed: 3, Closed: map[string]int64{"room": 2}}},
-				Files:        []metrics.Files{{Name: "tls", Reloads: 2}, {Name: "tokens", Failing: true}},
-				Certificates: []metrics.Certificate{{Name: "server", Expires: src.Now().Wall.Time().Add(time.Hour)}},
+				Listeners:    map[string]quota.Stats{"grpc": {Open: 4, Refused: 9, Slowed: 3, Closed: map[string]int64{"room": 2}}},
+				Files:        map[string]feed.Files{"tls": {Reloads: 2}, "tokens": {Failing: true}},
+				Certificates: map[string]time.Time{"server": src.Now().Wall.Time().Add(time.Hour)},
 			}
 		},
 		Gossip: func() (cluster.Stats, bool) {
