@@ -159,11 +159,7 @@ func (c Config) Conditions() []console.Condition {
 }
 
 func plain(w http.ResponseWriter, status int, text string) {
-	h := w.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text)) // an error means that the probe has left
+	httpserver.Send(w, status, "text/plain; charset=utf-8", "no-store", []byte(text))
 }
 
 // clockLine describes the state of the clock.

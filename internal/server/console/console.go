@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"encoding/json"
 	"fmt"
 	"html/template"
 	"io/fs"
@@ -13,7 +12,6 @@ import (
 	"net/http"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/flakelease/allocator/flake"
@@ -102,30 +100,30 @@ func New(cfg Config) *Console {
 		page := template.Must(template.Must(layout.Clone()).ParseFS(files, name))
 		c.pages[strings.TrimSuffix(path.Base(name), ".html")] = page
 	}
-	c.route("GET /console/{$}", c.shown("nodes"))
+	c.route(access.Read, "GET /console/{$}", c.shown("nodes"))
 	c.mux.Handle("GET /console/nodes", http.RedirectHandler(Path, http.StatusFound))
-	c.route("GET /console/pool", c.shown("pool"))
-	c.route("GET /console/clocks", c.shown("clocks"))
-	c.route("GET /console/node", func(w http.ResponseWriter, r *http.Request) {
+	c.route(access.Read, "GET /console/pool", c.shown("pool"))
+	c.route(access.Read, "GET /console/clocks", c.shown("clocks"))
+	c.route(access.Read, "GET /console/node", func(w http.ResponseWriter, r *http.Request) {
 		c.show(w, r, http.StatusOK, "node", cfg.Settings)
 	})
-	c.route("GET /console/ids", c.serveIDs)
-	c.route("POST /console/ids", c.serveIDs)
-	c.route("GET /console/events", c.showEvents)
-	c.route("GET /console/feed", c.serveFeed)
-	c.route("GET /console/charts", c.serveCharts)
-	c.route("GET /console/timeline", c.showTimeline)
+	c.route(access.Read, "GET /console/ids", c.serveIDs)
+	c.route(access.Read, "POST /console/ids", c.serveIDs)
+	c.route(access.Read, "GET /console/events", c.showEvents)
+	c.route(access.Read, "GET /console/feed", c.serveFeed)
+	c.route(access.Read, "GET /console/charts", c.serveCharts)
+	c.route(access.Read, "GET /console/timeline", c.showTimeline)
 	if cfg.Snapshot != nil {
-		c.route("GET /console/stretches", c.serveStretches)
+		c.route(access.Read, "GET /console/stretches", c.serveStretches)
 	}
 	if cfg.Break != nil {
-		c.route("GET /console/break", c.serveBreak)
-		c.route("GET /console/break/state", c.serveBroken)
-		c.route("POST /console/break", c.doBreak)
+		c.route(access.Read, "GET /console/break", c.serveBreak)
+		c.route(access.Read, "GET /console/break/state", c.serveBroken)
+		c.route(access.Admin, "POST /console/break", c.doBreak)
 	}
 	if cfg.Operate != nil {
-		c.routeAdmin("GET /console/operate", c.showOperate)
-		c.routeAdmin("POST /console/operate", c.operate)
+		c.route(access.Admin, "GET /console/operate", c.showOperate)
+		c.route(access.Admin, "POST /console/operate", c.operate)
 	}
 	c.mux.HandleFunc("GET /console/static/{name}", c.serveAsset)
 	c.mux.HandleFunc("GET "+documents+"{page...}", c.serveDocument)
@@ -138,20 +136,10 @@ func New(cfg Config) *Console {
 	return c
 }
 
-// route serves a pattern to callers with scope Read.
-func (c *Console) route(pattern string, h http.HandlerFunc) {
+// route serves a pattern to callers with a scope.
+func (c *Console) route(scope access.Scope, pattern string, h http.HandlerFunc) {
 	c.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if !c.admit(w, r, access.Read) {
-			return
-		}
-		h(w, r)
-	})
-}
-
-// routeAdmin serves a pattern to callers with scope Admin.
-func (c *Console) routeAdmin(pattern string, h http.HandlerFunc) {
-	c.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if c.admit(w, r, access.Admin) {
+		if c.admit(w, r, scope) {
 			h(w, r)
 		}
 	})
@@ -241,10 +229,7 @@ func (c *Console) execute(page, name string, data any) []byte {
 }
 
 func sendHTML(w http.ResponseWriter, status int, page []byte) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
-	w.WriteHeader(status)
-	_, _ = w.Write(page) // an error means that the client has left
+	httpserver.Send(w, status, "text/html; charset=utf-8", "no-store", page)
 }
 
 // serveDocument shows a document. It is for everybody, as the sources are.
@@ -271,14 +256,7 @@ func wantsJSON(r *http.Request) bool {
 }
 
 func sendJSON(w http.ResponseWriter, status int, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("console: %T has no JSON form: %v", v, err))
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
+	httpserver.SendJSON(w, status, "application/json", "no-store", v)
 }
 
 // noNode is what pages say that have no node to show.

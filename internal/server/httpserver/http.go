@@ -309,7 +309,8 @@ func (h *handler) readOrder(w http.ResponseWriter, r *http.Request) (server.Orde
 	return parseOrder(r.URL.RawQuery, r.Header.Get("Content-Type"), body, h.limits)
 }
 
-func send(w http.ResponseWriter, status int, contentType, cache string, body []byte) {
+// Send answers with a body.
+func Send(w http.ResponseWriter, status int, contentType, cache string, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Cache-Control", cache)
@@ -318,13 +319,13 @@ func send(w http.ResponseWriter, status int, contentType, cache string, body []b
 	_, _ = w.Write(body) // an error means that the client has left
 }
 
-// sendJSON sends v, which has a JSON form.
-func sendJSON(w http.ResponseWriter, status int, contentType, cache string, v any) {
+// SendJSON answers with v, which has a JSON form, on a line.
+func SendJSON(w http.ResponseWriter, status int, contentType, cache string, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("httpserver: %T has no JSON form: %v", v, err))
 	}
-	send(w, status, contentType, cache, append(body, '\n'))
+	Send(w, status, contentType, cache, append(body, '\n'))
 }
 
 // decodeCache allows clients to cache a decoded ID: its parts never change, and its
@@ -344,7 +345,7 @@ func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 	if d.Problem != "" {
 		cache = "no-store"
 	}
-	sendJSON(w, http.StatusOK, "application/json", cache, d)
+	SendJSON(w, http.StatusOK, "application/json", cache, d)
 }
 
 func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
@@ -356,7 +357,7 @@ func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	connOf(r.Context()).Valid()
-	sendJSON(w, http.StatusOK, "application/json", "no-store", c)
+	SendJSON(w, http.StatusOK, "application/json", "no-store", c)
 }
 
 // serveDocument shows a document, as those that problem types name.
@@ -369,7 +370,7 @@ func (h *handler) serveDocument(w http.ResponseWriter, r *http.Request) {
 func (h *handler) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	began := h.service.Begin()
 	h.service.Done(server.HTTPOther, nil, began)
-	send(w, http.StatusOK, "application/yaml", "no-store", api.OpenAPI)
+	Send(w, http.StatusOK, "application/yaml", "no-store", api.OpenAPI)
 }
 
 // notAllowed answers methods that a path does not have. hint has one %s, for the

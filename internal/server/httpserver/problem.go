@@ -46,7 +46,7 @@ func (p problem) write(w http.ResponseWriter) {
 	if p.RetryAfterMs > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt((p.RetryAfterMs+999)/1000, 10))
 	}
-	sendJSON(w, p.Status, "application/problem+json", "no-store", p)
+	SendJSON(w, p.Status, "application/problem+json", "no-store", p)
 }
 
 // unserved writes a problem that no reason stands for.

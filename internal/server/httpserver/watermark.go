@@ -51,7 +51,7 @@ func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.name(w.Header())
-	sendJSON(w, http.StatusOK, "application/json", "no-store", a)
+	SendJSON(w, http.StatusOK, "application/json", "no-store", a)
 }
 
 // parseWait reads after=ID&wait=30s. What is not given is 0.

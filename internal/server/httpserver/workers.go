@@ -126,7 +126,7 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 		return
 	}
 	conn.Valid()
-	sendJSON(w, status, "application/json", "no-store", res)
+	SendJSON(w, status, "application/json", "no-store", res)
 }
 
 // handleOf returns the handle in a request; "" unless there is exactly one.
