@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
@@ -24,7 +23,6 @@ import (
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
-	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -172,28 +170,28 @@ func (a *Agent) limit(ctx context.Context) (int, error) {
 
 // serve answers on ls until ctx ends.
 func (a *Agent) serve(ctx context.Context, issuer *agent.Agent, ls listeners) error {
-	s, err := a.servers(issuer, ls)
+	stopping := make(chan struct{}) // closed when requests are refused
+	f, admin, err := a.front(issuer, ls, stopping)
 	if err != nil {
 		ls.close()
 		return err
 	}
 	log, cfg := a.cfg.Logger, a.cfg.Settings
+	grpcServer, httpServer := f.grpc.GRPC(a.security.grpcOptions(cfg.Listen.GRPC)...), httpserver.NewServer(f.http, log)
 	// A stop goes through these lines from the last to the first.
 	l := newLifecycle(ctx, log)
-	l.onStop("admin connections", adminTimeout, func(ctx context.Context) error { return stopAdmin(ctx, s.admin) })
-	serveOn(l, "admin listener", ls.admin, serveHTTP(s.admin))
+	l.onStop("admin connections", adminTimeout, func(ctx context.Context) error { return stopAdmin(ctx, admin) })
+	serveOn(l, "admin listener", ls.admin, serveHTTP(admin))
 	l.start("quotas", stepTimeout, a.security.run)
-	l.start("health", stepTimeout, s.health)
+	l.start("health", stepTimeout, f.grpc.Run)
 	l.start("fresh IDs", stepTimeout, issuer.Run)
 	l.onStop("requests in flight", cfg.Drain.Timeout,
-		func(ctx context.Context) error { return finishRequests(ctx, s.grpc, s.http, s.resp) })
-	serveOn(l, "gRPC listener", ls.grpc, s.grpc.Serve)
-	serveOn(l, "HTTP listener", ls.http, serveHTTP(s.http))
-	if s.resp != nil {
-		serveOn(l, "RESP listener", ls.resp, s.resp.Serve)
-	}
+		func(ctx context.Context) error { return finishRequests(ctx, grpcServer, httpServer, f.resp) })
+	serveOn(l, "gRPC listener", ls.grpc, grpcServer.Serve)
+	serveOn(l, "HTTP listener", ls.http, serveHTTP(httpServer))
+	serveOn(l, "RESP listener", ls.resp, f.resp.Serve)
 	l.onStop("new requests", stepTimeout, func(context.Context) error {
-		close(s.stopping)
+		close(stopping)
 		issuer.Stop()
 		return nil
 	})
@@ -211,17 +209,9 @@ func (a *Agent) serve(ctx context.Context, issuer *agent.Agent, ls listeners) er
 	return err
 }
 
-// agentServers are the servers of an agent's listeners.
-type agentServers struct {
-	grpc     *grpc.Server
-	http     *http.Server
-	admin    *http.Server
-	resp     *respserver.Server // nil: no RESP listener
-	health   func(context.Context) error
-	stopping chan struct{} // closed when requests are refused
-}
-
-func (a *Agent) servers(issuer *agent.Agent, ls listeners) (s agentServers, err error) {
+// front returns what answers clients, and the server of the admin port.
+func (a *Agent) front(issuer *agent.Agent, ls listeners, stopping <-chan struct{}) (f front, admin *http.Server,
+	err error) {
 	cfg, log := a.cfg.Settings, a.cfg.Logger
 	service, err := server.New(server.Config{
 		Agent:  issuer,
@@ -230,43 +220,24 @@ func (a *Agent) servers(issuer *agent.Agent, ls listeners) (s agentServers, err 
 		Logger: log,
 	})
 	if err != nil {
-		return s, err
+		return f, nil, err
 	}
-	s.stopping = make(chan struct{})
-	g, err := grpcserver.New(grpcserver.Config{
-		Service:  service,
-		Logger:   log,
-		Draining: func() <-chan struct{} { return s.stopping },
-	})
-	if err != nil {
-		return s, err
-	}
-	s.grpc, s.health = g.GRPC(a.security.grpcOptions(cfg.Listen.GRPC)...), g.Run
 	var hosts *httpserver.Hosts
 	if cfg.CheckHost() {
 		hosts = httpserver.NewHosts(cfg.HTTP.Hosts...)
 	}
-	h, err := httpserver.New(httpserver.Config{Service: service, Hosts: hosts})
-	if err != nil {
-		return s, err
-	}
-	s.http = httpserver.NewServer(h, log)
-	s.admin = httpserver.NewServer(a.adminHandler(issuer, service), log)
-	if ls.resp != nil {
-		s.resp, err = respserver.New(respserver.Config{
-			Service:        service,
-			Version:        a.cfg.Version,
-			Logger:         log,
-			MaxConnections: a.security.limit.Connections,
-		})
-	}
-	return s, err
+	f, err = newFront(grpcserver.Config{
+		Service:  service,
+		Logger:   log,
+		Draining: func() <-chan struct{} { return stopping },
+	}, hosts, ls, a.security, a.cfg.Version)
+	return f, httpserver.NewServer(a.adminHandler(issuer, service), log), err
 }
 
 // adminHandler serves probes and metrics.
 func (a *Agent) adminHandler(issuer *agent.Agent, service *server.Service) http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(prom.New(a.client, nil), agentRequests{service})
+	reg.MustRegister(prom.New(a.client, nil), agentRequests(service))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -280,21 +251,17 @@ func (a *Agent) adminHandler(issuer *agent.Agent, service *server.Service) http.
 	return mux
 }
 
-// agentRequests is the metric of an agent's own requests; those to nodes are the client's.
-type agentRequests struct{ service *server.Service }
-
 var agentRequestsDesc = prometheus.NewDesc("allocator_requests_total",
 	"Requests that were answered or refused, by surface and outcome.", []string{"surface", "code"}, nil)
 
-// Describe sends the description.
-func (agentRequests) Describe(out chan<- *prometheus.Desc) { out <- agentRequestsDesc }
-
-// Collect sends the counts that are not 0.
-func (r agentRequests) Collect(out chan<- prometheus.Metric) {
-	for _, c := range r.service.Stats() {
-		if c.Requests > 0 {
-			out <- prometheus.MustNewConstMetric(agentRequestsDesc, prometheus.CounterValue, float64(c.Requests),
-				c.Surface, c.Outcome)
+// agentRequests collects the counts of an agent's own requests that are not 0; those to nodes are the client's.
+func agentRequests(service *server.Service) prometheus.CollectorFunc {
+	return func(out chan<- prometheus.Metric) {
+		for _, c := range service.Stats() {
+			if c.Requests > 0 {
+				out <- prometheus.MustNewConstMetric(agentRequestsDesc, prometheus.CounterValue, float64(c.Requests),
+					c.Surface, c.Outcome)
+			}
 		}
 	}
 }

@@ -33,8 +33,6 @@ import (
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
-	"github.com/flakelease/allocator/internal/server/httpserver"
-	"github.com/flakelease/allocator/internal/server/respserver"
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/status/trend"
@@ -97,9 +95,7 @@ type answers struct {
 
 // surfaces are what others ask.
 type surfaces struct {
-	grpc    *grpcserver.Server
-	http    http.Handler
-	resp    *respserver.Server // nil: no RESP listener
+	front
 	metrics prometheus.Gatherer
 	console *console.Console
 }
@@ -434,35 +430,16 @@ func (d *Daemon) newAnswers() (a answers, err error) {
 }
 
 func (d *Daemon) newSurfaces() (s surfaces, err error) {
-	s.grpc, err = grpcserver.New(grpcserver.Config{
+	s.front, err = newFront(grpcserver.Config{
 		Service: d.service,
 		Reader:  d.reader,
 		Drainer: d.drainer,
 		Logger:  d.log,
 		Feed:    d.feed,
 		Debug:   d.debug,
-	})
+	}, d.hosts(d.cfg.CheckHost()), d.listeners, d.security, d.version)
 	if err != nil {
 		return s, err
-	}
-	if s.http, err = httpserver.New(httpserver.Config{
-		Service: d.service,
-		Reader:  d.reader,
-		Hosts:   d.hosts(d.cfg.CheckHost()),
-		Feed:    d.feed,
-	}); err != nil {
-		return s, err
-	}
-	if d.listeners.resp != nil {
-		if s.resp, err = respserver.New(respserver.Config{
-			Service:        d.service,
-			Reader:         d.reader,
-			Version:        d.version,
-			Logger:         d.log,
-			MaxConnections: d.security.limit.Connections,
-		}); err != nil {
-			return s, err
-		}
 	}
 	var member func() metrics.Inside
 	if d.inside != nil {

@@ -11,9 +11,37 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/respserver"
 )
+
+// front answers clients.
+type front struct {
+	grpc *grpcserver.Server
+	http http.Handler
+	resp *respserver.Server // nil: no RESP listener
+}
+
+// newFront returns what answers clients on ls. The other APIs need a part of what gRPC needs.
+func newFront(c grpcserver.Config, hosts *httpserver.Hosts, ls listeners, s *security,
+	version string) (f front, err error) {
+	if f.grpc, err = grpcserver.New(c); err != nil {
+		return f, err
+	}
+	f.http, err = httpserver.New(httpserver.Config{Service: c.Service, Reader: c.Reader, Hosts: hosts, Feed: c.Feed})
+	if err != nil || ls.resp == nil {
+		return f, err
+	}
+	f.resp, err = respserver.New(respserver.Config{
+		Service:        c.Service,
+		Reader:         c.Reader,
+		Version:        version,
+		Logger:         c.Logger,
+		MaxConnections: s.limit.Connections,
+	})
+	return f, err
+}
 
 // servers returns the servers of the gRPC, HTTP and admin listeners.
 func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
