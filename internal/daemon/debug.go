@@ -67,8 +67,8 @@ func (d *Daemon) debug(ctx context.Context, profile time.Duration, send func(str
 		}},
 		{"callers.txt", func() error {
 			fmt.Fprintln(&b, "source\tconnections\tstreams\twaiting calls\tbytes")
-			for _, h := range d.holders() {
-				fmt.Fprintf(&b, "%s\t%d\t%d\t%d\t%d\n", h.Source, h.Connections, h.Streams, h.Waiting, h.Bytes)
+			for _, c := range d.callers() {
+				fmt.Fprintf(&b, "%s\t%d\t%d\t%d\t%d\n", c.Source, c.Connections, c.Streams, c.Waiting, c.Bytes)
 			}
 			return nil
 		}},

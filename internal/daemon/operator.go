@@ -21,7 +21,6 @@ import (
 	"github.com/flakelease/allocator/internal/server/console"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/server/quota"
-	"github.com/flakelease/allocator/internal/status"
 )
 
 // Space reads the node's space from etcd. It may be called while the node runs.
@@ -61,7 +60,6 @@ func (d *Daemon) newConsole() *console.Console {
 		Node:       d.node,
 		Feed:       d.feed,
 		Conditions: d.adminConfig().Conditions,
-		Holders:    d.holders,
 		Format:     d.cfg.Format(),
 		Settings:   d.sources,
 		API:        d.addrs.AdvertisedHTTP,
@@ -91,16 +89,8 @@ func (d *Daemon) newConsole() *console.Console {
 	return console.New(cfg)
 }
 
-// holders returns the callers that hold most of this node, and no more than a person reads.
-func (d *Daemon) holders() []quota.Holder { return d.security.quota.Holders(10) }
-
-// callers returns them as a status shows them.
-func (d *Daemon) callers() (list []status.Caller) {
-	for _, h := range d.holders() {
-		list = append(list, status.Caller(h))
-	}
-	return list
-}
+// callers returns those that hold most of this node, and no more than a person reads.
+func (d *Daemon) callers() []quota.Caller { return d.security.quota.Callers(10) }
 
 // hosts returns the names in the Host header by which clients may call a port; nil: any.
 // check says whether the port checks them at all.

@@ -13,6 +13,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
@@ -49,7 +50,7 @@ type Config struct {
 	Work func() (w Work, rate int64)
 	// Callers, if set, returns who holds most of this node, and no more than a person reads. It must be safe for
 	// concurrent use.
-	Callers func() []Caller
+	Callers func() []quota.Caller
 	Marks   *watermark.Reader // It reads the watermark; nil: nobody does.
 	Bounds  lease.Bounds      // They say which records no sound clock can have written.
 	// Expected is how many nodes there should be; 0: not known.

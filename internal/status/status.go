@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
@@ -64,19 +65,10 @@ type Cluster struct {
 	// Etcd is nil while the node that answers has not asked its members.
 	Etcd *Etcd `json:"etcd,omitempty"`
 	// Callers have most connections, streams and memory of the node that answers, first the one with most.
-	Callers []Caller `json:"callers,omitempty"`
+	Callers []quota.Caller `json:"callers,omitempty"`
 	// Watermark is what the node that answers knows of it; nil while that is nothing, and when
 	// history was rewound.
 	Watermark *watermark.Answer `json:"watermark,omitempty"`
-}
-
-// Caller is a source of connections to the node that answers, and what they hold there.
-type Caller struct {
-	Source      string `json:"source"` // as quota.Holder has it
-	Connections int64  `json:"connections"`
-	Streams     int64  `json:"streams"`
-	Waiting     int64  `json:"waiting_calls"`
-	Bytes       int64  `json:"bytes"`
 }
 
 // Node is a registered process.

@@ -41,8 +41,7 @@ type Config struct {
 	Node       *node.Node
 	Feed       *feed.Feed
 
-	Conditions func() []Condition    // Conditions are those of readiness.
-	Holders    func() []quota.Holder // They hold most of this node's connections and memory; nil: not known.
+	Conditions func() []Condition // Conditions are those of readiness.
 	Format     flake.Format
 	Settings   []config.Setting // Secrets are in files, which settings name.
 	API        string           // host:port of the HTTP API, for examples; "": none

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/status"
 	"github.com/flakelease/allocator/internal/text"
 )
@@ -22,7 +21,6 @@ import (
 type Snapshot struct {
 	status.Cluster
 	Conditions []Condition      // Conditions are those of readiness.
-	Holders    []quota.Holder   // Holders are the callers that hold most of this node, first the one with most.
 	FalseSince map[string]int64 // FalseSince is since when the clock of a node is found wrong, by instance, in Unix ms.
 	Mark       string           // Mark is the line about the watermark; empty: it is not known.
 	Since      map[string]int64 // Since is since when nodes are in their states, by instance, in Unix ms.
@@ -55,9 +53,6 @@ func (c *Console) complete(from status.Cluster) Snapshot {
 	}
 	if c.cfg.Conditions != nil {
 		s.Conditions = c.cfg.Conditions()
-	}
-	if c.cfg.Holders != nil {
-		s.Holders = c.cfg.Holders()
 	}
 	return s
 }

@@ -126,25 +126,25 @@ func New(cfg Config) *Quota {
 // Held returns the bytes that connections hold, and the limit; 0: none.
 func (q *Quota) Held() (held, limit int64) { return q.held.Load(), q.cfg.Memory }
 
-// Holder is a source, and what its connections hold at all listeners.
-type Holder struct {
-	Source      string // an address, a network of IPv6, or uid:N at a Unix socket
-	Connections int64
-	Streams     int64
-	Waiting     int64 // calls that wait for something other than their caller
-	Bytes       int64
+// Caller is a source of connections, and what they hold at all listeners.
+type Caller struct {
+	Source      string `json:"source"` // an address, a network of IPv6, or uid:N at a Unix socket
+	Connections int64  `json:"connections"`
+	Streams     int64  `json:"streams"`
+	Waiting     int64  `json:"waiting_calls"` // They wait for something other than their caller.
+	Bytes       int64  `json:"bytes"`
 }
 
 // KiB returns Bytes in KiB.
-func (h Holder) KiB() int64 { return h.Bytes >> 10 }
+func (c Caller) KiB() int64 { return c.Bytes >> 10 }
 
-// Holders returns the sources with connections, at most n, first those that hold most bytes.
-func (q *Quota) Holders(n int) []Holder {
+// Callers returns the sources with connections, at most n, first those that hold most bytes.
+func (q *Quota) Callers(n int) []Caller {
 	q.mu.Lock()
-	by := map[*source]*Holder{}
+	by := map[*source]*Caller{}
 	for key, s := range q.sources {
 		if len(s.conns) > 0 {
-			by[s] = &Holder{Source: key.String(), Bytes: s.held.Load()}
+			by[s] = &Caller{Source: key.String(), Bytes: s.held.Load()}
 		}
 	}
 	for _, c := range q.conns {
@@ -155,11 +155,11 @@ func (q *Quota) Holders(n int) []Holder {
 		}
 	}
 	q.mu.Unlock()
-	list := make([]Holder, 0, len(by))
+	list := make([]Caller, 0, len(by))
 	for _, h := range by {
 		list = append(list, *h)
 	}
-	slices.SortFunc(list, func(a, b Holder) int {
+	slices.SortFunc(list, func(a, b Caller) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Source, b.Source))
 	})
 	return list[:min(len(list), n)]

@@ -133,8 +133,8 @@ func TestUsersAreSources(t *testing.T) {
 	}
 }
 
-// TestHolders: who holds most comes first, and the list is as long as it is asked for.
-func TestHolders(t *testing.T) {
+// TestCallers: who holds most comes first, and the list is as long as it is asked for.
+func TestCallers(t *testing.T) {
 	r := newRig(Config{})
 	grpc, http := r.Listen(nil, ListenerConfig{}), r.Listen(nil, ListenerConfig{})
 	conns := map[string]*Conn{}
@@ -150,14 +150,14 @@ func TestHolders(t *testing.T) {
 	left := dial(http, "uid:1000") // Its source has another connection.
 	left.OpenStream(9)
 	_ = left.Close()
-	want := []Holder{
+	want := []Caller{
 		{"10.0.0.2", 1, 0, 0, connBytes + 1<<20},
 		{"2001:db8::/64", 2, 1, 1, 2*connBytes + streamBytes},
 		{"10.0.0.1", 2, 0, 0, 2 * connBytes},
 		{"uid:1000", 1, 0, 0, connBytes},
 	}
 	for n := range 6 {
-		if got := r.Holders(n); !slices.Equal(got, want[:min(n, len(want))]) {
+		if got := r.Callers(n); !slices.Equal(got, want[:min(n, len(want))]) {
 			t.Errorf("%d: %+v", n, got)
 		}
 	}

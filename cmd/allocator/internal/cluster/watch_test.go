@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -16,7 +17,7 @@ import (
 // and it says since when nothing answers.
 func TestScreenIsCut(t *testing.T) {
 	c := status.Cluster{Space: "default", Read: 1, Self: status.Self{Name: "n1", Instance: "n1", SID: -1},
-		Callers: []status.Caller{{Source: "10.0.0.9", Connections: 30, Streams: 20, Waiting: 10, Bytes: 2048}}}
+		Callers: []quota.Caller{{Source: "10.0.0.9", Connections: 30, Streams: 20, Waiting: 10, Bytes: 2048}}}
 	for i := range 500 {
 		c.Nodes = append(c.Nodes, status.Node{
 			Name: "\x1b[2J\n" + fmt.Sprint(i), Instance: fmt.Sprint(i), SID: -1, Report: &status.Report{Rate: 2, Work: status.Work{Refused: map[string]int64{"NO_SID": 5}}},
