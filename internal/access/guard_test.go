@@ -391,3 +391,22 @@ func TestOwner(t *testing.T) {
 		}
 	}
 }
+
+// TestPlaces: one client cannot take the places of all, and is forgotten with its last one.
+func TestPlaces(t *testing.T) {
+	p := Places[string]{Each: 2, All: 3}
+	for i, client := range []string{"a", "a", "a", "b", "b"} {
+		if got, want := p.Take(client), i != 2 && i != 4; got != want {
+			t.Errorf("place %d, of %s: %t", i, client, got)
+		}
+	}
+	for _, client := range []string{"a", "b", "a"} {
+		p.Give(client)
+	}
+	if p.taken != 0 || len(p.of) != 0 {
+		t.Errorf("%d places and %d clients are remembered", p.taken, len(p.of))
+	}
+	if p := (Places[int]{Each: 1}); !p.Take(1) || !p.Take(2) || p.Take(1) {
+		t.Error("places for any number of clients")
+	}
+}

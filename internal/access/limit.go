@@ -90,3 +90,37 @@ func (s *shard) forget(now time.Time) {
 	}
 	delete(s.clients, fullest)
 }
+
+// Places bounds how many clients may have something at once. It is safe for concurrent use.
+type Places[K comparable] struct {
+	Each, All int // So many may one client have, and all together; All 0: any number.
+
+	mu    sync.Mutex // guards the rest
+	taken int
+	of    map[K]int // taken by a client
+}
+
+// Take takes a place of a client, and reports whether there was one.
+func (p *Places[K]) Take(client K) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.All > 0 && p.taken >= p.All || p.of[client] >= p.Each {
+		return false
+	}
+	if p.of == nil {
+		p.of = map[K]int{}
+	}
+	p.taken++
+	p.of[client]++
+	return true
+}
+
+// Give gives a place back.
+func (p *Places[K]) Give(client K) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken--
+	if p.of[client]--; p.of[client] == 0 {
+		delete(p.of, client)
+	}
+}

@@ -86,7 +86,7 @@ type Service struct {
 	workers Workers
 	marks   *watermark.Reader // nil at an agent
 
-	waits, streams places // Callers of marks take these.
+	waits, streams access.Places[string] // Callers of marks take these.
 }
 
 // New returns a Service. The error names the field of cfg that is wrong.
@@ -121,8 +121,8 @@ func New(cfg Config) (*Service, error) {
 			Wide:   err1 == nil && err2 == nil,
 			Format: about.Format,
 		},
-		waits:   places{what: "callers that wait for the watermark", each: 1024, all: 4096},
-		streams: places{what: "streams of the watermark", each: 64, all: 960},
+		waits:   access.Places[string]{Each: 1024, All: 4096},
+		streams: access.Places[string]{Each: 64, All: 960},
 	}
 	if cfg.Node != nil {
 		s.marks = watermark.New(cfg.Node, cfg.Watermark)

@@ -3,10 +3,10 @@ package server
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/watermark"
@@ -26,10 +26,10 @@ func (s *Service) Watermark(ctx context.Context, client string, after flake.ID, 
 		return watermark.Answer{}, s.issuer.Refused(bad)
 	}
 	if wait > 0 {
-		if full := s.waits.take(client); full != nil {
-			return watermark.Answer{}, s.issuer.Refused(full)
+		if full := s.take(&s.waits, client, "callers that wait for the watermark"); full != nil {
+			return watermark.Answer{}, full
 		}
-		defer s.waits.give(client)
+		defer s.waits.Give(client)
 	}
 	valid()
 	a, err := s.marks.Wait(ctx, after, wait)
@@ -41,10 +41,10 @@ func (s *Service) Watermark(ctx context.Context, client string, after flake.ID, 
 // ctx's. A client may have some at once.
 func (s *Service) WatchWatermark(ctx context.Context, client string, tick <-chan time.Time,
 	send func(a *watermark.Shared, due bool) error) error {
-	if full := s.streams.take(client); full != nil {
-		return s.issuer.Refused(full)
+	if full := s.take(&s.streams, client, "streams of the watermark"); full != nil {
+		return full
 	}
-	defer s.streams.give(client)
+	defer s.streams.Give(client)
 	var last *watermark.Shared
 	for due := true; ; {
 		a, changed, err := s.marks.Watch()
@@ -80,38 +80,12 @@ func (s *Service) ParseAfter(text string) (flake.ID, *node.Refusal) {
 	return id, nil
 }
 
-// places bounds how many callers may have something at once: of one client, and of all.
-type places struct {
-	what      string
-	each, all int
-
-	mu    sync.Mutex // guards the rest
-	taken int
-	of    map[string]int // taken by a client
-}
-
-// take takes a place of a client, or returns the refusal.
-func (p *places) take(client string) *node.Refusal {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.taken >= p.all || p.of[client] >= p.each {
-		return &node.Refusal{Reason: node.RateLimited, RetryAfter: 5 * time.Second,
-			Message: fmt.Sprintf("the node allows %d %s of a client, and %d in all: end some, or use another node",
-				p.each, p.what, p.all)}
+// take takes a place of a client, or returns the refusal, which is counted. what says what there are places for.
+func (s *Service) take(p *access.Places[string], client, what string) *node.Refusal {
+	if p.Take(client) {
+		return nil
 	}
-	if p.of == nil {
-		p.of = map[string]int{}
-	}
-	p.taken++
-	p.of[client]++
-	return nil
-}
-
-func (p *places) give(client string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.taken--
-	if p.of[client]--; p.of[client] == 0 {
-		delete(p.of, client)
-	}
+	return s.issuer.Refused(&node.Refusal{Reason: node.RateLimited, RetryAfter: 5 * time.Second,
+		Message: fmt.Sprintf("the node allows %d %s of a client, and %d in all: end some, or use another node",
+			p.Each, what, p.All)})
 }

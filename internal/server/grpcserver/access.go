@@ -6,7 +6,6 @@ import (
 	"errors"
 	"path"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -161,7 +160,13 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		stream = &countedStream{stream, connOf(stream.Context()), m}
 	}
 	if m.Open {
-		return s.unauthenticated.limitStreams(stream, func() error { return next(srv, stream) })
+		p, _ := peer.FromContext(stream.Context()) // All streams of a connection have the same.
+		if !s.unauthenticated.watches.Take(p) {
+			return status.Errorf(codes.ResourceExhausted,
+				"too many health watches: the connection has %d already; close one of them", maxHealthWatches)
+		}
+		defer s.unauthenticated.watches.Give(p)
+		return next(srv, stream)
 	}
 	if s.service.Guard() != nil {
 		caller, r := s.authorize(stream.Context(), m.Need)
@@ -212,11 +217,10 @@ const (
 	maxHealthWatches = 8                      // on one connection
 )
 
-// unauthenticated has the calls of unauthenticated clients. The zero value has none.
+// unauthenticated has the calls of unauthenticated clients.
 type unauthenticated struct {
 	calls   atomic.Int64 // under way
-	mu      sync.Mutex   // guards watches
-	watches map[*peer.Peer]int
+	watches access.Places[*peer.Peer]
 }
 
 // limitTime returns the context of an unauthenticated call, with a deadline.
@@ -231,33 +235,6 @@ func (u *unauthenticated) limitTime(ctx context.Context) context.Context {
 		u.calls.Add(-1)
 	})
 	return ctx
-}
-
-// limitStreams calls next, unless the connection has maxHealthWatches streams of this
-// kind already. All streams of a connection have the same *peer.Peer.
-func (u *unauthenticated) limitStreams(stream grpc.ServerStream, next func() error) error {
-	p, _ := peer.FromContext(stream.Context())
-	u.mu.Lock()
-	if u.watches == nil {
-		u.watches = map[*peer.Peer]int{}
-	}
-	full := u.watches[p] >= maxHealthWatches
-	if !full {
-		u.watches[p]++
-	}
-	u.mu.Unlock()
-	if full {
-		return status.Errorf(codes.ResourceExhausted,
-			"too many health watches: the connection has %d already; close one of them", maxHealthWatches)
-	}
-	defer func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		if u.watches[p]--; u.watches[p] == 0 {
-			delete(u.watches, p)
-		}
-	}()
-	return next()
 }
 
 // callerKey is the key of the access.Caller in the context of a call.

@@ -24,9 +24,11 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status"
@@ -121,6 +123,8 @@ func New(cfg Config) (*Server, error) {
 		health:   health.NewServer(),
 		constant: wire.NewConstantFields(issuer.About().Name, cfg.Service.Limits().Format),
 		denied:   rate.Sometimes{First: 1, Interval: time.Second},
+
+		unauthenticated: unauthenticated{watches: access.Places[*peer.Peer]{Each: maxHealthWatches}},
 	}
 	s.setHealth(false)
 	return s, nil

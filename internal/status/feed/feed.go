@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
@@ -43,20 +44,19 @@ type Config struct {
 type Feed struct {
 	cfg Config
 
-	mu       sync.Mutex // guards the rest
-	entries  []Entry    // the oldest first, numbered without gaps
-	bytes    int        // The JSON of all entries has this many.
-	last     uint64     // number of the latest; 0: there was none
-	state    *State     // as last observed; nil: none
-	fails    int64      // since when etcd fails, Unix ms; 0: it answers
-	streams  int
-	clients  map[string]int // their streams, except for those of operators
-	pages    []*Stream      // streams of operators, the oldest first
-	watching int            // streams that take snapshots
-	snapshot any            // the latest
-	number   uint64         // The snapshot has this number; 0: there was none.
-	changed  chan struct{}  // closed at the next change of anything a stream shows
-	wanted   chan struct{}  // has room for one: a stream waits for a snapshot
+	mu       sync.Mutex            // guards the rest
+	entries  []Entry               // the oldest first, numbered without gaps
+	bytes    int                   // The JSON of all entries has this many.
+	last     uint64                // number of the latest; 0: there was none
+	state    *State                // as last observed; nil: none
+	fails    int64                 // since when etcd fails, Unix ms; 0: it answers
+	streams  access.Places[string] // those of clients; operators have others
+	pages    []*Stream             // streams of operators, the oldest first
+	watching int                   // streams that take snapshots
+	snapshot any                   // the latest
+	number   uint64                // The snapshot has this number; 0: there was none.
+	changed  chan struct{}         // closed at the next change of anything a stream shows
+	wanted   chan struct{}         // has room for one: a stream waits for a snapshot
 	ended    bool
 }
 
@@ -76,7 +76,10 @@ func New(cfg Config) *Feed {
 	def(&cfg.Entries, defaultEntries)
 	def(&cfg.Bytes, MaxBytes)
 	def(&cfg.Streams, defaultStreams)
-	return &Feed{cfg: cfg, clients: map[string]int{}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
+	return &Feed{
+		cfg: cfg, streams: access.Places[string]{Each: perClient, All: cfg.Streams},
+		changed: make(chan struct{}), wanted: make(chan struct{}, 1),
+	}
 }
 
 // Observe takes the state of the node, and adds what happened since the one before, which it
@@ -253,7 +256,7 @@ func (f *Feed) Open(from From) (*Stream, error) {
 	switch {
 	case f.ended:
 		return nil, ErrEnded
-	case !from.Operator && !from.Stays && (f.streams >= f.cfg.Streams || f.clients[from.Client] >= perClient):
+	case !from.Operator && !from.Stays && !f.streams.Take(from.Client):
 		return nil, ErrFull
 	}
 	s := &Stream{
@@ -269,9 +272,6 @@ func (f *Feed) Open(from From) (*Stream, error) {
 		if len(f.pages) > operators {
 			f.replace()
 		}
-	} else {
-		f.streams++
-		f.clients[s.client]++
 	}
 	switch {
 	case from.After != "":
@@ -358,11 +358,8 @@ func (s *Stream) Close() {
 	defer f.mu.Unlock()
 	if s.operator {
 		f.pages = slices.DeleteFunc(f.pages, func(p *Stream) bool { return p == s })
-	} else {
-		f.streams--
-		if f.clients[s.client]--; f.clients[s.client] == 0 {
-			delete(f.clients, s.client)
-		}
+	} else if !s.stays {
+		f.streams.Give(s.client)
 	}
 	if s.snapshots {
 		f.watching--
