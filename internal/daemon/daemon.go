@@ -441,9 +441,9 @@ func (d *Daemon) newSurfaces() (s surfaces, err error) {
 	if err != nil {
 		return s, err
 	}
-	var member func() metrics.Inside
+	var member func() inside.Health
 	if d.inside != nil {
-		member = d.insideMetrics
+		member = d.inside.Health
 	}
 	s.metrics = metrics.New(metrics.Config{
 		Inside:    member,
@@ -457,11 +457,7 @@ func (d *Daemon) newSurfaces() (s surfaces, err error) {
 		Gossip:    d.gossipStats,
 		Security:  d.securityReport,
 		Latencies: d.latencies,
-		Requests: func(yield func(string, string, int64)) {
-			for _, c := range d.service.Stats() {
-				yield(c.Surface, c.Outcome, c.Requests)
-			}
-		},
+		Requests:  d.service.Stats,
 	})
 	s.console = d.newConsole()
 	return s, nil

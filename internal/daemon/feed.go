@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/daemon/metrics"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/server"
@@ -222,22 +221,6 @@ func problemOf(m member.Status) string {
 		return m.Err.Error()
 	}
 	return strings.Join(m.Problems, "; ")
-}
-
-// insideMetrics returns the state of the member of this node.
-func (d *Daemon) insideMetrics() metrics.Inside {
-	h := d.inside.Health()
-	return metrics.Inside{
-		Up:        h.Up,
-		Voting:    h.Quorum.Voters,
-		Answering: h.Quorum.Healthy,
-		Size:      h.Size,
-		Quota:     d.cfg.Etcd.Inside.Quota,
-		Snapshot:  h.Snapshot,
-		Copied:    h.Copied,
-		Failing:   h.SnapshotFails != "",
-		Free:      h.Free,
-	}
 }
 
 // samplePeers is how many other nodes are asked for their reports before each sample of the

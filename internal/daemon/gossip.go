@@ -98,10 +98,10 @@ func (d *Daemon) runGossip(ctx context.Context) error {
 	return c.Run(ctx)
 }
 
-// gossipStats returns the counters of gossip; ok is false until gossip runs.
-func (d *Daemon) gossipStats() (s cluster.Stats, ok bool) {
+// gossipStats returns the counters of gossip, which are 0 until it runs.
+func (d *Daemon) gossipStats() (s cluster.Stats) {
 	if c := d.cluster.Load(); c != nil {
-		return c.Stats(), true
+		return c.Stats()
 	}
-	return s, false
+	return s
 }

@@ -12,9 +12,11 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/cluster"
 	"github.com/flakelease/allocator/internal/config"
+	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
@@ -28,9 +30,8 @@ type Config struct {
 	Settings config.Config
 	// Latencies has how long requests took.
 	Latencies *Latencies
-	// Requests calls yield for each surface and outcome, always the same ones,
-	// with the number of requests so far.
-	Requests func(yield func(surface, outcome string, n int64))
+	// Requests returns the number of requests so far of each surface and outcome.
+	Requests func() []server.Count
 	// Clocks returns the measurements of this node's clock and its peers'. nil:
 	// there are no such series.
 	Clocks func() clock.Report
@@ -41,10 +42,9 @@ type Config struct {
 	Security func() Security
 	// Inside returns the state of the node's member of etcd. nil: it has none, and there are no
 	// such series.
-	Inside func() Inside
-	// Gossip returns the counters of gossip; ok is false until gossip runs. nil:
-	// gossip is disabled.
-	Gossip func() (s cluster.Stats, ok bool)
+	Inside func() inside.Health
+	// Gossip returns the counters of gossip. nil: gossip is disabled.
+	Gossip func() cluster.Stats
 }
 
 // compared returns the settings that alerts compare other series with, so that the
@@ -178,7 +178,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 	counter(idsIssued, float64(n.Issued))
 	counter(idsUnverified, float64(n.Unverified))
-	c.cfg.Requests(func(surface, outcome string, v int64) { counter(requests, float64(v), surface, outcome) })
+	for _, r := range c.cfg.Requests() {
+		counter(requests, float64(r.Requests), r.Surface, r.Outcome)
+	}
 	for _, r := range node.Reasons {
 		counter(refusals, float64(n.Refused[r]), r.String())
 	}
@@ -242,13 +244,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		collectSecurity(c.cfg.Security(), now.Wall, gauge, counter)
 	}
 	if c.cfg.Inside != nil {
-		collectInside(c.cfg.Inside(), now.Wall, gauge)
+		collectInside(c.cfg.Inside(), c.cfg.Settings.Etcd.Inside.Quota, now.Wall, gauge)
 	}
 	var g cluster.Stats
 	if c.cfg.Gossip != nil {
-		if s, ok := c.cfg.Gossip(); ok {
-			g = s
-		}
+		g = c.cfg.Gossip()
 	}
 	counter(gossipExchanges, float64(g.Exchanges))
 	counter(gossipUnanswered, float64(g.Unanswered))
@@ -269,6 +269,25 @@ func collectMark(marks *watermark.Reader, gauge func(name string, v float64, lab
 		gauge(watermarkBlocked, flag(blocked), string(why))
 	}
 	gauge(watermarkReaders, float64(marks.Waiting()))
+}
+
+// collectInside sends the series about the member of etcd that the node runs, with its quota in bytes.
+func collectInside(h inside.Health, quota int64, now clock.Millis,
+	gauge func(name string, v float64, labels ...string)) {
+	gauge(etcdMemberUp, flag(h.Up))
+	gauge(etcdMembers, float64(h.Quorum.Voters), "voting")
+	gauge(etcdMembers, float64(h.Quorum.Healthy), "answering")
+	gauge(etcdDatabase, float64(h.Size))
+	gauge(etcdQuota, float64(quota))
+	if h.Free >= 0 {
+		gauge(etcdFree, float64(h.Free))
+	}
+	gauge(etcdSnapshotFailing, flag(h.SnapshotFails != ""))
+	for name, at := range map[string]time.Time{etcdSnapshotAge: h.Snapshot, etcdCopyAge: h.Copied} {
+		if !at.IsZero() {
+			gauge(name, now.Time().Sub(at).Seconds())
+		}
+	}
 }
 
 // buckets returns the keeper's cumulative counts by bound.

@@ -24,10 +24,13 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon/metrics"
 	"github.com/flakelease/allocator/internal/gen"
+	"github.com/flakelease/allocator/internal/inside"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
 	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
+	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/quota"
 	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/watermark"
@@ -46,7 +49,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	cfg := config.Default()
-	cfg.Space = "orders"
+	cfg.Space, cfg.Etcd.Inside.Quota = "orders", 1000
 	src := clock.NewSystem(clock.SystemConfig{})
 	store := storetest.NewMemory(7)
 	if _, _, err := store.Init(t.Context(), lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: "p"}, 0); err != nil {
@@ -72,8 +75,8 @@ func newRig(t *testing.T) *rig {
 		Node: n, Keeper: k, Marks: marks(cfg), Clock: src, Version: "v1.2.3", Latencies: r.latency,
 		Settings: cfg,
 		Clocks:   func() clock.Report { return *r.clocks },
-		Inside: func() metrics.Inside {
-			return metrics.Inside{Up: true, Voting: 3, Answering: 2, Size: 100, Quota: 1000, Free: 500, Snapshot: time.Unix(1, 0), Copied: time.Unix(1, 0)}
+		Inside: func() inside.Health {
+			return inside.Health{Up: true, Quorum: member.Quorum{Voters: 3, Healthy: 2}, Size: 100, Free: 500, Snapshot: time.Unix(1, 0), Copied: time.Unix(1, 0)}
 		},
 		Security: func() metrics.Security {
 			return metrics.Security{
@@ -82,12 +85,11 @@ func newRig(t *testing.T) *rig {
 				Certificates: map[string]time.Time{"server": src.Now().Wall.Time().Add(time.Hour)},
 			}
 		},
-		Gossip: func() (cluster.Stats, bool) {
-			return cluster.Stats{Exchanges: 40, Unanswered: 3, Dropped: map[string]uint64{"forged": 2}}, true
+		Gossip: func() cluster.Stats {
+			return cluster.Stats{Exchanges: 40, Unanswered: 3, Dropped: map[string]uint64{"forged": 2}}
 		},
-		Requests: func(yield func(string, string, int64)) {
-			yield("grpc_allocate", "OK", 3)
-			yield("grpc_allocate", "NO_SID", 0)
+		Requests: func() []server.Count {
+			return []server.Count{{Surface: "grpc_allocate", Outcome: "OK", Requests: 3}, {Surface: "grpc_allocate", Outcome: "NO_SID"}}
 		},
 	})
 	r.run = func() {
@@ -343,7 +345,7 @@ func TestSeriesOfClocks(t *testing.T) {
 // TestNoClocks: the series of a node that judges no clocks are the others.
 func TestNoClocks(t *testing.T) {
 	r := newRig(t)
-	cfg := metrics.Config{Node: r.node, Keeper: r.keeper, Clock: r.node.Clock(), Latencies: r.latency, Requests: func(func(string, string, int64)) {}}
+	cfg := metrics.Config{Node: r.node, Keeper: r.keeper, Clock: r.node.Clock(), Latencies: r.latency, Requests: func() []server.Count { return nil }}
 	r.metrics = metrics.New(cfg)
 	got, families := r.gather(t)
 	if families["allocator_clock_verdict"] != nil {
