@@ -14,6 +14,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
+	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/text"
 )
 
@@ -168,32 +169,17 @@ func (w *eventWatch) watch(ctx context.Context, at int) error {
 	}
 }
 
-// eventLine is an event in JSON, as over HTTP.
-type eventLine struct {
-	ID         string            `json:"id"`
-	At         int64             `json:"at_unix_ms"`
-	Node       string            `json:"node"`
-	Kind       string            `json:"kind"`
-	SID        int32             `json:"sid"`
-	Message    string            `json:"message"`
-	Attributes map[string]string `json:"attributes"`
-}
-
-type missedLine struct {
-	Missed struct {
-		Count int64  `json:"count"`
-		Why   string `json:"why"`
-	} `json:"missed"`
-}
-
+// printEvent prints an event, in JSON as over HTTP.
 func (w *eventWatch) printEvent(e *pb.Event) error {
 	if w.json {
 		attributes := e.GetAttributes()
 		if attributes == nil {
 			attributes = map[string]string{}
 		}
-		return cli.PrintLine(w.out,
-			eventLine{e.GetId(), e.GetAtUnixMs(), e.GetNode(), e.GetKind(), e.GetSid(), e.GetMessage(), attributes})
+		return cli.PrintLine(w.out, feed.Event{
+			ID: e.GetId(), At: e.GetAtUnixMs(), Node: e.GetNode(), Kind: feed.Kind(e.GetKind()), SID: int(e.GetSid()),
+			Message: e.GetMessage(), Attributes: attributes,
+		})
 	}
 	_, err := fmt.Fprintln(w.out, eventText(e))
 	return err
@@ -211,9 +197,7 @@ func eventText(e *pb.Event) string {
 
 func (w *eventWatch) printMissed(m *pb.MissedEvents) error {
 	if w.json {
-		var line missedLine
-		line.Missed.Count, line.Missed.Why = m.GetCount(), m.GetWhy()
-		return cli.PrintLine(w.out, line)
+		return cli.PrintLine(w.out, map[string]feed.Missed{"missed": {Count: m.GetCount(), Why: m.GetWhy()}})
 	}
 	count := "events"
 	if m.GetCount() >= 0 {
