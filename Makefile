@@ -110,12 +110,13 @@ bench: ## measure beside others; WHAT=redis, sql, failover, starts, dev, cores, 
 	*) echo "bench: there is no WHAT=$(WHAT): use redis, sql, failover, starts, dev, cores, curve, agent, peers, scale or go, or nothing for all services"; exit 2;; esac
 
 # The site has no text of its own: its pages are the Markdown files, in the order in which docs/README.md links to
-# them, and the references that the program prints.
+# them, and the references that tests write.
 SITE := $(BIN)/site
 docs: $(SITE)/installed ## a site with search, in bin/docs; SERVE=1 shows it; needs Node.js 20
 	@rm -rf $(SITE)/src $(SITE)/.vitepress && mkdir -p $(SITE)/src && cp -R deploy/site/.vitepress deploy/site/tree.mjs $(SITE)
 	@git ls-files -co --exclude-standard '*.md' '*.svg' '*.png' ':!testdata' ':!.github' | while read -r f; do [ ! -e "$$f" ] || echo "$$f"; done | tar -cf - -T - | tar -xf - -C $(SITE)/src
-	@for page in cli metrics; do CGO_ENABLED=0 $(GO) run ./cmd/allocator docs $$page >$(SITE)/src/docs/reference/$$page.md || exit 1; done
+	CGO_ENABLED=0 $(GO) test -count 1 ./cmd/allocator -run TestReference -page $(abspath $(SITE))/src/docs/reference/cli.md
+	CGO_ENABLED=0 $(GO) test -count 1 ./internal/daemon/metrics -run TestReference -page $(abspath $(SITE))/src/docs/reference/metrics.md
 	cd $(SITE) && node node_modules/vitepress/bin/vitepress.js build .
 	@$(GO) run ./chaos/play -site -dir $(BIN)/docs/play
 	@echo "$(BIN)/docs has the site"

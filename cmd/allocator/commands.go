@@ -74,7 +74,7 @@ func groups(a *cli.App) []group {
 			operator.InitCommand(a), operator.ServeCommand(a), operator.HealthCommand(a), doctor.Command(a),
 			debug.Command(a, newRoot),
 			admin.Command(a), etcd.Command(a), operator.GossipCommand(a), operator.TokenCommand(a),
-			operator.ConfigCommand(a), docsCommand(a), operator.VersionCommand(a), etcdpod.Command(a),
+			operator.ConfigCommand(a), operator.DocsCommand(a), operator.VersionCommand(a), etcdpod.Command(a),
 		}},
 	}
 }

@@ -14,45 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
-	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/embed"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/cluster"
 )
-
-// Each command has a section of the page that "allocator docs cli" prints, and the page that is
-// committed leads to it by the names of all top-level commands.
-func TestReferenceOfCommands(t *testing.T) {
-	_, out, _ := allocator("docs", "cli")
-	index := readFile(t, "../../docs/reference/printed.md")
-	sections := 0
-	var visit func(cmd *cobra.Command)
-	visit = func(cmd *cobra.Command) {
-		for _, sub := range cmd.Commands() {
-			if sub.Hidden || sub.Name() == "help" || sub.Name() == "completion" {
-				continue
-			}
-			if cmd.Parent() == nil && !strings.Contains(index, "`"+sub.Name()+"`") {
-				t.Errorf("docs/reference/printed.md does not name %s", sub.CommandPath())
-			}
-			if !sub.HasSubCommands() {
-				sections++
-				if strings.Count(out, "\n## "+sub.CommandPath()+"\n") != 1 {
-					t.Errorf("the page of commands has no section %s", sub.CommandPath())
-				}
-			}
-			visit(sub)
-		}
-	}
-	visit(newRoot(&cli.App{}))
-	if sections < 40 {
-		t.Errorf("found %d commands", sections)
-	}
-}
 
 // The examples show no ULID as the answer of two calls.
 func TestExamplesShowNoULIDTwice(t *testing.T) {

@@ -82,7 +82,7 @@ func TestPages(t *testing.T) {
 		}
 		delete(listed, name)
 	}
-	for _, name := range []string{"docs/reference/cli.md", "docs/reference/metrics.md"} { // the program prints them
+	for _, name := range []string{"docs/reference/cli.md", "docs/reference/metrics.md"} { // tests write them
 		if _, ok := listed[name]; !ok {
 			t.Errorf("llms.txt does not list %s", name)
 		}

@@ -2,7 +2,6 @@ package check
 
 import (
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -199,21 +198,4 @@ func TestInhibitionRules(t *testing.T) {
 			t.Errorf("%q inhibit the critical alerts of %q", r.Source, r.Target)
 		}
 	}
-}
-
-// reference returns the labels that the page of metrics gives for series that
-// only some machines have; path is the program, which prints it.
-func reference(t *testing.T, path string) map[string][]string {
-	t.Helper()
-	page, err := exec.CommandContext(t.Context(), path, "docs", "metrics").Output()
-	fatal.If(t, err)
-	out := map[string][]string{}
-	row := regexp.MustCompile("(?m)^\\| `(allocator_\\w+)(?:{(.*?)})?` \\| .*absent if the kernel cannot be asked\\.")
-	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
-		out[m[1]] = nil
-		if m[2] != "" {
-			out[m[1]] = strings.Split(m[2], ",")
-		}
-	}
-	return out
 }

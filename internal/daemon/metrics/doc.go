@@ -6,5 +6,5 @@
 // every series of a counter exists from the start, with 0, so that rate() counts
 // the first event too.
 //
-// definitions.go lists all series; "allocator docs metrics" prints them as a page.
+// definitions.go lists all series; make docs writes them as a page, by a test.
 package metrics

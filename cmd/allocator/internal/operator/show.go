@@ -18,6 +18,22 @@ func ConfigCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
+// DocsCommand returns "allocator docs".
+func DocsCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{Use: "docs", Short: "Print the reference of all settings"}
+	cmd.AddCommand(&cobra.Command{
+		Use:                   "sample",
+		Short:                 "Print a file of all settings, with their defaults and reasons",
+		Args:                  cobra.NoArgs,
+		DisableFlagsInUseLine: true,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprint(a.Out, config.Sample())
+			return err
+		},
+	})
+	return cmd
+}
+
 // configPrintCommand returns "allocator print".
 func configPrintCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{

@@ -1,42 +1,55 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/daemon/metrics"
 )
 
-// docsCommand prints the pages that are made of the program itself.
-func docsCommand(a *cli.App) *cobra.Command {
-	docs := &cobra.Command{
-		Use:   "docs",
-		Short: "Print the reference pages: commands, settings, metrics",
+var page = flag.String("page", "", "write the reference of all commands, as Markdown, into this file; make docs does")
+
+// Each command has a section of the page of commands, and the page that is committed leads to it by the names of all
+// top-level commands.
+func TestReferenceOfCommands(t *testing.T) {
+	out := reference(newRoot(&cli.App{}))
+	if *page != "" {
+		fatal.If(t, os.WriteFile(*page, []byte(out), 0o644))
 	}
-	for _, p := range []struct {
-		name, short string
-		page        func(root *cobra.Command) string
-	}{
-		{"cli", "Print the reference of all commands, as Markdown", reference},
-		{"sample", "Print a file of all settings, with their defaults and reasons",
-			func(*cobra.Command) string { return config.Sample() }},
-		{"metrics", "Print the reference of all metrics, as Markdown",
-			func(*cobra.Command) string { return metrics.Reference() }},
-	} {
-		docs.AddCommand(&cobra.Command{Use: p.name, Short: p.short, Args: cobra.NoArgs, DisableFlagsInUseLine: true,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				_, err := fmt.Fprint(a.Out, p.page(cmd.Root()))
-				return err
-			}})
+	index := readFile(t, "../../docs/reference/printed.md")
+	sections := 0
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			if sub.Hidden || sub.Name() == "help" || sub.Name() == "completion" {
+				continue
+			}
+			if cmd.Parent() == nil && !strings.Contains(index, "`"+sub.Name()+"`") {
+				t.Errorf("docs/reference/printed.md does not name %s", sub.CommandPath())
+			}
+			if !sub.HasSubCommands() {
+				sections++
+				if strings.Count(out, "\n## "+sub.CommandPath()+"\n") != 1 {
+					t.Errorf("the page of commands has no section %s", sub.CommandPath())
+				}
+			}
+			visit(sub)
+		}
 	}
-	return docs
+	visit(newRoot(&cli.App{}))
+	if sections < 40 {
+		t.Errorf("found %d commands", sections)
+	}
 }
 
 // reference returns the page of all commands, as Markdown. Options of a node are
