@@ -136,6 +136,13 @@ func (o *Offline) NextAt(unixMilli int64) (ID, error) {
 	return o.next(unixMilli)
 }
 
+// Observe makes every later ID of the series greater than id, which may be of another sid.
+func (o *Offline) Observe(id ID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last = max(o.last, id)
+}
+
 // random returns an ID of a millisecond with random entropy.
 func (o *Offline) random(unixMilli int64) (ID, error) {
 	id, err := o.format.Make(unixMilli, 0, o.sid) // before drawing, so that no entropy is wasted
@@ -159,15 +166,15 @@ func (o *Offline) next(unixMilli int64) (ID, error) {
 	case o.last < 0 || ts > o.format.Layout.Timestamp(o.last):
 		id, err = o.begin(unixMilli)
 	case ts < o.format.Layout.Timestamp(o.last):
-		return 0, fmt.Errorf("%w: by %d ms", ErrRegression,
+		return 0, fmt.Errorf("%w: the last ID lies %d ms ahead of it", ErrRegression,
 			(o.format.Layout.Timestamp(o.last)-ts)*int64(o.format.Layout.Unit()))
 	default:
-		id, err = o.following()
+		id, err = o.following(unixMilli)
 	}
 	if err != nil {
 		return 0, err
 	}
-	o.last = id // the only line that changes the series
+	o.last = id // Only this and Observe change the series.
 	return id, nil
 }
 
@@ -188,11 +195,23 @@ func (o *Offline) begin(unixMilli int64) (ID, error) {
 	return o.format.Make(unixMilli, first, o.sid)
 }
 
-// following returns the ID one step above o.last.
-func (o *Offline) following() (ID, error) {
+// following returns the ID that follows o.last in its unit of time: one step above it, unless Observe was given
+// an ID of another sid.
+func (o *Offline) following(unixMilli int64) (ID, error) {
+	l, of := o.format.Layout, o.format.SID(o.last)
+	switch {
+	case l.SIDFirst() && o.sid > of:
+		return o.begin(unixMilli)
+	case l.SIDFirst() && o.sid < of:
+		return 0, fmt.Errorf("%w: sid %d of the last ID is above all of sid %d", ErrMonotonicOverflow, of, o.sid)
+	}
 	step, err := o.format.drawStep(o.entropy, o.step)
 	if err != nil {
 		return 0, err
 	}
-	return o.format.advance(o.last, step)
+	id, err := o.format.advance(o.last, step)
+	if err != nil {
+		return 0, err
+	}
+	return id + (ID(o.sid)-ID(of))<<l.sidShift(), nil
 }

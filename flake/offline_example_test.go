@@ -50,7 +50,7 @@ func ExampleOffline_NextAt() {
 	// 00000003VZZR7 32760 7 <nil>
 	// 00000003VZZX7 32765 7 <nil>
 	// 0000000000000 0 0 flake: no entropy left in this millisecond: 32765 + 100
-	// true flake: the clock went back: by 1 ms
+	// true flake: the clock went back: the last ID lies 1 ms ahead of it
 	// 00000003W0017 1 <nil>
 }
 

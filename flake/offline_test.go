@@ -239,6 +239,37 @@ func TestOfflineOverflow(t *testing.T) {
 	})
 }
 
+// A series goes on above what it observed: in that unit of time, with its own sid, as long as it has room there.
+func TestOfflineObserve(t *testing.T) {
+	for _, l := range []flake.Layout{flake.Scalable, flake.Standalone, flake.Fleet, flake.Twitter} {
+		f := flake.Format{Layout: l, Epoch: flake.DefaultEpoch}
+		last, top := uint32(1)<<l.SequenceBits()-1, flake.SID(l.Holders()-1)
+		for _, sid := range []flake.SID{0, top / 2, top} {
+			for _, of := range []flake.SID{0, top / 2, top} {
+				for _, entropy := range []uint32{0, 7, last - 1, last} {
+					o := offline(t, flake.OfflineConfig{Format: f, SID: sid})
+					seen, err := f.Make(t0, entropy, of)
+					fatal.If(t, err)
+					o.Observe(seen)
+					o.Observe(seen - 1)
+					if id, err := o.NextAt(t0 - 1); !errors.Is(err, flake.ErrRegression) {
+						t.Fatalf("%v: %v, %v", l, id, err)
+					}
+					id, err := o.NextAt(t0)
+					full := entropy == last && !(l.SIDFirst() && sid > of) || l.SIDFirst() && sid < of
+					if full != errors.Is(err, flake.ErrMonotonicOverflow) ||
+						!full && (id <= seen || f.SID(id) != sid || f.UnixMilli(id) != t0) {
+						t.Errorf("%v: sid %d after %d of sid %d: %d, %v", l, sid, seen, of, id, err)
+					}
+					if id, err := o.NextAt(t0 + 1); err != nil || f.SID(id) != sid {
+						t.Errorf("%v: %v, %v", l, id, err)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestOfflineConcurrent(t *testing.T) {
 	ids.Concurrent(t, t0, flake.ErrMonotonicOverflow, func(now func() int64, entropy io.Reader) codectest.Offline[flake.ID] {
 		c := flake.OfflineDefaults()

@@ -100,6 +100,15 @@ func (o *Offline) NextAt(unixMilli int64) (ID, error) {
 	return o.next(unixMilli)
 }
 
+// Observe makes every later ID of the series greater than id.
+func (o *Offline) Observe(id ID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.started || id.Compare(o.last) > 0 {
+		o.last, o.started = id, true
+	}
+}
+
 // draw returns an ID of a millisecond and 80 random bits.
 func (o *Offline) draw(unixMilli int64) (ID, error) {
 	if err := checkTime(unixMilli); err != nil {
@@ -126,6 +135,6 @@ func (o *Offline) next(unixMilli int64) (id ID, err error) {
 	if err != nil {
 		return ID{}, err
 	}
-	o.last, o.started = id, true // the only line that changes the series
+	o.last, o.started = id, true // Only this and Observe change the series.
 	return id, nil
 }

@@ -120,6 +120,24 @@ func TestOfflineErrorsChangeNothing(t *testing.T) {
 	}
 }
 
+// A series goes on above what it observed, in that millisecond.
+func TestOfflineObserve(t *testing.T) {
+	o := ulid.NewOffline(ulid.OfflineConfig{})
+	for _, observed := range []string{"00000000000000000000000000", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "00000000000000000000000000"} {
+		id, err := ulid.Parse(observed)
+		fatal.If(t, err)
+		o.Observe(id)
+	}
+	if id, err := o.NextAt(0); err != nil || id.String() != "01ARZ3NDEKTSV4RRFFQ69G5FAW" {
+		t.Errorf("%v, %v", id, err)
+	}
+	o = ulid.NewOffline(ulid.OfflineConfig{})
+	o.Observe(ulid.ID{})
+	if id, err := o.NextAt(0); err != nil || id.String() != "00000000000000000000000001" {
+		t.Errorf("after the zero ID: %v, %v", id, err)
+	}
+}
+
 func TestOfflineConcurrent(t *testing.T) {
 	last, now, reads := ids.Concurrent(t, t0, ulid.ErrMonotonicOverflow, func(now func() int64, entropy io.Reader) codectest.Offline[ulid.ID] {
 		return ulid.NewOffline(ulid.OfflineConfig{Now: now, Entropy: entropy})

@@ -1,10 +1,6 @@
 package offline
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,123 +42,41 @@ room left, monotonic waits for the next; with --at it exits with 1.
 		if err != nil {
 			return err
 		}
-		s := series{ctx: cmd.Context(), now: func() int64 { return time.Now().UnixMilli() }}
+		now, fixed := func() int64 { return time.Now().UnixMilli() }, false
 		if cmd.Flags().Changed("at") {
 			ms, err := parseTime(*at, time.Now())
 			if err != nil {
 				return cli.UsageError("--at: %w", err)
 			}
 			m.input = *at
-			s.now, s.fixed = func() int64 { return ms }, true
+			now, fixed = func() int64 { return ms }, true
+		}
+		wide := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()})
+		narrow, err := m.flakes()
+		if err != nil {
+			return err
 		}
 		// Also an empty one: a variable that was not set must not undo the order.
 		if cmd.Flags().Changed("after") {
-			if s.last, err = describe.Parse(*after, describe.Auto, m.space()); err != nil {
+			last, err := describe.Parse(*after, describe.Auto, m.space())
+			if err != nil {
 				return cli.UsageError("--after %s: %w", cli.Show(*after), err)
 			}
-			if s.last.IsWide() == (m.kind.Value == "flake") {
+			if last.IsWide() == (m.kind.Value == "flake") {
 				return cli.UsageError("--after %s is no %s", cli.Show(*after), m.kind.Value)
 			}
-			s.continued = true
+			narrow.Observe(last.Flake)
+			wide.Observe(last.Wide)
 		}
-		next, err := s.next(m)
-		if err != nil {
-			return err
+		next, unit := asWide(func() (ulid.ID, error) { return wide.NextAt(now()) }), time.Millisecond
+		if m.kind.Value == "flake" {
+			next, unit = asFlake(func() (flake.ID, error) { return narrow.NextAt(now()) }), unitOf(m.space())
+		}
+		if !fixed {
+			next = retrying(cmd.Context(), unit, next,
+				ulid.ErrMonotonicOverflow, flake.ErrMonotonicOverflow, flake.ErrRegression)
 		}
 		return printIDs(a, cmd.Context(), m, n, next)
 	}
 	return cmd
-}
-
-// series is a rising series and where it begins.
-type series struct {
-	ctx       context.Context
-	now       func() int64
-	fixed     bool        // now never changes: waiting helps nothing
-	last      describe.ID // --after gave it if continued is true; else it is zero.
-	continued bool
-}
-
-func (s *series) next(m *making) (func() (describe.ID, error), error) {
-	if m.kind.Value != "flake" {
-		o := ulid.NewOffline(ulid.OfflineConfig{Now: s.now, Entropy: cli.Random()})
-		last := s.last.Wide
-		next := follow(o.Next, s.continued, func() (ulid.ID, bool, error) {
-			if s.now() > last.UnixMilli() {
-				return last, false, nil
-			}
-			id, err := last.Increment()
-			if err == nil {
-				last = id
-			}
-			return id, true, err
-		})
-		if s.fixed {
-			return asWide(next), nil
-		}
-		return asWide(retrying(s.ctx, time.Millisecond, next, ulid.ErrMonotonicOverflow)), nil
-	}
-
-	o, err := m.flakes()
-	if err != nil {
-		return nil, err
-	}
-	f, sid, draw, last := m.space(), flake.SID(m.sid), cli.Random(), s.last.Flake
-	next := follow(func() (flake.ID, error) { return o.NextAt(s.now()) }, s.continued, func() (flake.ID, bool, error) {
-		now, err := f.Min(s.now())
-		if err != nil {
-			return 0, true, err
-		}
-		switch behind := f.UnixMilli(last) - f.UnixMilli(now); {
-		case behind < 0:
-			return last, false, nil
-		case behind > 0:
-			return 0, true, fmt.Errorf("%w: --after lies %d ms ahead of it", flake.ErrRegression, behind)
-		}
-		id, err := above(f, last, sid, m.size, draw)
-		if err == nil {
-			last = id
-		}
-		return id, true, err
-	})
-	if s.fixed {
-		return asFlake(next), nil
-	}
-	return asFlake(retrying(s.ctx, unitOf(f), next, flake.ErrMonotonicOverflow, flake.ErrRegression)), nil
-}
-
-// above returns the flake of a sid that follows last, of any sid, in its
-// unit of time.
-func above(f flake.Format, last flake.ID, sid flake.SID, size int, draw io.Reader) (id flake.ID, err error) {
-	entropy := f.Entropy(last) + 1
-	switch of := f.SID(last); {
-	case f.Layout.SIDFirst() && sid < of:
-		return 0, fmt.Errorf("%w: sid %d of --after is above all of sid %d", flake.ErrMonotonicOverflow, of, sid)
-	case f.Layout.SIDFirst() && sid > of:
-		entropy = 0
-	case size > 0:
-		if id, err = f.Increment(last, size, draw); err != nil {
-			return 0, err
-		}
-		entropy = f.Entropy(id)
-	}
-	if id, err = f.Make(f.UnixMilli(last), entropy, sid); errors.Is(err, flake.ErrEntropy) {
-		err = flake.ErrMonotonicOverflow
-	}
-	return id, err
-}
-
-// follow returns next, behind what continues an older series while that has to
-// stay in its millisecond.
-func follow[ID any](next func() (ID, error), continued bool, stay func() (ID, bool, error)) func() (ID, error) {
-	return func() (ID, error) {
-		if continued {
-			id, stays, err := stay()
-			if stays || err != nil {
-				return id, err
-			}
-			continued = false
-		}
-		return next()
-	}
 }
