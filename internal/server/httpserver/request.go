@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -131,17 +130,12 @@ func parseBody(contentType string, body []byte, safe bool) (f server.Fields, bad
 	}
 	var given server.Fields // the names seen, with null values too
 	for d.More() {
-		name, err := token[string](d)
-		if err != nil {
-			return server.Fields{}, malformed("the body is not a JSON object: send {\"count\": 1}")
-		}
+		key, _ := d.Token() // a string, since the body is valid JSON
+		name := key.(string)
 		if bad := setField(&given, name, name); bad != nil {
 			return server.Fields{}, bad
 		}
-		value, err := d.Token()
-		if err != nil {
-			return server.Fields{}, malformed("the body is not a JSON object: send {\"count\": 1}")
-		}
+		value, _ := d.Token()
 		if value == nil {
 			continue
 		}
@@ -154,37 +148,24 @@ func parseBody(contentType string, body []byte, safe bool) (f server.Fields, bad
 	return f, nil
 }
 
-func token[T any](d *json.Decoder) (T, error) {
-	t, err := d.Token()
-	v, ok := t.(T)
-	if err == nil && !ok {
-		err = errors.New("httpserver: token of another type")
-	}
-	return v, err
-}
-
 // fieldText returns the text of a value that has the type of its field.
 func fieldText(name string, value json.Token, safe bool) (string, *fault) {
-	switch v := value.(type) {
-	case json.Number:
-		switch {
-		case name == "count", name == "after" && safe:
-			return v.String(), nil
-		case name == "after":
-			return "", &fault{refusal: server.BadID("after is a number: send IDs as strings, since many JSON "+
-				"readers lose digits above 2^53", "bad_type")}
-		}
-	case string:
-		switch name {
-		case "as", "after":
-			return v, nil
-		case "count":
-			return "", &fault{refusal: &node.Refusal{
-				Reason:   node.InvalidCount,
-				Message:  "count is a string: send a JSON number",
-				Metadata: map[string]string{"count": fmt.Sprintf("%.40q", v)},
-			}}
-		}
+	number, isNumber := value.(json.Number)
+	written, isText := value.(string)
+	switch {
+	case isNumber && (name == "count" || name == "after" && safe):
+		return number.String(), nil
+	case isNumber && name == "after":
+		return "", &fault{refusal: server.BadID("after is a number: send IDs as strings, since many JSON readers "+
+			"lose digits above 2^53", "bad_type")}
+	case isText && name == "count":
+		return "", &fault{refusal: &node.Refusal{
+			Reason:   node.InvalidCount,
+			Message:  "count is a string: send a JSON number",
+			Metadata: map[string]string{"count": fmt.Sprintf("%.40q", written)},
+		}}
+	case isText:
+		return written, nil
 	}
 	reasons := map[string]node.Reason{"count": node.InvalidCount, "as": node.InvalidFormat, "after": node.InvalidID}
 	return "", &fault{refusal: &node.Refusal{Reason: reasons[name], Message: name + " has the wrong JSON type: send " +
