@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -108,11 +107,6 @@ func (b Block) Last() flake.ID { return b.First + flake.ID((b.Count-1)*b.Stride)
 // milliseconds returns those of the block's units of time, the first and the last.
 func (b Block) milliseconds(f flake.Format) (from, to int64) {
 	return f.UnixMilli(b.First), f.UnixMilli(b.Last()) + f.Layout.Unit() - 1
-}
-
-// keys returns b as the search for duplicates takes it.
-func (b Block) keys() audit.Block {
-	return audit.Block{First: audit.Key{Lo: uint64(b.First)}, Count: uint64(b.Count), Stride: uint64(b.Stride)}
 }
 
 // valid reports whether b is a block of IDs: not empty and within 63 bits.

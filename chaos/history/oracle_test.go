@@ -22,7 +22,7 @@ func (failing) Create() (audit.Spooled, error) { return nil, errDisk }
 // Without room for all IDs nothing is known of them.
 func TestUniqueOfFailedDisk(t *testing.T) {
 	u := NewUnique(0, failing{})
-	for i := range int64(1 << 15) { // more than fit in the smallest memory
+	for i := range int64(1 << 16) { // more than fit in the smallest memory
 		u.Add(&Op{Process: "1", Type: OK, F: FAllocate, Block: Block{flake.ID(i), 1, 1}})
 	}
 	if r := u.Finish(); r.Verdict != Unknown {

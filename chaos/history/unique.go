@@ -11,16 +11,16 @@ import (
 // Unique checks I1 on all IDs that clients were answered with.
 type Unique struct {
 	findings
-	ids   *audit.Finder
+	ids   blocks
 	err   error
 	where []string       // names of places, by number
 	index map[string]int // the reverse
 }
 
 // NewUnique returns the check. It keeps memory bytes and puts the rest on
-// spool; without a spool it keeps everything: 40 bytes a block.
+// spool; without a spool it keeps everything: 24 bytes a block.
 func NewUnique(memory int64, spool audit.Spool) *Unique {
-	return &Unique{ids: audit.NewFinder(memory, spool), index: map[string]int{}}
+	return &Unique{ids: blocks{sorter: audit.NewSorter(memory, spool)}, index: map[string]int{}}
 }
 
 // A position is the time in microseconds (48 bits: nine years) and, below, the
@@ -45,7 +45,7 @@ func (u *Unique) Add(op *Op) {
 	if !ok {
 		n = 0 // more names than numbers: some violation will name the wrong one
 	}
-	u.err = u.ids.Add(op.Block.keys(), uint64(op.Time/1000)<<placeBits|uint64(n))
+	u.err = u.ids.add(op.Block, uint64(op.Time/1000)<<placeBits|uint64(n))
 }
 
 // Finish merges what was added.
@@ -53,13 +53,13 @@ func (u *Unique) Finish() Result {
 	name := func(pos uint64) string {
 		return fmt.Sprintf("%s at %.6f s", u.where[pos%mostPlaces], float64(pos>>placeBits)/1e6)
 	}
-	keys := u.ids.Keys()
+	keys := u.ids.ids
 	var surplus uint64
 	if u.err == nil {
-		surplus, u.err = u.ids.Duplicates(func(d audit.Duplicate) {
-			u.add("I1", clock.Mono(max(d.A, d.B)>>placeBits*1000),
+		surplus, u.err = u.ids.duplicates(func(d duplicate) {
+			u.add("I1", clock.Mono(max(d.a, d.b)>>placeBits*1000),
 				"%d IDs from %v (%d) were answered by %s and again by %s",
-				d.Count, flake.ID(d.First.Lo), d.First.Lo, name(d.A), name(d.B))
+				d.count, flake.ID(d.first), d.first, name(d.a), name(d.b))
 		})
 	}
 	missing := ""

@@ -1,5 +1,5 @@
 // Package audit finds duplicates and disorder in logs of IDs, exactly, in
-// bounded memory. [Auditor] reads logs of one ID a line; [Finder] finds the keys
+// bounded memory. [Auditor] reads logs of one ID a line; [Sorter] finds the keys
 // that were added twice, however many there are.
 //
 // What does not fit in memory goes to a [Spool]; audit/spool keeps it in files.
@@ -7,8 +7,8 @@
 //
 // "sort | uniq -d" is no replacement: it does not see one ID in two forms, nor a flake in two
 // ULIDs, and names no lines. It is hardly faster: for 100 million shuffled decimal IDs in LC_ALL=C it takes
-// 74 s of processor time and the 256 MB that it is given, and an Auditor 82 s and 79 MB. Package adopt and
-// chaos/history find duplicates with the same Finder.
+// 74 s of processor time and the 256 MB that it is given, and an Auditor 82 s and 79 MB. Package adopt finds
+// duplicates with the same Sorter, and chaos/history sorts blocks of IDs with it.
 package audit
 
 import (
@@ -56,7 +56,7 @@ type Auditor struct {
 	cfg  Config
 	logs []string
 
-	narrow, wide *Finder // IDs of 64 bits and of 128: no two of different widths are equal
+	narrow, wide *Sorter // IDs of 64 bits and of 128: no two of different widths are equal
 	report       Report
 	sids         []int64 // IDs of each sid
 	from, to     int64   // Unix ms, once there is an ID
@@ -77,8 +77,8 @@ func New(cfg Config) *Auditor {
 	return &Auditor{
 		cfg: cfg,
 		// The garbage collector lets the heap double, and two widths may be mixed.
-		narrow: NewFinder(cfg.Memory/6, cfg.Spool),
-		wide:   NewFinder(cfg.Memory/6, cfg.Spool),
+		narrow: NewSorter(cfg.Memory/6, cfg.Spool),
+		wide:   NewSorter(cfg.Memory/6, cfg.Spool),
 		report: Report{ShownDuplicates: []DuplicateID{}, ShownDisorder: []Disorder{}, ShownInvalid: []InvalidLine{}},
 		sids:   make([]int64, max(cfg.Space.Layout.Holders(), 1)),
 		from:   math.MaxInt64,
@@ -215,7 +215,7 @@ func (a *Auditor) add(line int64, id describe.ID) error {
 	if !id.IsWide() || a.cfg.ByFlake {
 		key := Key{Lo: uint64(f)}
 		a.compare(lastID{false, key, pos})
-		return a.narrow.Add(One(key), pos)
+		return a.narrow.Add(Item{key, pos})
 	}
 	if a.wideKind == "" {
 		a.wideKind = id.Kind
@@ -223,7 +223,7 @@ func (a *Auditor) add(line int64, id describe.ID) error {
 	b := id.Wide.Bytes()
 	key := Key{Hi: binary.BigEndian.Uint64(b[:8]), Lo: binary.BigEndian.Uint64(b[8:])}
 	a.compare(lastID{true, key, pos})
-	return a.wide.Add(One(key), pos)
+	return a.wide.Add(Item{key, pos})
 }
 
 func (a *Auditor) seen(unixMs int64) { a.from, a.to = min(a.from, unixMs), max(a.to, unixMs) }
@@ -282,14 +282,14 @@ func (a *Auditor) text(k Key, wide bool) string {
 func (a *Auditor) Finish() (*Report, error) {
 	r := &a.report
 	for _, wide := range []bool{false, true} {
-		finder := a.narrow
+		sorter := a.narrow
 		if wide {
-			finder = a.wide
+			sorter = a.wide
 		}
-		n, err := finder.Duplicates(func(d Duplicate) {
+		n, err := sorter.Duplicates(func(d Duplicate) {
 			if len(r.ShownDuplicates) < maxShown {
 				r.ShownDuplicates = append(r.ShownDuplicates,
-					DuplicateID{a.text(d.First, wide), a.place(min(d.A, d.B)), a.place(max(d.A, d.B))})
+					DuplicateID{a.text(d.Key, wide), a.place(d.A), a.place(d.B)})
 			}
 		})
 		if err != nil {

@@ -24,16 +24,14 @@ type Spooled interface {
 	Open() (io.ReadCloser, error)
 }
 
-// item is a block of keys and where it was seen.
-type item struct {
+// Item is a key and where it was seen.
+type Item struct {
 	Key
-	pos    uint64
-	count  uint64
-	stride uint64
+	Pos uint64
 }
 
 // itemSize is what an item takes in memory, in bytes.
-const itemSize = 40
+const itemSize = 24
 
 // fanIn bounds how many runs are merged at once: each has a buffer.
 const (
@@ -41,41 +39,41 @@ const (
 	buffer = 32 << 10 // bytes
 )
 
-// sorter takes items in any order and gives them back sorted by key, the single
-// ones of a key before the blocks that begin there. It keeps at most its memory
-// and spools the rest as sorted runs. Items that come sorted are never sorted,
-// and a sorter whose items all come so makes one run, however many there are.
-type sorter struct {
+// Sorter takes items in any order and gives them back sorted by key, those of a key
+// by position. It keeps at most its memory and spools the rest as sorted runs. Items
+// that come sorted are never sorted, and a Sorter whose items all come so makes one
+// run, however many there are. It is not safe for concurrent use.
+type Sorter struct {
 	spool  Spool
 	limit  int // items in memory; 0 is no bound
-	buf    []item
+	buf    []Item
 	rising bool // buf is sorted
 
 	runs []Spooled
 	open *runWriter // the last of runs, while items go on rising
 }
 
-func newSorter(memory int64, spool Spool) *sorter {
-	s := &sorter{spool: spool, rising: true}
+// NewSorter returns an empty Sorter that keeps at most memory bytes (1 MiB at
+// least) and puts the rest on spool; without a spool it keeps everything.
+func NewSorter(memory int64, spool Spool) *Sorter {
+	s := &Sorter{spool: spool, rising: true}
 	if spool != nil {
 		s.limit = int(max(memory, 1<<20) / itemSize)
 	}
 	return s
 }
 
-func compareItems(a, b item) int {
+func compareItems(a, b Item) int {
 	if c := a.Key.Compare(b.Key); c != 0 {
 		return c
 	}
-	if c := cmp.Compare(a.count, b.count); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.pos, b.pos)
+	return cmp.Compare(a.Pos, b.Pos)
 }
 
-func (s *sorter) add(i item) error {
+// Add adds an item. Errors are the spool's, and final.
+func (s *Sorter) Add(i Item) error {
 	if s.limit > 0 && cap(s.buf) == 0 {
-		s.buf = make([]item, 0, s.limit)
+		s.buf = make([]Item, 0, s.limit)
 	}
 	if n := len(s.buf); n > 0 && compareItems(i, s.buf[n-1]) < 0 {
 		s.rising = false
@@ -87,7 +85,7 @@ func (s *sorter) add(i item) error {
 	return nil
 }
 
-func (s *sorter) sort() {
+func (s *Sorter) sort() {
 	if !s.rising {
 		slices.SortFunc(s.buf, compareItems)
 	}
@@ -95,7 +93,7 @@ func (s *sorter) sort() {
 }
 
 // spill moves what is in memory to a run: the last one if it goes on there.
-func (s *sorter) spill() error {
+func (s *Sorter) spill() error {
 	s.sort()
 	if s.open != nil && compareItems(s.buf[0], s.open.last) < 0 {
 		if err := s.closeRun(); err != nil {
@@ -116,7 +114,7 @@ func (s *sorter) spill() error {
 	return nil
 }
 
-func (s *sorter) newRun() error {
+func (s *Sorter) newRun() error {
 	run, err := s.spool.Create()
 	if err != nil {
 		return fmt.Errorf("spool: %w", err)
@@ -126,7 +124,7 @@ func (s *sorter) newRun() error {
 	return nil
 }
 
-func (s *sorter) closeRun() error {
+func (s *Sorter) closeRun() error {
 	if s.open == nil {
 		return nil
 	}
@@ -138,8 +136,9 @@ func (s *sorter) closeRun() error {
 	return nil
 }
 
-// each calls f with every item in order. The sorter is empty afterwards.
-func (s *sorter) each(f func(item)) error {
+// Each calls f with every item in order. The Sorter is empty afterwards. Errors are
+// the spool's: f was then not called with all.
+func (s *Sorter) Each(f func(Item)) error {
 	s.sort()
 	if len(s.runs) == 0 {
 		for _, i := range s.buf {
@@ -164,7 +163,7 @@ func (s *sorter) each(f func(item)) error {
 			return err
 		}
 		var failed error
-		err := merge(batch, func(i item) {
+		err := merge(batch, func(i Item) {
 			if failed == nil {
 				failed = s.open.write(i)
 			}
@@ -179,7 +178,7 @@ func (s *sorter) each(f func(item)) error {
 }
 
 // merge calls f with the items of sorted runs in order.
-func merge(runs []Spooled, f func(item)) (err error) {
+func merge(runs []Spooled, f func(Item)) (err error) {
 	heap := make([]*runReader, 0, len(runs))
 	defer func() {
 		for _, r := range heap {
@@ -197,7 +196,7 @@ func merge(runs []Spooled, f func(item)) (err error) {
 			return fmt.Errorf("spool: %w", err) // a run has at least one item, so io.EOF is an error too
 		}
 	}
-	less := func(a, b int) bool { return compareItems(heap[a].item, heap[b].item) < 0 }
+	less := func(a, b int) bool { return compareItems(heap[a].Item, heap[b].Item) < 0 }
 	down := func(i int) {
 		for {
 			c := 2*i + 1
@@ -219,7 +218,7 @@ func merge(runs []Spooled, f func(item)) (err error) {
 	}
 	for len(heap) > 0 {
 		r := heap[0]
-		f(r.item)
+		f(r.Item)
 		switch err := r.next(); {
 		case errors.Is(err, io.EOF):
 			n := len(heap) - 1
@@ -236,43 +235,28 @@ func merge(runs []Spooled, f func(item)) (err error) {
 	return nil
 }
 
-// An item in a run is: flags, then what the flags say changed, as varints of
-// the differences to the item before. Consecutive items differ little, so most items
-// take 3 to 6 bytes.
-const (
-	flagHi    = 1 << iota // the high half changed: both halves are given
-	flagBlock             // count and stride are given
-)
+// An item in a run is three varints: by how much the high half of its key is above
+// that of the item before, then the low half, or by how much that is above if the high
+// half is the same, and the difference of the positions. Consecutive items differ
+// little, so most items take 3 to 6 bytes.
 
 type runWriter struct {
 	out   *bufio.Writer
 	close func() error
-	last  item
+	last  Item
 	b     []byte
 }
 
-func (w *runWriter) write(i item) error {
-	var flags byte
-	if i.Hi != w.last.Hi {
-		flags |= flagHi
+func (w *runWriter) write(i Item) error {
+	lo := i.Lo
+	if i.Hi == w.last.Hi {
+		lo -= w.last.Lo
 	}
-	if i.count != 1 {
-		flags |= flagBlock
-	}
-	b := append(w.b[:0], flags)
-	lo := i.Lo - w.last.Lo
-	if flags&flagHi != 0 {
-		b = binary.AppendUvarint(b, i.Hi-w.last.Hi)
-		lo = i.Lo
-	}
-	b = binary.AppendUvarint(b, lo)
-	b = binary.AppendVarint(b, int64(i.pos-w.last.pos))
-	if flags&flagBlock != 0 {
-		b = binary.AppendUvarint(b, i.count)
-		b = binary.AppendUvarint(b, i.stride)
-	}
-	w.b, w.last = b, i
-	if _, err := w.out.Write(b); err != nil {
+	w.b = binary.AppendUvarint(w.b[:0], i.Hi-w.last.Hi)
+	w.b = binary.AppendUvarint(w.b, lo)
+	w.b = binary.AppendVarint(w.b, int64(i.Pos-w.last.Pos))
+	w.last = i
+	if _, err := w.out.Write(w.b); err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
 	return nil
@@ -281,39 +265,24 @@ func (w *runWriter) write(i item) error {
 type runReader struct {
 	in    *bufio.Reader
 	close func() error
-	item
+	Item
 }
 
 // next reads the next item. At the end it returns io.EOF.
 func (r *runReader) next() error {
-	flags, err := r.in.ReadByte()
+	hi, err := binary.ReadUvarint(r.in)
 	if err != nil {
-		return err
+		return err // Between two items it is io.EOF, and else none.
 	}
-	var failed error
-	number := func() uint64 {
-		v, err := binary.ReadUvarint(r.in)
-		if err != nil {
-			failed = err
-		}
-		return v
-	}
-	if flags&flagHi != 0 {
-		r.Hi += number()
-		r.Lo = 0
-	}
-	r.Lo += number()
+	lo, failed := binary.ReadUvarint(r.in)
 	move, err := binary.ReadVarint(r.in)
-	if err != nil {
-		failed = err
+	if err = cmp.Or(failed, err); err != nil {
+		return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, err)
 	}
-	r.pos += uint64(move)
-	r.count, r.stride = 1, 1
-	if flags&flagBlock != 0 {
-		r.count, r.stride = number(), number()
+	if hi == 0 {
+		lo += r.Lo
 	}
-	if failed != nil { // an io.EOF between two items is no failure
-		return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, failed)
-	}
+	r.Hi, r.Lo = r.Hi+hi, lo
+	r.Pos += uint64(move)
 	return nil
 }

@@ -15,16 +15,16 @@ func TestDir(t *testing.T) {
 	parent := t.TempDir()
 	d, err := NewDir(parent, 0)
 	fatal.If(t, err)
-	f := audit.NewFinder(0, d)
-	for i := range 200_000 { // 8 MB in memory
-		fatal.If(t, f.Add(audit.One(audit.Key{Lo: uint64(i) * 7919 % 200_003}), uint64(i)))
+	f := audit.NewSorter(0, d)
+	for i := range 200_000 { // 5 MB in memory
+		fatal.If(t, f.Add(audit.Item{Key: audit.Key{Lo: uint64(i) * 7919 % 200_003}, Pos: uint64(i)}))
 	}
-	fatal.If(t, f.Add(audit.One(audit.Key{Lo: 7919}), 7))
+	fatal.If(t, f.Add(audit.Item{Key: audit.Key{Lo: 7919}, Pos: 7}))
 	if d.Bytes() == 0 {
 		t.Error("nothing was spooled")
 	}
 	n, err := f.Duplicates(func(v audit.Duplicate) {
-		if v.First.Lo != 7919 || v.A != 1 || v.B != 7 {
+		if v.Key.Lo != 7919 || v.A != 1 || v.B != 7 {
 			t.Errorf("%+v", v)
 		}
 	})

@@ -64,7 +64,7 @@ type Sample struct {
 	cfg        Config
 	candidates []*candidate
 	known      []*candidate // those of libraries, in their order; nil where candidates has the format
-	finder     *audit.Finder
+	sorter     *audit.Sorter
 	last, max  flake.ID
 	rounded    roundings
 	report     Report
@@ -95,7 +95,7 @@ type candidate struct {
 func New(cfg Config) *Sample {
 	s := &Sample{
 		cfg:    cfg,
-		finder: audit.NewFinder(cfg.Memory/3, cfg.Spool),
+		sorter: audit.NewSorter(cfg.Memory/3, cfg.Spool),
 		report: Report{
 			Layouts:         []Verdict{},
 			ShownInvalid:    []audit.InvalidLine{},
@@ -236,7 +236,7 @@ func (s *Sample) add(id flake.ID, line uint64) error {
 			c.add(id, line)
 		}
 	}
-	return s.finder.Add(audit.One(audit.Key{Lo: uint64(id)}), line)
+	return s.sorter.Add(audit.Item{Key: audit.Key{Lo: uint64(id)}, Pos: line})
 }
 
 func (c *candidate) add(id flake.ID, line uint64) {
@@ -325,13 +325,13 @@ func (s *Sample) Finish() (*Report, error) {
 	case r.IDs == 0:
 		return nil, fmt.Errorf("%w: line %s is %s", ErrNoIDs, r.ShownInvalid[0].At, r.ShownInvalid[0].Error.Message)
 	}
-	n, err := s.finder.Duplicates(func(d audit.Duplicate) {
+	n, err := s.sorter.Duplicates(func(d audit.Duplicate) {
 		if len(r.ShownDuplicates) < maxShown {
 			line := func(pos uint64) string { return strconv.FormatUint(pos, 10) }
 			r.ShownDuplicates = append(r.ShownDuplicates, audit.DuplicateID{
-				ID:  strconv.FormatUint(d.First.Lo, 10),
-				At:  line(min(d.A, d.B)),
-				And: line(max(d.A, d.B)),
+				ID:  strconv.FormatUint(d.Key.Lo, 10),
+				At:  line(d.A),
+				And: line(d.B),
 			})
 		}
 	})
