@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/nemesis"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/internal/audit"
 	"github.com/flakelease/allocator/internal/audit/spool"
 )
 
@@ -121,14 +122,37 @@ func check(dir string) ([]history.Result, history.Danger, error) {
 		return nil, history.Danger{}, err
 	}
 	defer f.Close()
-	files, err := spool.NewDir(dir, 8<<30)
+	files, err := spool.NewDir(dir)
 	if err != nil {
 		return nil, history.Danger{}, err
 	}
 	defer files.Close()
 	dangers := history.NewDangers()
-	checks, err := history.NewSuite(64<<20, files).Check(f, dangers)
+	checks, err := history.NewSuite(64<<20, &limited{files, 8 << 30}).Check(f, dangers)
 	return checks, dangers.Count(), err
+}
+
+// limited is a spool that takes so many bytes in all: a history must not fill the disk.
+type limited struct {
+	audit.Spool
+	left int64
+}
+
+type limitedFile struct {
+	audit.Spooled
+	of *limited
+}
+
+func (l *limited) Create() (audit.Spooled, error) {
+	s, err := l.Spool.Create()
+	return limitedFile{s, l}, err
+}
+
+func (f limitedFile) Write(b []byte) (int, error) {
+	if f.of.left -= int64(len(b)); f.of.left < 0 {
+		return 0, errors.New("the history takes more room than the search for duplicates may use")
+	}
+	return f.Spooled.Write(b)
 }
 
 func faultResults(outcomes []nemesis.Outcome, checks []history.Result, not []string, delays []Delay,

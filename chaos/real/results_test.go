@@ -11,6 +11,7 @@ import (
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/nemesis"
 	"github.com/flakelease/allocator/chaos/real/rig"
+	"github.com/flakelease/allocator/internal/audit/spool"
 	"github.com/flakelease/allocator/internal/clock"
 )
 
@@ -204,5 +205,20 @@ func TestChoose(t *testing.T) {
 	}
 	if all, err := choose(table, []string{"all"}); err != nil || len(all) != len(table) {
 		t.Errorf("all are %d of %d: %v", len(all), len(table), err)
+	}
+}
+
+// A history that needs more room than the search for duplicates may use is an error.
+func TestLimited(t *testing.T) {
+	dir, err := spool.NewDir(t.TempDir())
+	fatal.If(t, err)
+	f, err := (&limited{dir, 10}).Create()
+	fatal.If(t, err)
+	defer f.Close()
+	if n, err := f.Write(make([]byte, 10)); n != 10 || err != nil {
+		t.Error(n, err)
+	}
+	if _, err := f.Write(make([]byte, 1)); err == nil {
+		t.Error("a byte too many was written")
 	}
 }

@@ -28,7 +28,7 @@ type reader struct {
 // report prints what read finds in logs, for programs or by print. The command fails if that is not sound.
 func report[R any](a *cli.App, cmd *cobra.Command, format *cli.Choice, print func(io.Writer, R),
 	read func(r *reader, spool audit.Spool) (found R, sound bool, err error)) (err error) {
-	dir, err := spool.NewDir("", 0)
+	dir, err := spool.NewDir("")
 	if err != nil {
 		return cli.Exit(cli.ExitUsage, err)
 	}
