@@ -157,15 +157,6 @@ var (
 	poolStates = []string{"held", "free", "quarantined", "reserved"}
 )
 
-// texts returns the names of values as labels show them.
-func texts[T any](values []T) []string {
-	out := make([]string, len(values))
-	for i, v := range values {
-		out[i] = fmt.Sprint(v)
-	}
-	return out
-}
-
 // Collect sends all series but the latencies of requests.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	now := c.cfg.Clock.Now()

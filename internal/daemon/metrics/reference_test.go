@@ -147,7 +147,7 @@ gauges. [Alerts](alerts.md) watch most of these.
 		{"why", "", texts(watermark.Whys)}, {"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
 		{"state", poolSIDs, poolStates}, {"state", workerSIDs, poolStates}, {"state", clockVerdict, texts(clockStates)},
 		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
-		{"listener", "", listenerNames}, {"files", "", fileKinds}, {"certificate", "", certificateKinds},
+		{"listener", "", listenerNames}, {"files", "", []string{"tls", "tokens", "gossip_keys", "etcd_tls"}}, {"certificate", "", []string{"server", "etcd_client"}},
 	} {
 		of := ""
 		if l.of != "" {
@@ -159,4 +159,13 @@ gauges. [Alerts](alerts.md) watch most of these.
 	b.WriteString("- `sid`: the sids of the other nodes with a recent measurement; a node without a sid has no " +
 		"series\n")
 	return b.String()
+}
+
+// texts returns the names of values as labels show them.
+func texts[T any](values []T) []string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		out[i] = fmt.Sprint(v)
+	}
+	return out
 }

@@ -12,19 +12,14 @@ import (
 // tokens. It lists only what the node has.
 type Security struct {
 	Listeners    map[string]quota.Stats // by one of listenerNames
-	Files        map[string]feed.Files  // by one of fileKinds
-	Certificates map[string]time.Time   // The certificates in use, by one of certificateKinds, expire at these times.
+	Files        map[string]feed.Files  // tls, tokens, gossip_keys and etcd_tls
+	Certificates map[string]time.Time   // The certificates in use, server and etcd_client, expire at these times.
 	Held         int64                  // bytes that connections hold
 	HeldLimit    int64                  // 0: none
 }
 
 // listenerNames are the values of the label listener.
 var listenerNames = []string{"grpc", "http", "admin", "resp"}
-
-var (
-	fileKinds        = []string{"tls", "tokens", "gossip_keys", "etcd_tls"}
-	certificateKinds = []string{"server", "etcd_client"}
-)
 
 func collectSecurity(s Security, now clock.Millis, gauge, counter func(name string, v float64, labels ...string)) {
 	for name, l := range s.Listeners {
