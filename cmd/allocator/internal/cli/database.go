@@ -12,34 +12,36 @@ import (
 	"github.com/flakelease/allocator/internal/userdb"
 )
 
-// DatabaseFlags adds --database, and returns what opens the databases, with what closes them.
+// DatabaseFlags adds --database, and returns what makes a command of a function of the databases, which are closed
+// when it returns.
 func DatabaseFlags[D interface {
 	fmt.Stringer
 	Close()
-}](cmd *cobra.Command, open func(url string) (D, error)) func() ([]D, func(), error) {
+}](cmd *cobra.Command, open func(url string) (D, error)) func(
+	f func(ctx context.Context, list []D) error) func(*cobra.Command, []string) error {
 	urls := cmd.Flags().StringArray("database", []string{""},
 		"`URL` of a PostgreSQL database, or key=value pairs; may be given several times. What it leaves out comes "+
 			"from PGHOST, PGPASSWORD and so on, and from ~/.pgpass")
-	return func() (list []D, done func(), err error) {
-		done = func() {
-			for _, d := range list {
-				d.Close()
+	return func(f func(context.Context, []D) error) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, _ []string) error {
+			var list []D
+			defer func() {
+				for _, d := range list {
+					d.Close()
+				}
+			}()
+			for _, url := range *urls {
+				d, err := open(url)
+				if err != nil {
+					return UsageError("--database: %w", err)
+				}
+				twice := slices.ContainsFunc(list, func(o D) bool { return o.String() == d.String() })
+				if list = append(list, d); twice {
+					return UsageError("--database: %s is named twice", d)
+				}
 			}
+			return f(cmd.Context(), list)
 		}
-		for _, url := range *urls {
-			d, err := open(url)
-			if err != nil {
-				done()
-				return nil, nil, UsageError("--database: %w", err)
-			}
-			twice := slices.ContainsFunc(list, func(o D) bool { return o.String() == d.String() })
-			list = append(list, d)
-			if twice {
-				done()
-				return nil, nil, UsageError("--database: %s is named twice", d)
-			}
-		}
-		return list, done, nil
 	}
 }
 

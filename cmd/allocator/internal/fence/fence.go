@@ -33,32 +33,31 @@ trigger that refuses rows with IDs below that, and this program, which moves it.
 	return cmd
 }
 
-// tableFlags adds the flags that say which tables are meant, and returns what looks each of
-// them up in each database. done ends the connections.
-func tableFlags(cmd *cobra.Command) func(context.Context) (tables []*fence.Table, done func(), err error) {
-	databases := cli.DatabaseFlags(cmd, fence.Open)
+// tableFlags adds the flags that say which tables are meant, and returns what makes a command of a function of these
+// tables in each database.
+func tableFlags(cmd *cobra.Command) func(f func(context.Context, []*fence.Table) error) func(
+	*cobra.Command, []string) error {
+	with := cli.DatabaseFlags(cmd, fence.Open)
 	names := cmd.Flags().StringArray("table", nil,
 		"`name` of a table in each database, as in public.events; may be given several times")
 	column := cmd.Flags().String("column", "id", "column with the IDs, bigint or uuid")
-	return func(ctx context.Context) (tables []*fence.Table, done func(), err error) {
-		if len(*names) == 0 {
-			return nil, nil, cli.UsageError("no table was given: give --table, as in --table public.events")
-		}
-		list, done, err := databases()
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, d := range list {
-			for _, name := range *names {
-				t, err := d.Table(ctx, name, *column)
-				if err != nil {
-					done()
-					return nil, nil, failed(ctx, err)
-				}
-				tables = append(tables, t)
+	return func(f func(context.Context, []*fence.Table) error) func(*cobra.Command, []string) error {
+		return with(func(ctx context.Context, list []*fence.Database) error {
+			if len(*names) == 0 {
+				return cli.UsageError("no table was given: give --table, as in --table public.events")
 			}
-		}
-		return tables, done, nil
+			var tables []*fence.Table
+			for _, d := range list {
+				for _, name := range *names {
+					t, err := d.Table(ctx, name, *column)
+					if err != nil {
+						return failed(ctx, err)
+					}
+					tables = append(tables, t)
+				}
+			}
+			return f(ctx, tables)
+		})
 	}
 }
 
@@ -88,17 +87,11 @@ writers and that writers wait for; init gives up after a second, and tries again
   allocator fence init --database postgres://app@db1/shop --table events --role fence`,
 		Args: cobra.NoArgs,
 	}
-	open := tableFlags(cmd)
+	with := tableFlags(cmd)
 	role := cmd.Flags().String("role", "", "role that will run \"allocator fence run\": it is granted what that needs")
 	printOnly := cmd.Flags().Bool("print-sql", false, "print the SQL and change nothing")
 	space := cli.SpaceFlags(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx := cmd.Context()
-		tables, done, err := open(ctx)
-		if err != nil {
-			return err
-		}
-		defer done()
+	cmd.RunE = with(func(ctx context.Context, tables []*fence.Table) error {
 		for _, t := range tables {
 			statements, err := t.SQL(ctx, *role, space())
 			if err != nil {
@@ -114,7 +107,7 @@ writers and that writers wait for; init gives up after a second, and tries again
 			}
 		}
 		return nil
-	}
+	})
 	return cmd
 }
 
@@ -142,16 +135,10 @@ Late rows are accepted from then on, and programs that read the view fail.`,
 		Example: `  allocator fence drop --database postgres://app@db1/shop --table events`,
 		Args:    cobra.NoArgs,
 	}
-	open := tableFlags(cmd)
+	with := tableFlags(cmd)
 	yes := cmd.Flags().Bool("yes", false, "do not ask for confirmation")
 	printOnly := cmd.Flags().Bool("print-sql", false, "print the SQL and change nothing")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx := cmd.Context()
-		tables, done, err := open(ctx)
-		if err != nil {
-			return err
-		}
-		defer done()
+	cmd.RunE = with(func(ctx context.Context, tables []*fence.Table) error {
 		for _, t := range tables {
 			statements, err := t.DropSQL(ctx)
 			if err != nil {
@@ -178,7 +165,7 @@ Late rows are accepted from then on, and programs that read the view fail.`,
 			}
 		}
 		return nil
-	}
+	})
 	return cmd
 }
 
@@ -214,7 +201,7 @@ stopped.`,
     --table events --addr node1:9000,node2:9000 --metrics 127.0.0.1:9105`,
 		Args: cobra.NoArgs,
 	}
-	open := tableFlags(cmd)
+	with := tableFlags(cmd)
 	connect := sourceFlags(a, cmd)
 	interval := cmd.Flags().Duration("interval", time.Second, "how often fences are moved")
 	host, _ := os.Hostname()
@@ -222,8 +209,7 @@ stopped.`,
 		"name of this process: one with another name waits until this has done nothing for 15 s; unless given, the "+
 			"host's")
 	listen := cli.MetricsFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx := cmd.Context()
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *interval < 10*time.Millisecond {
 			return cli.UsageError("--interval is %v: it has to be at least 10ms", *interval)
 		}
@@ -234,33 +220,30 @@ stopped.`,
 			return err
 		}
 		defer disconnect()
-		tables, done, err := open(ctx)
-		if err != nil {
-			return err
-		}
-		defer done()
-		for _, t := range tables {
-			if _, err := t.Status(ctx); err != nil {
-				return failed(ctx, err)
+		return with(func(ctx context.Context, tables []*fence.Table) error {
+			for _, t := range tables {
+				if _, err := t.Status(ctx); err != nil {
+					return failed(ctx, err)
+				}
 			}
-		}
-		m := fence.NewMovers(fence.Config{
-			Tables:   tables,
-			Source:   source,
-			Interval: *interval,
-			Name:     cmp.Or(*name, host, "unnamed"),
-			Log:      log,
-		})
-		stop, err := collector(m).Serve(ctx, *listen, log)
-		if err != nil {
-			return err
-		}
-		defer stop()
-		for _, t := range tables {
-			log.Info("moves a fence", "database", t.Database(), "table", t.String(), "view", t.View())
-		}
-		m.Run(ctx)
-		return nil
+			m := fence.NewMovers(fence.Config{
+				Tables:   tables,
+				Source:   source,
+				Interval: *interval,
+				Name:     cmp.Or(*name, host, "unnamed"),
+				Log:      log,
+			})
+			stop, err := collector(m).Serve(ctx, *listen, log)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			for _, t := range tables {
+				log.Info("moves a fence", "database", t.Database(), "table", t.String(), "view", t.View())
+			}
+			m.Run(ctx)
+			return nil
+		})(cmd, args)
 	}
 	return cmd
 }
@@ -277,15 +260,9 @@ What it sees of other roles' transactions needs membership in pg_read_all_stats.
 		Example: `  allocator fence status --database postgres://fence@db1/shop --table events`,
 		Args:    cobra.NoArgs,
 	}
-	open := tableFlags(cmd)
+	with := tableFlags(cmd)
 	format := cli.FormatFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx := cmd.Context()
-		tables, done, err := open(ctx)
-		if err != nil {
-			return err
-		}
-		defer done()
+	cmd.RunE = with(func(ctx context.Context, tables []*fence.Table) error {
 		broken, err := cli.PrintStatuses(a, format, tables, func(t *fence.Table) (any, string, bool, error) {
 			s, err := t.Status(ctx)
 			if err != nil {
@@ -294,7 +271,7 @@ What it sees of other roles' transactions needs membership in pg_read_all_stats.
 			return s, statusText(s), len(s.Problems) > 0, nil
 		})
 		return cmp.Or(failed(ctx, broken), err)
-	}
+	})
 	return cmd
 }
 

@@ -3,6 +3,7 @@ package sql
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,23 +64,18 @@ may be run again. It needs no extension, no node, and the right to create a sche
   allocator sql init --database postgres://app@db1/shop --layout twitter --runner ids --print-sql`,
 		Args: cobra.NoArgs,
 	}
-	open := cli.DatabaseFlags(cmd, sqlid.Open)
+	with := cli.DatabaseFlags(cmd, sqlid.Open)
 	space := cli.SpaceFlags(cmd)
 	writer := cmd.Flags().String("writer", "", "role that may make IDs; unless given, every role of the database")
 	runner := cmd.Flags().String("runner", "",
 		"role that will run \"allocator sql run\": it is granted what that needs")
 	holding := holdFlag(cmd)
 	printOnly := cmd.Flags().Bool("print-sql", false, "print the SQL and change nothing; needs no database")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = with(func(ctx context.Context, list []*sqlid.Database) error {
 		hold, err := holding()
 		if err != nil {
 			return err
 		}
-		list, done, err := open()
-		if err != nil {
-			return err
-		}
-		defer done()
 		f := space()
 		if f.Layout.SIDBits() == 0 {
 			return cli.UsageError("--layout %v has no sids: IDs of two databases would be equal", f.Layout)
@@ -91,13 +87,13 @@ may be run again. It needs no extension, no node, and the right to create a sche
 			list = nil
 		}
 		for _, d := range list {
-			if err := d.Init(cmd.Context(), f, hold, *writer, *runner); err != nil {
-				return cli.DatabaseError(cmd.Context(), err)
+			if err := d.Init(ctx, f, hold, *writer, *runner); err != nil {
+				return cli.DatabaseError(ctx, err)
 			}
 		}
 		_, err = fmt.Fprintf(a.Out, "BEGIN;\n%s;\nCOMMIT;\n", strings.Join(sqlid.SQL(f, hold, *writer, *runner), ";\n"))
 		return err
-	}
+	})
 	return cmd
 }
 
@@ -115,15 +111,14 @@ it has written nothing for --hold.`,
     --addr node1:9000,node2:9000 --metrics 127.0.0.1:9106`,
 		Args: cobra.NoArgs,
 	}
-	open := cli.DatabaseFlags(cmd, sqlid.Open)
+	with := cli.DatabaseFlags(cmd, sqlid.Open)
 	connect := remote.ClientFlags(a, cmd)
 	every := cmd.Flags().Duration("every", time.Second, "how often a slice is written, and how long it is")
 	holding := holdFlag(cmd)
 	host, _ := os.Hostname()
 	name := cmd.Flags().String("name", "", "name of this process; unless given, the host's")
 	listen := cli.MetricsFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx := cmd.Context()
+	cmd.RunE = with(func(ctx context.Context, list []*sqlid.Database) error {
 		hold, err := holding()
 		switch {
 		case err != nil:
@@ -137,11 +132,6 @@ it has written nothing for --hold.`,
 		if err != nil {
 			return err
 		}
-		list, done, err := open()
-		if err != nil {
-			return err
-		}
-		defer done()
 		var runners []*sqlid.Runner
 		for _, d := range list {
 			if _, err := d.Format(ctx); errors.Is(err, userdb.ErrSetup) {
@@ -163,7 +153,7 @@ it has written nothing for --hold.`,
 		}
 		all.Wait()
 		return nil
-	}
+	})
 	return cmd
 }
 
@@ -175,23 +165,18 @@ func statusCommand(a *cli.App) *cobra.Command {
 		Example: `  allocator sql status --database postgres://app@db1/shop`,
 		Args:    cobra.NoArgs,
 	}
-	open := cli.DatabaseFlags(cmd, sqlid.Open)
+	with := cli.DatabaseFlags(cmd, sqlid.Open)
 	format := cli.FormatFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		list, done, err := open()
-		if err != nil {
-			return err
-		}
-		defer done()
+	cmd.RunE = with(func(ctx context.Context, list []*sqlid.Database) error {
 		broken, err := cli.PrintStatuses(a, format, list, func(d *sqlid.Database) (any, string, bool, error) {
-			s, err := d.Status(cmd.Context())
+			s, err := d.Status(ctx)
 			if err != nil {
 				return nil, "", false, err
 			}
 			return s, statusText(s), len(s.Problems) > 0, nil
 		})
-		return cmp.Or(cli.DatabaseError(cmd.Context(), broken), err)
-	}
+		return cmp.Or(cli.DatabaseError(ctx, broken), err)
+	})
 	return cmd
 }
 
@@ -225,20 +210,15 @@ while a column has one of its functions as the default, and names the columns.`,
 		Example: `  allocator sql drop --database postgres://app@db1/shop`,
 		Args:    cobra.NoArgs,
 	}
-	open := cli.DatabaseFlags(cmd, sqlid.Open)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		list, done, err := open()
-		if err != nil {
-			return err
-		}
-		defer done()
+	with := cli.DatabaseFlags(cmd, sqlid.Open)
+	cmd.RunE = with(func(ctx context.Context, list []*sqlid.Database) error {
 		for _, d := range list {
-			if err := d.Drop(cmd.Context()); err != nil {
-				return cli.DatabaseError(cmd.Context(), err)
+			if err := d.Drop(ctx); err != nil {
+				return cli.DatabaseError(ctx, err)
 			}
 		}
 		return nil
-	}
+	})
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package sql
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,16 +24,17 @@ func TestDatabaseFlags(t *testing.T) {
 		"postgres://shop@db1 postgres://b@db1/shop":   "db1:5432/shop is named twice",
 	} {
 		cmd := &cobra.Command{}
-		open := cli.DatabaseFlags(cmd, sqlid.Open)
+		opened := 0
+		run := cli.DatabaseFlags(cmd, sqlid.Open)(func(_ context.Context, list []*sqlid.Database) error {
+			opened = len(list)
+			return nil
+		})
 		for url := range strings.FieldsSeq(urls) {
 			fatal.If(t, cmd.Flags().Set("database", url))
 		}
-		list, done, err := open()
-		if want == "" && (err != nil || len(list) != 2) || want != "" && !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("%s: %d, %v", urls, len(list), err)
-		}
-		if err == nil {
-			done()
+		err := run(cmd, nil)
+		if want == "" && (err != nil || opened != 2) || want != "" && (!strings.Contains(fmt.Sprint(err), want) || opened != 0) {
+			t.Errorf("%s: %d, %v", urls, opened, err)
 		}
 	}
 }
