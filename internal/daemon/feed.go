@@ -182,10 +182,14 @@ func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 		syncs = inside.SyncTimes(ctx, d.cfg.Etcd)
 	}
 	var list []member.Member
-	var listed sync.WaitGroup
-	listed.Go(func() { list, _ = d.etcd.store.List(ctx) }) // Without it, e.Voters are not known.
-	asked := d.etcd.store.Members(ctx, d.clock)
-	listed.Wait()
+	group, err := d.etcd.store.Group()
+	asked := []member.Status{{Err: err}}
+	if err == nil {
+		var listed sync.WaitGroup
+		listed.Go(func() { _, list, _ = group.List(ctx) }) // Without it, e.Voters are not known.
+		asked = group.Members(ctx, d.clock)
+		listed.Wait()
+	}
 	q := member.Answering(list, asked)
 	e.Voters, e.VotersAnswer = q.Voters, q.Healthy
 	for _, m := range asked {

@@ -9,50 +9,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/records"
 )
-
-// Members asks every endpoint for its status at the same time, and measures
-// the time of the answers with src.
-func (s *Store) Members(ctx context.Context, src clock.Source) []member.Status {
-	client, err := s.client()
-	if err != nil {
-		return []member.Status{{Err: err}}
-	}
-	g := &Group{client}
-	return statuses(at(client.Endpoints()), func(m member.Member) member.Status {
-		began := src.Now().Mono
-		out := g.status(ctx, m)
-		out.Took = src.Now().Mono.Sub(began)
-		return out
-	})
-}
-
-// List returns the members as a majority has them.
-func (s *Store) List(ctx context.Context) ([]member.Member, error) {
-	client, err := s.client()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	_, list, err := (&Group{client}).List(ctx)
-	return list, err
-}
-
-// NoSpace reports whether a member has raised the alarm that its quota is used
-// up. Etcd then refuses every write.
-func (s *Store) NoSpace(ctx context.Context) (bool, error) {
-	client, err := s.client()
-	if err != nil {
-		return false, err
-	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	return (&Group{client}).NoSpace(ctx)
-}
 
 // Compacted reports whether etcd has compacted its history beyond a revision.
 func (s *Store) Compacted(ctx context.Context, revision int64) (bool, error) {

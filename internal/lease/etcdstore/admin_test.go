@@ -256,18 +256,20 @@ func TestMembersAndCompaction(t *testing.T) {
 	defer client.Close()
 	s, err := New(client, "test", "members")
 	fatal.If(t, err)
-	list := s.Members(ctx, clock.NewSystem(clock.SystemConfig{}))
+	g, err := s.Group()
+	fatal.If(t, err)
+	list := g.Members(ctx, clock.NewSystem(clock.SystemConfig{}))
 	if len(list) != 2 || list[0].Err != nil || list[1].Err == nil || list[1].Endpoint != dead {
 		t.Fatalf("got %+v", list)
 	}
-	if members, err := s.List(ctx); err != nil || len(members) != 1 || members[0].ID != list[0].ID {
+	if _, members, err := g.List(ctx); err != nil || len(members) != 1 || members[0].ID != list[0].ID {
 		t.Errorf("etcd's own list: %+v, %v", members, err)
 	}
 	v, err := s.Load(ctx)
 	if m := list[0]; err != nil || m.Cluster != v.Cluster || !strings.HasPrefix(m.Version, "3.") || !m.Leader || m.Size <= 0 || m.Quota <= 0 || m.Took <= 0 {
 		t.Errorf("got %+v, %v", m, err)
 	}
-	if full, err := s.NoSpace(ctx); err != nil || full {
+	if full, err := g.NoSpace(ctx); err != nil || full {
 		t.Errorf("no space: %t, %v", full, err)
 	}
 	var rev int64

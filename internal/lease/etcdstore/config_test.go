@@ -75,11 +75,3 @@ level=WARN msg="token refused" target=t logger=etcd-client after=1s
 		t.Errorf("a debug line got through: %s", out.String())
 	}
 }
-
-func TestVersion(t *testing.T) {
-	s := open(t, shared)
-	ctx := timeout(t, 20*time.Second)
-	if v, err := s.Version(ctx); err != nil || !strings.HasPrefix(v, "3.") {
-		t.Errorf("version: got %q, %v, want 3.x", v, err)
-	}
-}

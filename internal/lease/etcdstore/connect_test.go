@@ -31,10 +31,7 @@ func TestWithoutAClient(t *testing.T) {
 		"repair":     func() error { return s.Repair(ctx, repair.Write{}) },
 		"begin era":  func() error { return s.BeginEra(ctx, lease.View{}, lease.Era{}) },
 		"accept":     func() error { return s.AcceptTime(ctx, lease.View{}, lease.AcceptedTime{}) },
-		"version":    func() error { _, err := s.Version(ctx); return err },
-		"members":    func() error { return s.Members(ctx, nil)[0].Err },
-		"list":       func() error { _, err := s.List(ctx); return err },
-		"no space":   func() error { _, err := s.NoSpace(ctx); return err },
+		"group":      func() error { _, err := s.Group(); return err },
 		"compacted":  func() error { _, err := s.Compacted(ctx, 1); return err },
 		"role":       func() error { _, err := s.Role(ctx); return err },
 	}

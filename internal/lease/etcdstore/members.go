@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/inside/member"
 )
 
@@ -42,6 +44,12 @@ func OpenGroup(c Config) (*Group, error) {
 	return &Group{client}, nil
 }
 
+// Group returns the members that s is connected to, which the caller does not close.
+func (s *Store) Group() (*Group, error) {
+	client, err := s.client()
+	return &Group{client}, err
+}
+
 // Close ends the connections, if there is a group.
 func (g *Group) Close() {
 	if g != nil {
@@ -51,6 +59,7 @@ func (g *Group) Close() {
 
 // List returns the members as a majority has them, and the ID of their cluster.
 func (g *Group) List(ctx context.Context) (cluster uint64, list []member.Member, err error) {
+	ctx = withAttempts(ctx)
 	r, err := g.client.MemberList(ctx)
 	if err != nil {
 		return 0, nil, fmt.Errorf("list the members of etcd: %w", because(ctx, err))
@@ -172,6 +181,17 @@ func (g *Group) Status(ctx context.Context, list []member.Member) []member.Statu
 	return out
 }
 
+// Members asks every endpoint of the group for its status at the same time, and measures
+// the time of the answers with src.
+func (g *Group) Members(ctx context.Context, src clock.Source) []member.Status {
+	return statuses(at(g.client.Endpoints()), func(m member.Member) member.Status {
+		began := src.Now().Mono
+		out := g.status(ctx, m)
+		out.Took = src.Now().Mono.Sub(began)
+		return out
+	})
+}
+
 // Ask asks each endpoint for its status.
 func (g *Group) Ask(ctx context.Context, endpoints ...string) []member.Status {
 	return statuses(at(endpoints), func(m member.Member) member.Status { return g.status(ctx, m) })
@@ -204,6 +224,9 @@ func statuses(list []member.Member, ask func(member.Member) member.Status) []mem
 	}
 	return out
 }
+
+// statusTimeout bounds the status call to one endpoint.
+const statusTimeout = 2 * time.Second
 
 // errNotStarted is why a member is not asked.
 var errNotStarted = errors.New("it has not started yet")

@@ -2,9 +2,6 @@ package etcdstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -25,26 +22,4 @@ func (s *Store) Holder(ctx context.Context, sid flake.SID, at clock.Millis) (lea
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	return s.Space.Holder(ctx, sid, at)
-}
-
-// statusTimeout bounds the status call to one endpoint.
-const statusTimeout = 2 * time.Second
-
-// Version returns the version of the first endpoint that answers, such as "3.6.5".
-func (s *Store) Version(ctx context.Context) (string, error) {
-	client, err := s.client()
-	if err != nil {
-		return "", err
-	}
-	var errs []error
-	for _, endpoint := range client.Endpoints() {
-		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-		r, err := client.Status(ctx, endpoint)
-		cancel()
-		if err == nil {
-			return r.Version, nil
-		}
-		errs = append(errs, fmt.Errorf("version of %s: %w", endpoint, err))
-	}
-	return "", errors.Join(errs...)
 }

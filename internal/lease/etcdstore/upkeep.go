@@ -114,6 +114,7 @@ func (g *Group) Disarm(ctx context.Context) error {
 
 // full returns the alarms of full quotas.
 func (g *Group) full(ctx context.Context) ([]*etcdserverpb.AlarmMember, error) {
+	ctx = withAttempts(ctx)
 	r, err := g.client.AlarmList(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list alarms: %w", because(ctx, err))

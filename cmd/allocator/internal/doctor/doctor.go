@@ -171,7 +171,8 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		kernel: sys.Kernel(), hint: d.Hint, free: -1, now: sys.Now().Wall,
 	}
 	progress.Set("asking the members of etcd")
-	f.members = s.Store.Members(ctx, sys)
+	group, _ := s.Store.Group() // OpenSpace and ViewSpace have connected it.
+	f.members = group.Members(ctx, sys)
 	if e := s.Cfg.Etcd; len(e.Endpoints) == 0 {
 		f.own, f.mutual = true, e.TLS.CA != "" && e.TLS.Cert != ""
 		f.syncs = inside.SyncTimes(ctx, e)
@@ -186,7 +187,9 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 	}
 	if f.reached() {
 		progress.Set("reading the space from etcd")
-		f.noSpace, f.noSpaceErr = s.Store.NoSpace(ctx)
+		within, cancel := context.WithTimeout(ctx, s.Store.Timeout)
+		defer cancel()
+		f.noSpace, f.noSpaceErr = group.NoSpace(within)
 		f.role, f.roleErr = s.Store.Role(ctx)
 		f.now = sys.Now().Wall
 		if f.view, f.loadErr = s.Store.Load(ctx); f.loadErr == nil {
