@@ -26,13 +26,14 @@ func (id ID) AppendBinary(b []byte) ([]byte, error) {
 func (id ID) MarshalBinary() ([]byte, error) { return id.AppendBinary(make([]byte, 0, BinaryLen)) }
 
 // UnmarshalBinary sets id as FromBytes reads b. After an error id is unchanged.
-func (id *ID) UnmarshalBinary(b []byte) error {
-	v, err := FromBytes(b)
-	if err != nil {
-		return err
+func (id *ID) UnmarshalBinary(b []byte) error { return id.set(FromBytes(b)) }
+
+// set sets id to v, unless there is an error, which it returns.
+func (id *ID) set(v ID, err error) error {
+	if err == nil {
+		*id = v
 	}
-	*id = v
-	return nil
+	return err
 }
 
 // FromBytes returns the ID in the 8 bytes of b, big endian. It returns
@@ -133,9 +134,5 @@ func (id *ID) Scan(src any) error {
 	default:
 		err = fmt.Errorf("%w %T", ErrType, src)
 	}
-	if err != nil {
-		return err
-	}
-	*id = v
-	return nil
+	return id.set(v, err)
 }

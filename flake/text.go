@@ -53,12 +53,7 @@ func (id *ID) UnmarshalText(b []byte) error {
 	if len(b) != TextLen {
 		return wrongLength(len(b))
 	}
-	v, err := Parse(string(b))
-	if err != nil {
-		return err
-	}
-	*id = v
-	return nil
+	return id.set(Parse(string(b)))
 }
 
 // Parse reads the text form of an ID and returns the ID.

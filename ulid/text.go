@@ -43,12 +43,7 @@ func (id *ID) UnmarshalText(b []byte) error {
 	if len(b) != TextLen {
 		return wrongLength(len(b), TextLen)
 	}
-	v, err := Parse(string(b))
-	if err != nil {
-		return err
-	}
-	*id = v
-	return nil
+	return id.set(Parse(string(b)))
 }
 
 // Parse reads the text form of an ID and returns the ID.
