@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
@@ -56,8 +58,8 @@ const (
 
 // withDefaults checks c and fills it in. The error names the field.
 func (c Config) withDefaults(host string, pid int) (Config, error) {
-	setDefault(&c.Unit, time.Millisecond)
-	setDefault(&c.OpenTimeout, DefaultOpenTimeout)
+	c.Unit = cmp.Or(c.Unit, time.Millisecond)
+	c.OpenTimeout = cmp.Or(c.OpenTimeout, DefaultOpenTimeout)
 	if c.Name == "" {
 		own := fmt.Sprintf("-%d", pid)
 		c.Name = host[:min(len(host), MaxName-len(own))] + own
@@ -78,17 +80,10 @@ func (c Config) withDefaults(host string, pid int) (Config, error) {
 		return fail("Client.Targets: is empty: name the gRPC address of a node, such as localhost:9000")
 	}
 	// An attempt waits for two or three transactions of etcd, and calls are repeated.
-	setDefault(&c.Client.AttemptTimeout, 2*time.Second)
-	setDefault(&c.Client.Timeout, 10*time.Second)
+	c.Client.AttemptTimeout = cmp.Or(c.Client.AttemptTimeout, 2*time.Second)
+	c.Client.Timeout = cmp.Or(c.Client.Timeout, 10*time.Second)
 	c.Client.Mode = client.Direct
 	return c, nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // typed returns an error of a service as package client has it.
@@ -101,10 +96,7 @@ func typed(err error) error {
 
 // is reports whether err is a refusal for one of the reasons.
 func is(err error, reasons ...client.Reason) bool {
-	for _, r := range reasons {
-		if errors.Is(err, &client.Refusal{Reason: r}) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(reasons, func(r client.Reason) bool {
+		return errors.Is(err, &client.Refusal{Reason: r})
+	})
 }

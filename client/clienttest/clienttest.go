@@ -17,6 +17,7 @@
 package clienttest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,15 +112,11 @@ func (zeros) Uint64() uint64 { return 0 }
 // NewNode returns a node that serves all requests. It panics if the layout does not have
 // the SID.
 func NewNode(o Options) *Node {
-	if o.Layout == (flake.Layout(0)) {
-		o.Layout = flake.Scalable
-	}
+	o.Layout = cmp.Or(o.Layout, flake.Scalable)
 	if int(o.SID) >= o.Layout.Holders() {
 		panic(fmt.Sprintf("clienttest: layout %v has no sid %d", o.Layout, o.SID))
 	}
-	if o.Name == "" {
-		o.Name = fmt.Sprintf("node-%d", o.SID)
-	}
+	o.Name = cmp.Or(o.Name, fmt.Sprintf("node-%d", o.SID))
 	begin := clock.Millis(Start.UnixMilli())
 	n := &Node{format: flake.Format{Layout: o.Layout, Epoch: o.Layout.Epoch()}, clock: &manual{}}
 	n.node = node.New(node.Config{

@@ -59,15 +59,10 @@ func ParseHandle(s string) (Handle, error) {
 
 // CheckSecret returns ErrSecret unless s is 16 to 64 ASCII letters and digits.
 func CheckSecret(s string) error {
-	if len(s) < MinSecret || len(s) > MaxSecret {
+	if len(s) < MinSecret || len(s) > MaxSecret || strings.ContainsFunc(s, func(c rune) bool {
+		return (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+	}) {
 		return ErrSecret
-	}
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z':
-		default:
-			return ErrSecret
-		}
 	}
 	return nil
 }

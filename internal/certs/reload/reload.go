@@ -9,6 +9,7 @@
 package reload
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -62,9 +63,7 @@ type Value[T any] struct {
 // New reads the files and makes the first value. It returns the error of the first file
 // that cannot be read, or that of Parse.
 func New[T any](cfg Config[T]) (*Value[T], error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	v := &Value[T]{cfg: cfg, files: reader{files: cfg.Files}, again: make(chan struct{}, 1), usable: time.Now()}
 	c := v.files.read(context.Background())
 	if c.err != nil {

@@ -71,12 +71,8 @@ func Dial(c Config) (*clientv3.Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if c.DialTimeout == 0 {
-		c.DialTimeout = 3 * time.Second
-	}
-	if c.KeepAliveTime == 0 {
-		c.KeepAliveTime = 10 * time.Second
-	}
+	c.DialTimeout = cmp.Or(c.DialTimeout, 3*time.Second)
+	c.KeepAliveTime = cmp.Or(c.KeepAliveTime, 10*time.Second)
 	log := zap.NewNop()
 	if c.Log != nil {
 		log = zap.New(Log{Handler: c.Log, Level: quiet})

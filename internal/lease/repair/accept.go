@@ -2,6 +2,8 @@ package repair
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -50,7 +52,7 @@ func AcceptTime(
 	out := Acceptance{Accepted: lease.AcceptedTime{Era: era, Until: until, Nonce: by.Nonce, By: by.By(), At: by.Now}}
 	recorded := false
 	sound := soundBy(v, slack, by.Now)
-	for _, sid := range ordered(v.SIDs) {
+	for _, sid := range slices.Sorted(maps.Keys(v.SIDs)) {
 		s := v.SIDs[sid]
 		w := s.Window
 		recorded = recorded || w.Exists() && w.Err == nil

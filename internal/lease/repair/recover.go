@@ -2,6 +2,8 @@ package repair
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/flakelease/allocator/internal/clock"
@@ -72,7 +74,7 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 			sound = max(sound, ceil)
 		}
 	}
-	for _, sid := range ordered(v.SIDs) {
+	for _, sid := range slices.Sorted(maps.Keys(v.SIDs)) {
 		s := v.SIDs[sid]
 		if s.Window.Err != nil {
 			e.Warnings = append(e.Warnings, fmt.Sprintf("the record of sid %d is unreadable: "+

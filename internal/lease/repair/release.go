@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -195,7 +196,7 @@ func (r *Release) fromTraces(
 		// Only the checksum may be damaged.
 		see(at, "its damaged record")
 	}
-	for _, other := range ordered(v.SIDs) {
+	for _, other := range slices.Sorted(maps.Keys(v.SIDs)) {
 		o := v.SIDs[other]
 		switch c := o.Window.Value.Ceil; {
 		case other == sid || !o.Window.Exists() || o.Window.Err != nil:
@@ -280,13 +281,4 @@ func digits(raw, name string) clock.Millis {
 		return 0
 	}
 	return clock.Millis(n)
-}
-
-func ordered(sids map[flake.SID]lease.SIDRecords) []flake.SID {
-	var out []flake.SID
-	for sid := range sids {
-		out = append(out, sid)
-	}
-	slices.Sort(out)
-	return out
 }

@@ -12,6 +12,8 @@ package repair
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
@@ -56,7 +58,7 @@ func soundBy(v lease.View, s Slack, now clock.Millis) clock.Millis {
 // used, and a warning names it.
 func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) (Slack, []string) {
 	var warnings []string
-	for _, sid := range ordered(sids) {
+	for _, sid := range slices.Sorted(maps.Keys(sids)) {
 		w := sids[sid].Window.Value
 		if sids[sid].Window.Err != nil || w.State != lease.Active || w.Base == w.Ceil {
 			continue
@@ -175,10 +177,5 @@ func holderName(s lease.SIDRecords) string {
 }
 
 func registered(v lease.View, i lease.Instance) bool {
-	for _, n := range v.Nodes {
-		if n.Instance == i {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.Nodes, func(n lease.Registration) bool { return n.Instance == i })
 }
