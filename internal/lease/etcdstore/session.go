@@ -14,15 +14,6 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Register is that of [records.Space]; the timeout is of all its requests together.
-func (s *Store) Register(
-	ctx context.Context, id lease.LeaseID, ttl time.Duration, r lease.Registration,
-) (lease.LeaseID, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	return s.Space.Register(ctx, id, ttl, r)
-}
-
 // Grant takes a lease of ttl, rounded up to whole seconds. After an error one may exist; nothing
 // is on it, and it expires by itself.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, error) {

@@ -23,7 +23,7 @@ import (
 type Store struct {
 	records.Space
 
-	// Timeout bounds each call whose context has no deadline. New sets 5 s: etcd itself times
+	// Timeout bounds each request whose context has no deadline. New sets 5 s: etcd itself times
 	// a request out after 7 s. It is not changed while calls are under way.
 	Timeout time.Duration
 
@@ -213,7 +213,7 @@ func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 	return r, because(ctx, err)
 }
 
-// callTimeout bounds the opening of a watch, and by default each call.
+// callTimeout bounds the opening of a watch, and by default each request.
 const callTimeout = 5 * time.Second
 
 // bounded returns ctx with a deadline: etcd's client would wait for a
