@@ -45,53 +45,43 @@ func (c Config) Validate() error {
 	}
 	for _, o := range c.options() {
 		for _, check := range o.checks {
-			if err := check(); err != nil {
-				rule(false, o.Key, "%v", err)
-			}
+			err := check()
+			rule(err == nil, o.Key, "%v", err)
 		}
 	}
 	rule(c.Node.Name != lease.Operator, "node.name",
 		"%q is the name in records that operators wrote: use another one", c.Node.Name)
 	rule(c.Layout.SIDBits() > 0, "layout",
 		"%v has no sid, so two nodes could not share a space: use scalable or fleet", c.Layout)
-	if c.Layout.SIDBits() > 0 {
-		if err := c.Gen().Validate(); err != nil {
-			rule(false, "epoch", "%v", err)
-		}
-	}
 	rule(c.Epoch >= 0, "epoch", "%v is before 1970: ULIDs and UUIDs cannot hold such times; set a later one",
 		c.Epoch.Time().Format(time.RFC3339))
 
-	if c.Layout.SIDBits() > 0 {
-		rule(c.SIDRange.All() || c.SIDRange.From < c.SIDRange.To, "sid-range",
-			"the range is empty: write it as first-last, such as 0-23")
-		rule(int(c.SIDRange.To) <= c.Layout.Holders(), "sid-range",
-			"%v goes beyond sid %d, the last of layout %v: use a lower range", c.SIDRange, c.Layout.Holders()-1,
-			c.Layout)
-	}
-
-	if c.Layout.SIDBits() > 0 {
-		w := c.Worker.SIDRange
-		rule(w.All() || w.From < w.To, "worker.sid-range", "the range is empty: write it as first-last, such as 24-31")
-		rule(int(w.To) <= c.Layout.Holders(), "worker.sid-range",
-			"%v goes beyond sid %d, the last of layout %v: use a lower range", w, c.Layout.Holders()-1, c.Layout)
-		if within := c.SIDRange; !within.All() {
-			_, err := lease.Space{
-				Layout: c.Layout,
-				Part:   lease.SIDRange{To: flake.SID(c.Layout.Holders())},
-			}.Workers(w, within)
+	if holders := c.Layout.Holders(); c.Layout.SIDBits() > 0 {
+		err := c.Gen().Validate()
+		rule(err == nil, "epoch", "%v", err)
+		part := func(r lease.SIDRange, key, example string) {
+			rule(r.All() || r.From < r.To, key, "the range is empty: write it as first-last, such as %s", example)
+			rule(int(r.To) <= holders, key, "%v goes beyond sid %d, the last of layout %v: use a lower range", r,
+				holders-1, c.Layout)
+		}
+		part(c.SIDRange, "sid-range", "0-23")
+		part(c.Worker.SIDRange, "worker.sid-range", "24-31")
+		if !c.SIDRange.All() {
+			whole := lease.Space{Layout: c.Layout, Part: lease.SIDRange{To: flake.SID(holders)}}
+			_, err = whole.Workers(c.Worker.SIDRange, c.SIDRange)
 			rule(err == nil, "worker.sid-range", "%v", err)
 		}
 	}
 
 	c.validateEtcd(rule)
 	c.validateInside(rule)
-	c.validateLease(rule)
-
-	i := c.Issue
-	rule(2*i.MaxLead <= c.Lease.Window, "issue.max-lead",
+	window, unit, lead := c.Lease.Window, time.Duration(c.Layout.Unit())*time.Millisecond, c.Issue.MaxLead
+	rule(2*unit <= window, "lease.window",
+		"%v is less than two units of time of layout %v, and only units that lie in a window as a whole are used: "+
+			"raise it to %v", window, c.Layout, 2*unit)
+	rule(2*lead <= window, "issue.max-lead",
 		"%v is more than half of lease.window (%v), so IDs ahead of the clock would use up the window: lower it, or "+
-			"raise lease.window", i.MaxLead, c.Lease.Window)
+			"raise lease.window", lead, window)
 	c.validateSockets(rule)
 	c.validateAccess(rule)
 	rule(c.Listen.Gossip == "" || loopback(c.Listen.Gossip) || c.Gossip.KeyFile != "" || c.Gossip.Insecure,
@@ -121,9 +111,8 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 	e := c.Etcd
 	for _, endpoint := range e.Endpoints {
 		if !strings.Contains(endpoint, "://") {
-			if err := checkAddress(endpoint, false); err != nil {
-				rule(false, "etcd.endpoints", "%v", err)
-			}
+			err := checkAddress(endpoint, false)
+			rule(err == nil, "etcd.endpoints", "%v", err)
 			continue
 		}
 		u, err := url.Parse(endpoint)
@@ -135,9 +124,8 @@ func (c Config) validateEtcd(rule func(bool, string, string, ...any)) {
 			"%q contains credentials, which logs would show: use etcd.username and etcd.password-file", u.Redacted())
 		rule(u.Scheme == "http" || u.Scheme == "https", "etcd.endpoints",
 			"%q has an unknown scheme: use http or https", u.Redacted())
-		if err := checkAddress(u.Host, false); err != nil {
-			rule(false, "etcd.endpoints", "%v", err)
-		}
+		err = checkAddress(u.Host, false)
+		rule(err == nil, "etcd.endpoints", "%v", err)
 		rule(u.Scheme != "http" || e.TLS == (TLS{}), "etcd.endpoints",
 			"%q is http, but etcd.tls is set: use https, or remove etcd.tls", u.Redacted())
 	}
@@ -310,13 +298,6 @@ func loopback(addr string) bool {
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-func (c Config) validateLease(rule func(bool, string, string, ...any)) {
-	window, unit := c.Lease.Window, time.Duration(c.Layout.Unit())*time.Millisecond
-	rule(2*unit <= window, "lease.window",
-		"%v is less than two units of time of layout %v, and only units that lie in a window as a whole are used: "+
-			"raise it to %v", window, c.Layout, 2*unit)
 }
 
 // NoConsole is the value of advertise.console for no link.
