@@ -16,7 +16,6 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/member"
@@ -74,7 +73,7 @@ func newCall(a *cli.App, cmd *cobra.Command, changes bool) *call {
 
 // record has nodes log what is done to their etcd. Without it that is done all the same: etcd may be ill.
 func (c *call) record(title string) {
-	s, err := deployment.OpenSpace(c.a, "etcd "+c.cmd.Name(), c.load)
+	s, _, err := c.open()
 	if err == nil {
 		defer s.Close()
 		ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
@@ -86,36 +85,18 @@ func (c *call) record(title string) {
 	}
 }
 
-// settings returns the settings, which have to name the members.
-func (c *call) settings() (config.Config, error) {
-	s, _, err := cli.WithEtcd("etcd "+c.cmd.Name(), c.load)
-	return s, err
-}
-
-// open connects to the members.
-func (c *call) open() (config.Config, *etcdstore.Group, error) {
-	s, err := c.settings()
-	if err != nil {
-		return s, nil, err
-	}
-	g, err := c.connect(s)
-	return s, g, err
-}
-
-func (c *call) connect(s config.Config) (*etcdstore.Group, error) {
-	dialer := daemon.DialConfig
+// open connects to the members, as to any etcd that has a space. The caller closes the space.
+func (c *call) open() (*deployment.Space, *etcdstore.Group, error) {
+	open := deployment.OpenSpace
 	if c.yes == nil {
-		dialer = daemon.DialAnyway
+		open = deployment.ViewSpace
 	}
-	dial, _, err := dialer(s.Etcd, cli.Logger(config.Log{Level: "error", Format: s.Log.Format}, c.a.Err))
+	s, err := open(c.a, "etcd "+c.cmd.Name(), c.load)
 	if err != nil {
-		return nil, cli.Exit(cli.ExitUsage, err)
+		return nil, nil, err
 	}
-	g, err := etcdstore.OpenGroup(dial)
-	if err != nil {
-		return nil, cli.Exit(cli.ExitUnavailable, err)
-	}
-	return g, nil
+	g, err := s.Store.Group()
+	return s, g, err
 }
 
 // with returns what runs f with the members, for as long as --timeout says.
@@ -126,10 +107,10 @@ func (c *call) with(f func(ctx context.Context, s config.Config, g *etcdstore.Gr
 		if err != nil {
 			return err
 		}
-		defer g.Close()
+		defer s.Close()
 		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
 		defer cancel()
-		return f(ctx, s, g, args)
+		return f(ctx, s.Cfg, g, args)
 	}
 }
 
@@ -186,15 +167,15 @@ func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group, le
 }
 
 // ask asks the members for a command that does its work without them too.
-func (c *call) ask(s config.Config) seen {
-	g, err := c.connect(s)
+func (c *call) ask() seen {
+	s, g, err := c.open()
 	if err != nil {
 		return seen{problem: err}
 	}
-	defer g.Close()
+	defer s.Close()
 	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
 	defer cancel()
-	return c.look(ctx, s, g, 0)
+	return c.look(ctx, s.Cfg, g, 0)
 }
 
 // unavailable is the error of a cluster without a quorum.

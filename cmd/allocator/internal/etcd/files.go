@@ -206,7 +206,7 @@ give --again 1 on each of them, then --again 2.`,
 	again := cmd.Flags().Uint("again", 0, "how often all members were restored from this snapshot before")
 	c := newCall(a, cmd, true)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := c.settings()
+		s, _, err := cli.WithEtcd("etcd restore", c.load)
 		if err != nil {
 			return err
 		}
@@ -226,7 +226,7 @@ give --again 1 on each of them, then --again 2.`,
 		if err != nil {
 			return refusal(err)
 		}
-		p, refused := planRestore(c.ask(s), r, in.Dir, hosts)
+		p, refused := planRestore(c.ask(), r, in.Dir, hosts)
 		if ok, err := c.run(p, refused); err != nil || !ok {
 			return err
 		}
