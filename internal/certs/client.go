@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"net"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 
@@ -60,14 +59,6 @@ func NewClient(what string, f ClientFiles, least uint16, log *slog.Logger) (*Cli
 		return nil, err
 	}
 	return &Client{v, least}, nil
-}
-
-// Expires returns when the certificate in use expires; ok is false if there is none.
-func (c *Client) Expires() (at time.Time, ok bool) {
-	if cert := c.Get().cert; cert != nil {
-		return cert.Leaf.NotAfter, true
-	}
-	return at, false
 }
 
 // Leaf returns the certificate in use; nil: there is none.

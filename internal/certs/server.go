@@ -114,9 +114,6 @@ func pool(file reload.File, pem []byte) (*x509.CertPool, error) {
 	return p, nil
 }
 
-// Expires returns when the certificate in use expires.
-func (s *Server) Expires() time.Time { return s.Get().cert.Leaf.NotAfter }
-
 // Leaf returns the certificate in use.
 func (s *Server) Leaf() *x509.Certificate { return s.Get().cert.Leaf }
 

@@ -264,12 +264,10 @@ func (d *Daemon) securityReport() metrics.Security {
 	}
 	r.Held, r.HeldLimit = d.security.quota.Held()
 	if t := d.security.tls; t != nil {
-		r.Certificates["server"] = t.Expires()
+		r.Certificates["server"] = t.Leaf().NotAfter
 	}
-	if t := d.etcd.tls; t != nil {
-		if at, ok := t.Expires(); ok {
-			r.Certificates["etcd_client"] = at
-		}
+	if t := d.etcd.tls; t != nil && t.Leaf() != nil {
+		r.Certificates["etcd_client"] = t.Leaf().NotAfter
 	}
 	return r
 }
