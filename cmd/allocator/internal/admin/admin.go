@@ -20,13 +20,9 @@ import (
 
 // Command returns "allocator admin".
 func Command(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "admin",
-		Short: "Repair a space, and take nodes out of service",
-	}
-	cmd.AddCommand(drainCommand(a), undrainCommand(a), recoverCommand(a),
+	return cli.Parent("admin", "Repair a space, and take nodes out of service",
+		drainCommand(a), undrainCommand(a), recoverCommand(a),
 		quarantineCommand(a), releaseCommand(a), reserveCommand(a), unreserveCommand(a), acceptCommand(a))
-	return cmd
 }
 
 // drainWithin is how long `admin drain` waits: the node itself gives up after 15 s.

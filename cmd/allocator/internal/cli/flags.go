@@ -128,3 +128,10 @@ func nameArguments(cmd *cobra.Command) {
 		return fmt.Errorf("%q is one argument too many: write %s", args[len(named)], usage)
 	}
 }
+
+// Parent returns a command that only has others.
+func Parent(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short}
+	cmd.AddCommand(commands...)
+	return cmd
+}

@@ -38,9 +38,7 @@ import (
 
 // Command returns "allocator debug". root makes the whole command line.
 func Command(a *cli.App, root func(*cli.App) *cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: "debug", Short: "Gather what explains a fault"}
-	cmd.AddCommand(zipCommand(a, root))
-	return cmd
+	return cli.Parent("debug", "Gather what explains a fault", zipCommand(a, root))
 }
 
 const (

@@ -24,13 +24,9 @@ import (
 
 // Command returns "allocator etcd".
 func Command(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "etcd",
-		Short: "The etcd that nodes run inside: members, databases, snapshots, certificates",
-	}
-	cmd.AddCommand(certsCommand(a), statusCommand(a), removeCommand(a), replaceCommand(a),
+	return cli.Parent("etcd", "The etcd that nodes run inside: members, databases, snapshots, certificates",
+		certsCommand(a), statusCommand(a), removeCommand(a), replaceCommand(a),
 		defragmentCommand(a), snapshotCommand(a), verifyCommand(a), restoreCommand(a), runCommand(a))
-	return cmd
 }
 
 // runCommand returns "allocator etcd run", which a node starts.

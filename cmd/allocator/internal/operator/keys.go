@@ -18,12 +18,7 @@ const keyBytes = 32
 
 // GossipCommand returns "allocator gossip".
 func GossipCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "gossip",
-		Short: "Keys of the nodes' gossip",
-	}
-	cmd.AddCommand(gossipKeygenCommand(a))
-	return cmd
+	return cli.Parent("gossip", "Keys of the nodes' gossip", gossipKeygenCommand(a))
 }
 
 // gossipKeygenCommand returns "allocator keygen".
@@ -47,12 +42,7 @@ step to every node before the next. Nodes read the file again every 5 s.`,
 
 // TokenCommand returns "allocator token".
 func TokenCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "token",
-		Short: "Tokens of clients that may call nodes",
-	}
-	cmd.AddCommand(tokenNewCommand(a))
-	return cmd
+	return cli.Parent("token", "Tokens of clients that may call nodes", tokenNewCommand(a))
 }
 
 // tokenNewCommand returns "allocator new".

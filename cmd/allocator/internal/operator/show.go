@@ -13,9 +13,7 @@ import (
 
 // ConfigCommand returns "allocator config".
 func ConfigCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Show and check settings"}
-	cmd.AddCommand(configPrintCommand(a), configCheckCommand(a))
-	return cmd
+	return cli.Parent("config", "Show and check settings", configPrintCommand(a), configCheckCommand(a))
 }
 
 // DocsCommand returns "allocator docs".
