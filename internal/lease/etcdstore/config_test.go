@@ -29,16 +29,15 @@ func TestNames(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	ok := Config{Endpoints: []string{"http://127.0.0.1:2379"}, KeepAliveTime: 5 * time.Second}
+	ok := Config{Endpoints: []string{"http://127.0.0.1:2379"}}
 	if err := ok.Validate(); err != nil {
 		t.Error(err)
 	}
 	for field, spoil := range map[string]func(*Config){
-		"Endpoints":     func(c *Config) { c.Endpoints = nil },
-		"Password":      func(c *Config) { c.Username = "u" },
-		"Username":      func(c *Config) { c.Password = "p" },
-		"DialTimeout":   func(c *Config) { c.DialTimeout = -1 },
-		"KeepAliveTime": func(c *Config) { c.KeepAliveTime = 4999 * time.Millisecond },
+		"Endpoints":   func(c *Config) { c.Endpoints = nil },
+		"Password":    func(c *Config) { c.Username = "u" },
+		"Username":    func(c *Config) { c.Password = "p" },
+		"DialTimeout": func(c *Config) { c.DialTimeout = -1 },
 	} {
 		c := ok
 		spoil(&c)

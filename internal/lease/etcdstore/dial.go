@@ -30,10 +30,6 @@ type Config struct {
 	// 0: 3 s; after that time without an answer the next endpoint is tried.
 	DialTimeout time.Duration
 
-	// KeepAliveTime is how long a connection may be idle before it is probed.
-	// 0: 10 s, the minimum of gRPC's client. Below 5 s etcd closes the connection.
-	KeepAliveTime time.Duration
-
 	// Log takes what etcd's client logs. It may be nil.
 	Log slog.Handler
 
@@ -41,8 +37,9 @@ type Config struct {
 	Options []grpc.DialOption
 }
 
-// minKeepAlive is etcd's --grpc-keepalive-min-time.
-const minKeepAlive = 5 * time.Second
+// keepAliveTime is how long a connection may be idle before it is probed: the minimum of gRPC's
+// client. Below 5 s etcd closes the connection.
+const keepAliveTime = 10 * time.Second
 
 // ErrConfig is returned by Validate and Dial for a bad Config.
 var ErrConfig = errors.New("etcdstore: bad configuration")
@@ -56,8 +53,6 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%w: Username and Password: only one given", ErrConfig)
 	case c.DialTimeout < 0:
 		return fmt.Errorf("%w: DialTimeout: %v is negative", ErrConfig, c.DialTimeout)
-	case c.KeepAliveTime != 0 && c.KeepAliveTime < minKeepAlive:
-		return fmt.Errorf("%w: KeepAliveTime: %v, at least %v", ErrConfig, c.KeepAliveTime, minKeepAlive)
 	}
 	return nil
 }
@@ -72,7 +67,6 @@ func Dial(c Config) (*clientv3.Client, error) {
 		return nil, err
 	}
 	c.DialTimeout = cmp.Or(c.DialTimeout, 3*time.Second)
-	c.KeepAliveTime = cmp.Or(c.KeepAliveTime, 10*time.Second)
 	log := zap.NewNop()
 	if c.Log != nil {
 		log = zap.New(Log{Handler: c.Log, Level: quiet})
@@ -83,7 +77,7 @@ func Dial(c Config) (*clientv3.Client, error) {
 		Username:             c.Username,
 		Password:             c.Password,
 		DialTimeout:          c.DialTimeout,
-		DialKeepAliveTime:    c.KeepAliveTime,
+		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: 3 * time.Second,
 		Logger:               log,
 		DialOptions: append([]grpc.DialOption{
