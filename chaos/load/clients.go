@@ -329,7 +329,7 @@ func (h *httpClient) Allocate(ctx context.Context, r Request) (client.Block, err
 	}
 	b := block{Block: client.Block{Stride: h.config.Stride}}
 	lines := bufio.NewScanner(res.Body)
-	for lines.Scan() {
+	for lines.Scan() && lines.Err() == nil { // After an error the last line may be half of one.
 		if err := b.add(lines.Text()); err != nil {
 			return client.Block{}, err
 		}

@@ -76,6 +76,10 @@ func TestHTTPRefusals(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			fmt.Fprint(w, `{"reason":`)
 		}, Unknown, "connection"},
+		{"cut off in an ID", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			fmt.Fprint(w, "02")
+		}, Unknown, "connection"},
 		{"an error page", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>", http.StatusBadGateway) }, Broken, "broken contract"},
 	} {
 		_, err := overHTTP(t, Config{}, Request{Count: 1}, tc.handler)
