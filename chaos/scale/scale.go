@@ -226,7 +226,8 @@ func Differences(m Measured) (out []string) {
 	if m.Restarts > 0 && m.CalmSeconds > 0 {
 		r, rest := p.Rolling(1/m.Pause), p.Calm() // Who raises the watermark lists the space meanwhile, as at rest.
 		compare("lists for restarts", m.Rolling.Loads-m.Calm.Loads, r.Loads-rest.Loads, 0.5)
-		compare("bytes read for restarts", m.Rolling.ReadBytes-m.Calm.ReadBytes, r.ReadBytes-rest.ReadBytes, 0.3)
+		// Most of the bytes are lists, and one more in a few restarts is within what is allowed for those.
+		compare("bytes read for restarts", m.Rolling.ReadBytes-m.Calm.ReadBytes, r.ReadBytes-rest.ReadBytes, 0.5)
 	}
 	most := 3 / p.loadEvery()
 	if c.Writes > 1.001/p.ExtendEvery.Seconds() {
