@@ -1,6 +1,7 @@
 package nemesis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,17 +30,13 @@ var clockReasons = []string{skew, tooFar, regression, exhausted}
 func clockFaults() []Fault {
 	// What follows a paused machine, besides the clock.
 	paused := append([]string{connection, timeout, noSID, exhausted, starting}, clockReasons...)
-	return []Fault{
+	faults := []Fault{
 		{
 			Name:   "clock-forward",
-			Class:  Clocks,
-			Scope:  OneNode,
-			Needs:  ClockHook,
 			Smoke:  true,
 			About:  "set a node's wall clock forward by 5 min to 1 h",
 			Hold:   between(2*time.Second, 3*time.Second),
 			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, 5*time.Minute, time.Hour)) },
-			Unit:   "ns",
 			Begin:  stepWall,
 			Fired:  wallHeld,
 			End:    wallBack,
@@ -47,13 +44,9 @@ func clockFaults() []Fault {
 		},
 		{
 			Name:   "clock-back",
-			Class:  Clocks,
-			Scope:  OneNode,
-			Needs:  ClockHook,
 			About:  "set a node's wall clock back by 1 s to 1 h",
 			Hold:   between(2*time.Second, 3*time.Second),
 			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Hour)) },
-			Unit:   "ns",
 			Begin:  stepWall,
 			Fired:  wallHeld,
 			End:    wallBack,
@@ -61,9 +54,6 @@ func clockFaults() []Fault {
 		},
 		{
 			Name:  "clock-small-step",
-			Class: Clocks,
-			Scope: OneNode,
-			Needs: ClockHook,
 			About: "set a node's wall clock by 30 to 150 ms either way, below the limit",
 			Hold:  between(2*time.Second, 3*time.Second),
 			Amount: func(r *rand.Rand) int64 {
@@ -73,7 +63,6 @@ func clockFaults() []Fault {
 				}
 				return d
 			},
-			Unit:   "ns",
 			Begin:  stepWall,
 			Fired:  stepCounted,
 			End:    wallBack,
@@ -81,13 +70,9 @@ func clockFaults() []Fault {
 		},
 		{
 			Name:   "clock-strobe",
-			Class:  Clocks,
-			Scope:  OneNode,
-			Needs:  ClockHook,
 			About:  "set a node's wall clock forward and back several times a second",
 			Hold:   between(3*time.Second, 4*time.Second),
 			Amount: func(r *rand.Rand) int64 { return int64(logUniform(r, time.Second, 10*time.Minute)) },
-			Unit:   "ns",
 			Begin:  strobe,
 			Fired:  stepCounted,
 			End:    wallBack,
@@ -95,9 +80,6 @@ func clockFaults() []Fault {
 		},
 		{
 			Name:   "clock-slow",
-			Class:  Clocks,
-			Scope:  OneNode,
-			Needs:  ClockHook,
 			About:  "a node's time daemon slows its clocks by 20 %, then corrects the wall clock",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(*rand.Rand) int64 { return -200_000 },
@@ -110,9 +92,6 @@ func clockFaults() []Fault {
 		},
 		{
 			Name:   "clock-fast",
-			Class:  Clocks,
-			Scope:  OneNode,
-			Needs:  ClockHook,
 			About:  "a node's time daemon speeds its clocks up by 10 %, then corrects the wall clock",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(*rand.Rand) int64 { return 100_000 },
@@ -124,10 +103,7 @@ func clockFaults() []Fault {
 			Expect: mustSkew(2500*time.Millisecond+notice+time.Second, backAfterSkew+10*time.Second),
 		},
 		{
-			Name:  "clock-oscillator",
-			Class: Clocks,
-			Scope: OneNode,
-			Needs: ClockHook,
+			Name: "clock-oscillator",
 			About: "a node's oscillator is 20 % too slow or fast: all its clocks, the raw one too; then the wall " +
 				"clock is corrected",
 			Hold:   between(9*time.Second, 10*time.Second),
@@ -141,14 +117,10 @@ func clockFaults() []Fault {
 		},
 		{
 			Name:   "vm-pause",
-			Class:  Clocks,
-			Scope:  OneNode,
-			Needs:  ClockHook,
 			Smoke:  true,
 			About:  "a node's machine and all its clocks are paused for 2 to 3 s",
 			Hold:   between(9*time.Second, 9500*time.Millisecond),
 			Amount: func(r *rand.Rand) int64 { return int64(2*time.Second) + r.Int64N(int64(time.Second)) },
-			Unit:   "ns",
 			Begin:  suspend(clockhook.Paused),
 			Fired:  offsetSeen,
 			End:    wallBack,
@@ -159,17 +131,13 @@ func clockFaults() []Fault {
 			},
 		},
 		{
-			Name:  "suspend",
-			Class: Clocks,
-			Scope: OneNode,
-			Needs: ClockHook,
+			Name: "suspend",
 			About: "a node's machine is suspended until its lease has expired: the wall and boot clocks go on, the " +
 				"others stop",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.TTL + 3*time.Second, t.TTL + 4*time.Second
 			},
 			Amount: func(r *rand.Rand) int64 { return 0 },
-			Unit:   "ns",
 			Begin:  suspend(clockhook.Asleep),
 			Fired:  suspendCounted,
 			End:    func(context.Context, *Injection) error { return nil },
@@ -183,14 +151,10 @@ func clockFaults() []Fault {
 		},
 		{
 			Name:   "clock-wrong-at-start",
-			Class:  Clocks,
-			Scope:  OneNode,
-			Needs:  ClockHook,
 			Server: true,
 			About:  "start a node whose clock is 1 to 60 s behind",
 			Hold:   between(9*time.Second, 10*time.Second),
 			Amount: func(r *rand.Rand) int64 { return -int64(logUniform(r, time.Second, time.Minute)) },
-			Unit:   "ns",
 			Begin:  restartLate,
 			Fired:  offsetSeen,
 			End:    wallBack,
@@ -201,6 +165,10 @@ func clockFaults() []Fault {
 			},
 		},
 	}
+	for i := range faults {
+		faults[i].Needs, faults[i].Unit = ClockHook, cmp.Or(faults[i].Unit, "ns")
+	}
+	return faults
 }
 
 func mustSkew(within, settle time.Duration) func(rig.Timing) Expect {

@@ -20,7 +20,6 @@ func clusterFaults() []Fault {
 	return []Fault{
 		{
 			Name:   "layout-mismatch",
-			Class:  Cluster,
 			Scope:  Extra,
 			Smoke:  true,
 			About:  "start a node configured with another layout",
@@ -32,7 +31,6 @@ func clusterFaults() []Fault {
 		},
 		{
 			Name:   "epoch-mismatch",
-			Class:  Cluster,
 			Scope:  Extra,
 			About:  "start a node configured with another epoch",
 			Hold:   between(time.Second, time.Second),
@@ -43,7 +41,6 @@ func clusterFaults() []Fault {
 		},
 		{
 			Name:  "byzantine-peer",
-			Class: Cluster,
 			Scope: Whole,
 			Smoke: true,
 			About: "a member of gossip, with the key, reports false clocks and a false history: " +
@@ -60,7 +57,6 @@ func clusterFaults() []Fault {
 		},
 		{
 			Name:  "pool-full",
-			Class: Cluster,
 			Scope: Whole,
 			About: "every sid is held (what the nodes leave, by the harness), and one node more starts, the 33rd of " +
 				"layout scalable",

@@ -19,8 +19,6 @@ func dataFaults() []Fault {
 	return []Fault{
 		{
 			Name:   "lease-revoked",
-			Class:  Data,
-			Scope:  OneNode,
 			Smoke:  true,
 			About:  "revoke a node's lease",
 			Hold:   between(time.Second, 2*time.Second),
@@ -31,8 +29,6 @@ func dataFaults() []Fault {
 		},
 		{
 			Name:   "holder-deleted",
-			Class:  Data,
-			Scope:  OneNode,
 			About:  "delete the holder record of a node's sid",
 			Hold:   between(time.Second, 2*time.Second),
 			Begin:  deleteHolder,
@@ -42,8 +38,6 @@ func dataFaults() []Fault {
 		},
 		{
 			Name:         "window-corrupted",
-			Class:        Data,
-			Scope:        OneNode,
 			EditsHistory: true,
 			About:        "corrupt a node's window record; `admin release-sid` repairs it",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
@@ -62,8 +56,6 @@ func dataFaults() []Fault {
 		},
 		{
 			Name:         "window-deleted",
-			Class:        Data,
-			Scope:        OneNode,
 			Exclusive:    true,
 			EditsHistory: true,
 			About:        "delete a node's window record; `admin recover` begins a new era",
@@ -85,7 +77,6 @@ func dataFaults() []Fault {
 		},
 		{
 			Name:         "etcd-restored",
-			Class:        Data,
 			Scope:        Whole,
 			EditsHistory: true,
 			Smoke:        true,

@@ -30,7 +30,6 @@ func etcdFaults() []Fault {
 	return []Fault{
 		{
 			Name:   "etcd-member-kill",
-			Class:  Etcd,
 			Scope:  Member,
 			About:  "kill -9 an etcd member that does not lead",
 			Hold:   between(time.Second, 3*time.Second),
@@ -41,7 +40,6 @@ func etcdFaults() []Fault {
 		},
 		{
 			Name:   "etcd-leader-kill",
-			Class:  Etcd,
 			Scope:  Leader,
 			Smoke:  true,
 			About:  "kill -9 etcd's leader",
@@ -53,7 +51,6 @@ func etcdFaults() []Fault {
 		},
 		{
 			Name:   "etcd-leader-pause",
-			Class:  Etcd,
 			Scope:  Leader,
 			About:  "SIGSTOP etcd's leader",
 			Hold:   between(2*time.Second, 3*time.Second),
@@ -64,7 +61,6 @@ func etcdFaults() []Fault {
 		},
 		{
 			Name:  "etcd-quorum-short",
-			Class: Etcd,
 			Scope: Quorum,
 			About: "kill -9 two of three etcd members, for less than the windows last",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
@@ -79,7 +75,6 @@ func etcdFaults() []Fault {
 		},
 		{
 			Name:  "etcd-quorum-long",
-			Class: Etcd,
 			Scope: Quorum,
 			Smoke: true,
 			About: "kill -9 two of three etcd members, until every window is exhausted",
@@ -101,7 +96,6 @@ func etcdFaults() []Fault {
 		},
 		{
 			Name:  "etcd-disk-error",
-			Class: Etcd,
 			Scope: Leader,
 			Needs: ClockHook,
 			About: "every fsync of etcd's leader fails with EIO: it must exit, and is started again with a working " +
@@ -114,7 +108,6 @@ func etcdFaults() []Fault {
 		},
 		{
 			Name:  "etcd-disk-full",
-			Class: Etcd,
 			Scope: Leader,
 			Needs: ClockHook,
 			About: "every write of etcd's leader to a file fails with ENOSPC: it must exit, and is started again " +
@@ -127,7 +120,6 @@ func etcdFaults() []Fault {
 		},
 		{
 			Name:   "etcd-slow-fsync",
-			Class:  Etcd,
 			Scope:  Whole,
 			Needs:  ClockHook,
 			About:  "every fsync of every etcd member takes longer",

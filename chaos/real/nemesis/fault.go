@@ -13,6 +13,7 @@
 package nemesis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -44,7 +45,7 @@ type Scope uint8
 
 // Scopes.
 const (
-	OneNode Scope = iota // one node; other faults may target others meanwhile
+	OneNode Scope = iota // one node, as if nothing is said; other faults may target others meanwhile
 	Member               // an etcd member that does not lead
 	Leader               // the etcd member that leads when the fault begins
 	Quorum               // two etcd members
@@ -178,11 +179,18 @@ var errNotYet = errors.New("no effect seen yet")
 var errNoTarget = errors.New("no target")
 
 // Table returns every fault, by class.
-func Table() []Fault {
-	var out []Fault
-	for _, part := range [][]Fault{processFaults(), clockFaults(), etcdFaults(), networkFaults(), dataFaults(),
-		clusterFaults(), takeoverFaults()} {
-		out = append(out, part...)
+func Table() (out []Fault) {
+	for _, part := range []struct {
+		class  Class
+		faults []Fault
+	}{
+		{Processes, processFaults()}, {Clocks, clockFaults()}, {Etcd, etcdFaults()}, {Network, networkFaults()},
+		{Data, dataFaults()}, {Cluster, clusterFaults()}, {"", takeoverFaults()},
+	} {
+		for _, f := range part.faults {
+			f.Class = cmp.Or(f.Class, part.class)
+			out = append(out, f)
+		}
 	}
 	return out
 }

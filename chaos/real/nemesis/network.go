@@ -88,7 +88,6 @@ func networkFaults() []Fault {
 		return Fault{
 			Name:   name,
 			About:  about,
-			Class:  Network,
 			Scope:  scope,
 			Needs:  OwnNetworks,
 			Hold:   hold,

@@ -19,8 +19,6 @@ func processFaults() []Fault {
 	return []Fault{
 		{
 			Name:   "kill",
-			Class:  Processes,
-			Scope:  OneNode,
 			Smoke:  true,
 			About:  "kill -9 a node, start it again at once",
 			Hold:   between(100*time.Millisecond, 600*time.Millisecond),
@@ -31,8 +29,6 @@ func processFaults() []Fault {
 		},
 		{
 			Name:  "kill-ttl",
-			Class: Processes,
-			Scope: OneNode,
 			About: "kill -9 a node, start it again after its lease expired",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.TTL + time.Second, t.TTL + 2*time.Second
@@ -44,8 +40,6 @@ func processFaults() []Fault {
 		},
 		{
 			Name:   "stop-brief",
-			Class:  Processes,
-			Scope:  OneNode,
 			About:  "SIGSTOP a node for less than a second",
 			Hold:   between(300*time.Millisecond, 900*time.Millisecond),
 			Begin:  pause,
@@ -55,8 +49,6 @@ func processFaults() []Fault {
 		},
 		{
 			Name:  "stop-ttl",
-			Class: Processes,
-			Scope: OneNode,
 			Smoke: true,
 			About: "SIGSTOP a node until its lease expired",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
@@ -70,8 +62,6 @@ func processFaults() []Fault {
 		},
 		{
 			Name:  "stop-window",
-			Class: Processes,
-			Scope: OneNode,
 			About: "SIGSTOP a node until its window has passed",
 			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
 				return t.Window + time.Second, t.Window + 3*time.Second
@@ -84,7 +74,6 @@ func processFaults() []Fault {
 		},
 		{
 			Name:  "rolling-restart",
-			Class: Processes,
 			Scope: Whole,
 			About: "SIGTERM and start every node, one after the other",
 			Hold:  between(time.Second, time.Second),

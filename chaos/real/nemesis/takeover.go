@@ -27,7 +27,6 @@ func takeoverFaults() []Fault {
 		{
 			Name:      "stop-takeover",
 			Class:     Processes,
-			Scope:     OneNode,
 			Exclusive: true,
 			About: "the pool is full: SIGSTOP a node until another process has its sid and issues from it, then " +
 				"SIGCONT",
@@ -43,7 +42,6 @@ func takeoverFaults() []Fault {
 		{
 			Name:      "suspend-takeover",
 			Class:     Clocks,
-			Scope:     OneNode,
 			Exclusive: true,
 			Needs:     ClockHook,
 			About: "the same, but the machine is suspended: its monotonic clock does not count the time in " +
