@@ -19,9 +19,6 @@ func (t *stage) fill() (ids []string) {
 
 // holdsNothing: a client sends nothing before it is asked, since what it is in may be copied until then.
 func holdsNothing(t *stage) {
-	if !t.open() {
-		return
-	}
 	time.Sleep(200 * time.Millisecond) // for a client that does
 	if n := len(t.nodes[0].requests()); n > 0 {
 		t.failf("%d requests were sent before the first call", n)
@@ -31,13 +28,9 @@ func holdsNothing(t *stage) {
 	if n := len(t.nodes[0].requests()); n > 1 {
 		t.failf("%d requests were sent for one call", n)
 	}
-	t.close()
 }
 
 func holds(t *stage) {
-	if !t.open() {
-		return
-	}
 	ids := t.fill()
 	for range 300 {
 		a := t.ask(call{Op: "nextNow"})
@@ -60,14 +53,10 @@ func holds(t *stage) {
 	if asked > len(ids)/2 {
 		t.failf("%d requests for %d IDs: none was held", asked, len(ids))
 	}
-	t.close()
 }
 
 // holdsTexts takes held IDs in the form that the client holds.
 func holdsTexts(t *stage) {
-	if !t.open() {
-		return
-	}
 	form := t.s.options.PrefetchForm
 	before := ""
 	for range 10 {
@@ -84,15 +73,11 @@ func holdsTexts(t *stage) {
 		}
 		before = a.IDs[0]
 	}
-	t.close()
 }
 
 // drops checks that no held ID is given once a clock has moved, as op says.
 func drops(move call) func(*stage) {
-	return func(t *stage) {
-		if !t.open() {
-			return
-		}
+	return opened(func(t *stage) {
 		t.fill()
 		t.nodes[0].play("hang")
 		a := t.ask(move)
@@ -105,14 +90,10 @@ func drops(move call) func(*stage) {
 		t.nodes[0].play("serve")
 		t.nodes[0].hangUp()
 		t.one(call{})
-		t.close()
-	}
+	})
 }
 
 func forks(t *stage) {
-	if !t.open() {
-		return
-	}
 	// What a child does to the connections that it has from its parent is not to reach those of the parent: the other
 	// client gives no attempt up, so it would see that.
 	other := &stage{ctx: t.ctx, d: t.d, nodes: t.nodes, scheme: t.scheme, client: t.client + ", beside"}
@@ -142,5 +123,4 @@ func forks(t *stage) {
 		}
 		seen[id] = true
 	}
-	t.close()
 }

@@ -13,21 +13,29 @@ func leasing() (all []situation) {
 	row := func(name, nodes string, do func(*stage)) {
 		all = append(all, situation{name: name, nodes: nodes, options: patient, do: do})
 	}
+	// worker is a row whose worker is lent before do.
+	worker := func(name, nodes string, do func(*stage)) {
+		row(name, nodes, func(t *stage) {
+			if t.lent(call{}) {
+				do(t)
+			}
+		})
+	}
 	row("a worker number is lent, checked and given back", "serve", lends)
 	row("only units that are in the interval as a whole", "serve", units)
-	row("an interval that begins later is waited for", "ahead 300", waits)
+	worker("an interval that begins later is waited for", "ahead 300", waits)
 	row("a worker is extended", "serve, serve 100", extends)
 	for _, r := range []node.Reason{node.WorkerQuota, node.CallerClock, node.PermissionDenied} {
 		row(fmt.Sprintf("%v: no worker, at every node and time", r), fmt.Sprintf("refuse %v", r), noWorker(r))
 	}
 	for _, r := range []node.Reason{node.NoWorker, node.WorkerQuota, node.EtcdUnavailable} {
-		row(fmt.Sprintf("%v: no worker yet", r), fmt.Sprintf("refuse %v 20, serve", r), lendsAtLast)
+		worker(fmt.Sprintf("%v: no worker yet", r), fmt.Sprintf("refuse %v 20, serve", r), (*stage).close)
 	}
 	for _, r := range []node.Reason{node.NoWorker, node.WorkersOff} {
 		row(fmt.Sprintf("%v: no worker in time", r), fmt.Sprintf("refuse %v", r), noneInTime(r))
-		row(fmt.Sprintf("%v: another node lends a number", r), fmt.Sprintf("refuse %v | serve", r), lendsAtLast)
+		worker(fmt.Sprintf("%v: another node lends a number", r), fmt.Sprintf("refuse %v | serve", r), (*stage).close)
 	}
-	row("the answer that lends a number is lost", "drop, serve", lendsAgain)
+	worker("the answer that lends a number is lost", "drop, serve", lendsAgain)
 	for name, script := range map[string]string{
 		"an extension is refused":                 "serve 100, refuse ETCD_UNAVAILABLE 300, serve",
 		"an extension is lost":                    "serve 100, drop, serve",
@@ -35,17 +43,17 @@ func leasing() (all []situation) {
 		"an extension for another worker":         "serve 100, other, serve",
 		"an extension with an end that went back": "serve 100, back, serve",
 	} {
-		row(name, script, extendsAtLast)
+		worker(name, script, extendsAtLast)
 	}
-	row("an extension by another space", "serve 100, space 100, space, serve 100", extendsInSpace)
-	row("UNKNOWN_WORKER: the worker is lost", "serve 100, refuse UNKNOWN_WORKER", losesTo(node.UnknownWorker))
-	row("HISTORY_REWOUND: the worker is lost", "serve 100, refuse HISTORY_REWOUND", losesTo(node.HistoryRewound))
-	row("a worker that was given back before", "serve, refuse UNKNOWN_WORKER", givenBack)
-	row("a pause of a minute", "serve", pauses)
-	row("the wall clock leaps under a worker", "serve", leaps)
-	row("the wall clock leaps under a worker that is not asked", "serve 100", leapsUnasked)
-	row("the wall clock leaps, and the worker is closed", "serve", leapsBeforeClose)
-	row("a forked child is no worker", "serve", forksWorker)
+	worker("an extension by another space", "serve 100, space 100, space, serve 100", extendsInSpace)
+	worker("UNKNOWN_WORKER: the worker is lost", "serve 100, refuse UNKNOWN_WORKER", losesTo(node.UnknownWorker))
+	worker("HISTORY_REWOUND: the worker is lost", "serve 100, refuse HISTORY_REWOUND", losesTo(node.HistoryRewound))
+	worker("a worker that was given back before", "serve, refuse UNKNOWN_WORKER", (*stage).close)
+	worker("a pause of a minute", "serve", pauses)
+	worker("the wall clock leaps under a worker", "serve", leaps)
+	worker("the wall clock leaps under a worker that is not asked", "serve 100", leapsUnasked)
+	worker("the wall clock leaps, and the worker is closed", "serve", leapsBeforeClose)
+	worker("a forked child is no worker", "serve", forksWorker)
 	for i := range all {
 		switch name := all[i].name; {
 		case name == "HISTORY_REWOUND: the worker is lost":
@@ -156,9 +164,6 @@ func units(t *stage) {
 }
 
 func waits(t *stage) {
-	if !t.lent(call{}) {
-		return
-	}
 	l := t.nodes[0].held()
 	if early := l.begins - time.Now().UnixMilli(); early > 0 {
 		t.failf("it was open %d ms before its interval", early)
@@ -191,12 +196,6 @@ func noWorker(r node.Reason) func(*stage) {
 	}
 }
 
-func lendsAtLast(t *stage) {
-	if t.lent(call{}) {
-		t.close()
-	}
-}
-
 func noneInTime(r node.Reason) func(*stage) {
 	return func(t *stage) {
 		t.s.options.TimeoutMs = 600
@@ -205,9 +204,6 @@ func noneInTime(r node.Reason) func(*stage) {
 }
 
 func lendsAgain(t *stage) {
-	if !t.lent(call{}) {
-		return
-	}
 	if got := t.leases(t.nodes[0], "acquire"); len(got) < 2 || got[0].secret != got[1].secret {
 		t.failf("it acquired by %+v: the second call finds the worker of the first by its secret", got)
 	}
@@ -217,9 +213,6 @@ func lendsAgain(t *stage) {
 
 // extendsAtLast: after an extension that failed the interval is what it was, until another one succeeds.
 func extendsAtLast(t *stage) {
-	if !t.lent(call{}) {
-		return
-	}
 	l := t.nodes[0].held()
 	t.asked(t.nodes[0], 2)
 	t.permit(l.begins, "")
@@ -234,9 +227,6 @@ func extendsAtLast(t *stage) {
 // extendsInSpace: two calls are answered by another space, which says another end, and then that it knows no such
 // worker. Neither counts.
 func extendsInSpace(t *stage) {
-	if !t.lent(call{}) {
-		return
-	}
 	at := t.nodes[0].held().first + 50
 	t.permitted(at)
 	if n := len(t.leases(t.nodes[0], "extend")); n < 3 {
@@ -247,9 +237,6 @@ func extendsInSpace(t *stage) {
 
 func losesTo(r node.Reason) func(*stage) {
 	return func(t *stage) {
-		if !t.lent(call{}) {
-			return
-		}
 		at := t.nodes[0].held().begins
 		for t.ctx.Err() == nil {
 			if a := t.ask(call{Op: "permit", At: at}); a.Error != nil {
@@ -269,17 +256,8 @@ func losesTo(r node.Reason) func(*stage) {
 	}
 }
 
-func givenBack(t *stage) {
-	if t.lent(call{}) {
-		t.close()
-	}
-}
-
 // pauses: both clocks went on. The interval is over, and the worker is extended as before.
 func pauses(t *stage) {
-	if !t.lent(call{}) {
-		return
-	}
 	l := t.nodes[0].held()
 	t.ask(call{Op: "pause", Ms: 60_000})
 	t.permit(l.begins, "") // Nobody else has the number at that time.
@@ -292,9 +270,6 @@ func pauses(t *stage) {
 
 // leaps: the wall clock alone went on, as in a machine that was saved. Another copy may hold the worker too.
 func leaps(t *stage) {
-	if !t.lent(call{}) {
-		return
-	}
 	l := t.nodes[0].held()
 	t.ask(call{Op: "leap", WallMs: 300}) // as a daemon sets it
 	t.permit(l.begins, "")
@@ -316,9 +291,6 @@ func (t *stage) closeLost() {
 
 // leapsUnasked: the call that extends the worker compares the clocks too.
 func leapsUnasked(t *stage) {
-	if !t.lent(call{}) {
-		return
-	}
 	t.ask(call{Op: "leap", WallMs: 2000})
 	for t.ask(call{Op: "lost"}).Value != "true" && len(t.problems) == 0 {
 		time.Sleep(time.Millisecond)
@@ -327,16 +299,11 @@ func leapsUnasked(t *stage) {
 }
 
 func leapsBeforeClose(t *stage) {
-	if t.lent(call{}) {
-		t.ask(call{Op: "leap", WallMs: 2000})
-		t.closeLost()
-	}
+	t.ask(call{Op: "leap", WallMs: 2000})
+	t.closeLost()
 }
 
 func forksWorker(t *stage) {
-	if !t.lent(call{}) {
-		return
-	}
 	at := t.nodes[0].held().begins
 	t.expect(call{}, t.ask(call{Op: "fork", At: at}), "lost")
 	t.permit(at, "")

@@ -31,10 +31,17 @@ func (t *stage) fails(c call, want string) {
 	}
 }
 
-func inOrder(t *stage) {
-	if !t.open() {
-		return
+// opened is a play of a client that is open before it, and is closed after it.
+func opened(play func(*stage)) func(*stage) {
+	return func(t *stage) {
+		if t.open() {
+			play(t)
+			t.close()
+		}
 	}
+}
+
+func inOrder(t *stage) {
 	last := ""
 	for range 20 {
 		last = t.one(call{After: last})
@@ -47,7 +54,6 @@ func inOrder(t *stage) {
 		}
 		before = id
 	}
-	t.close()
 }
 
 // above compares two IDs.
@@ -60,9 +66,6 @@ func above(id, than string) bool {
 // orderAtAnother: each node in turn refuses, and only who sends its last ID gets IDs in order, since the nodes do not
 // know of each other's.
 func orderAtAnother(t *stage) {
-	if !t.open() {
-		return
-	}
 	last := "0"
 	for i := range 6 {
 		t.nodes[i%2].play("refuse DRAINING 20")
@@ -75,19 +78,14 @@ func orderAtAnother(t *stage) {
 			last = id
 		}
 	}
-	t.close()
 }
 
 func namesDelay(t *stage) {
-	if !t.open() {
-		return
-	}
 	a := t.ask(call{})
 	t.expect(call{}, a, "refused WINDOW_EXHAUSTED")
 	if a.Error != nil && a.Error.RetryAfterMs != 200 {
 		t.failf("the error says to come again after %d ms, and the node said 200", a.Error.RetryAfterMs)
 	}
-	t.close()
 }
 
 func nothingListens(t *stage) {
@@ -127,9 +125,6 @@ func (t *stage) restart(n *scripted) {
 }
 
 func restarts(t *stage) {
-	if !t.open() {
-		return
-	}
 	before := t.one(call{})
 	for range 3 {
 		t.restart(t.nodes[0])
@@ -139,7 +134,6 @@ func restarts(t *stage) {
 		}
 		before = id
 	}
-	t.close()
 }
 
 // asked waits until the node has had a number of requests.
@@ -155,33 +149,22 @@ func (t *stage) asked(n *scripted, count int) {
 }
 
 func restartsDuring(t *stage) {
-	if !t.open() {
-		return
-	}
 	_, from := t.begin(call{})
 	t.asked(t.nodes[0], 1)
 	t.nodes[0].play("serve")
 	t.restart(t.nodes[0])
 	t.expect(call{}, t.end(from), "ids 1")
-	t.close()
 }
 
 func otherLayout(t *stage) {
-	if !t.open() {
-		return
-	}
 	t.one(call{})
 	for _, n := range t.nodes {
 		n.play("layout")
 	}
 	t.fails(call{TimeoutMs: 2000}, "protocol")
-	t.close()
 }
 
 func otherSpace(t *stage) {
-	if !t.open() {
-		return
-	}
 	t.one(call{})
 	for _, n := range t.nodes { // Etcd's data were lost, and the space goes on in a new etcd.
 		n.play("unnamed")
@@ -197,14 +180,10 @@ func otherSpace(t *stage) {
 		t.failf("%s: it does not name both spaces", a)
 	}
 	t.fails(call{Op: "watermark", TimeoutMs: 600}, "protocol")
-	t.close()
 }
 
 // twoSpaces: all IDs are of one of the two, whichever served first. The other is asked when that one refuses.
 func twoSpaces(t *stage) {
-	if !t.open() {
-		return
-	}
 	sid := func(text string) int {
 		id, _ := anyID(text) // It was checked.
 		return int(flake.Default.SID(id))
@@ -221,14 +200,10 @@ func twoSpaces(t *stage) {
 	if len(a.IDs) == 1 && sid(a.IDs[0]) != first {
 		t.failf("%s came after one of the other space", a)
 	}
-	t.close()
 }
 
 // twice: the second answer is in the connection when the next request is sent, and must not be taken for its answer.
 func twice(t *stage) {
-	if !t.open() {
-		return
-	}
 	seen := map[string]bool{}
 	for range 6 {
 		id := t.one(call{})
@@ -237,25 +212,17 @@ func twice(t *stage) {
 		}
 		seen[id] = true
 	}
-	t.close()
 }
 
 func cancels(t *stage) {
-	if !t.open() {
-		return
-	}
 	id, from := t.begin(call{})
 	t.asked(t.nodes[0], 1)
 	t.ask(call{Op: "cancel", Call: id})
 	t.expect(call{}, t.end(from), "canceled")
 	t.one(call{})
-	t.close()
 }
 
 func cancelsOne(t *stage) {
-	if !t.open() {
-		return
-	}
 	_, first := t.begin(call{})
 	t.asked(t.nodes[0], 1)
 	_, second := t.begin(call{})
@@ -273,7 +240,6 @@ func cancelsOne(t *stage) {
 	if len(slices.Compact(ids)) != 3 {
 		t.failf("not all of %s are distinct", strings.Join(ids, " "))
 	}
-	t.close()
 }
 
 func closes(t *stage) {
@@ -298,9 +264,6 @@ func closesDuring(t *stage) {
 }
 
 func watermark(t *stage) {
-	if !t.open() {
-		return
-	}
 	id := t.one(call{})
 	a := t.ask(call{Op: "watermark"})
 	if a.Error != nil || a.Watermark == "" {
@@ -311,7 +274,6 @@ func watermark(t *stage) {
 	if a.Error != nil || !above(a.Watermark, id) || !above(a.Watermark, first) {
 		t.failf("the watermark was %s, the ID is %s, and waitFor ended with %s", first, id, a)
 	}
-	t.close()
 }
 
 // vectors compares the codecs with the answers that all implementations know.

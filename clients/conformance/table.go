@@ -70,8 +70,8 @@ func serving() []situation {
 			call: call{After: "145000000000000000"},
 			want: "ids 1", least: 1, most: 1,
 		},
-		{name: "calls that follow each other get IDs in order", nodes: "serve | serve", do: inOrder},
-		{name: "the order goes on at another node", nodes: "serve | serve", do: orderAtAnother},
+		{name: "calls that follow each other get IDs in order", nodes: "serve | serve", do: opened(inOrder)},
+		{name: "the order goes on at another node", nodes: "serve | serve", do: opened(orderAtAnother)},
 		{name: "an answer that takes its time", nodes: "late 300", options: patient, want: "ids 1", least: 1, most: 1},
 	}
 }
@@ -118,7 +118,7 @@ func refusing() (all []situation) {
 			name:    "a refusal says when to come again",
 			nodes:   "refuse WINDOW_EXHAUSTED 200",
 			options: options{TimeoutMs: 1500, AttemptTimeoutMs: 5000},
-			do:      namesDelay,
+			do:      opened(namesDelay),
 		},
 		{
 			name:    "no node can serve an ID that is too far ahead",
@@ -182,8 +182,8 @@ func failing() []situation {
 		},
 		{name: "nothing listens", nodes: "serve", options: brief, do: nothingListens},
 		{name: "nothing listens at one of two addresses", nodes: "serve | serve", options: patient, do: oneListens},
-		{name: "a node restarts between two calls", nodes: "serve", options: patient, do: restarts},
-		{name: "a node restarts during a call", nodes: "hang", options: hasty, do: restartsDuring},
+		{name: "a node restarts between two calls", nodes: "serve", options: patient, do: opened(restarts)},
+		{name: "a node restarts during a call", nodes: "hang", options: hasty, do: opened(restartsDuring)},
 		{
 			name: "a proxy without a node, once", nodes: "html 502, serve",
 			options: patient, want: "ids 1", least: 2, within: soon,
@@ -225,19 +225,19 @@ func breaking() (all []situation) {
 		situation{
 			name:    "a client keeps to the layout of the first answer",
 			nodes:   "serve | serve",
-			options: patient, do: otherLayout,
+			options: patient, do: opened(otherLayout),
 		},
 		situation{
 			name:    "a client keeps to the space of the first answer",
 			nodes:   "serve | serve",
-			options: patient, do: otherSpace,
+			options: patient, do: opened(otherSpace),
 		},
 		situation{
 			name:    "one of two nodes is of another space",
 			nodes:   "serve | space",
-			options: patient, do: twoSpaces,
+			options: patient, do: opened(twoSpaces),
 		},
-		situation{name: "an answer that comes twice", nodes: "twice, serve", options: patient, do: twice},
+		situation{name: "an answer that comes twice", nodes: "twice, serve", options: patient, do: opened(twice)},
 	)
 }
 
@@ -279,7 +279,7 @@ func holding() (all []situation) {
 	for _, form := range []string{"flake", "ulid", "uuid"} {
 		o := held
 		o.PrefetchForm = form
-		all = append(all, situation{name: "held IDs as " + form, nodes: "serve", options: o, do: holdsTexts})
+		all = append(all, situation{name: "held IDs as " + form, nodes: "serve", options: o, do: opened(holdsTexts)})
 	}
 	return append(all, []situation{
 		{
@@ -288,9 +288,9 @@ func holding() (all []situation) {
 		},
 		{
 			name: "no ID is held before a request", nodes: "serve",
-			options: held, do: holdsNothing,
+			options: held, do: opened(holdsNothing),
 		},
-		{name: "held IDs are distinct, and above earlier ones", nodes: "serve", options: held, do: holds},
+		{name: "held IDs are distinct, and above earlier ones", nodes: "serve", options: held, do: opened(holds)},
 		{
 			name: "held IDs that are too old are dropped", nodes: "serve",
 			options: old, do: drops(call{Op: "pause", Ms: 600}),
@@ -301,7 +301,7 @@ func holding() (all []situation) {
 		},
 		{
 			name: "a forked child does not have its parent's IDs", nodes: "serve",
-			options: held, do: forks, not: notForked,
+			options: held, do: opened(forks), not: notForked,
 		},
 	}...)
 }
@@ -310,18 +310,18 @@ func others() []situation {
 	return []situation{
 		{
 			name: "a call is canceled", nodes: "hang, serve",
-			options: options{TimeoutMs: 120_000, AttemptTimeoutMs: 1000}, do: cancels, not: notAsync,
+			options: options{TimeoutMs: 120_000, AttemptTimeoutMs: 1000}, do: opened(cancels), not: notAsync,
 		},
 		{
 			name: "one of two calls that share a request is canceled", nodes: "late 400",
-			options: patient, do: cancelsOne,
+			options: patient, do: opened(cancelsOne),
 		},
 		{name: "a client that is closed", nodes: "serve", options: patient, do: closes},
 		{
 			name: "close during a call", nodes: "hang",
 			options: options{TimeoutMs: 1500, AttemptTimeoutMs: 1000}, do: closesDuring,
 		},
-		{name: "the watermark", nodes: "serve", options: patient, do: watermark},
+		{name: "the watermark", nodes: "serve", options: patient, do: opened(watermark)},
 		{name: "the parts of known IDs", nodes: "serve", do: vectors},
 	}
 }
