@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"go.etcd.io/etcd/client/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // A Case is one way to get IDs from another process.
@@ -110,8 +110,84 @@ func each(open func(e *Env, i int) (Caller, error)) func(context.Context, *Env, 
 	}
 }
 
-func peer(kind string) func(*Env) []string {
-	return func(e *Env) []string { return []string{e.Peer[kind]} }
+// reach opens a caller of the service at an address.
+type reach func(addr string) (Caller, error)
+
+func tcp(pipe int) reach {
+	return func(addr string) (Caller, error) { return tcpCaller(addr, pipe) }
+}
+
+func web(addr string) (Caller, error) { return httpCaller(addr, 1) }
+
+func resp(pipe, perAnswer int, command ...string) reach {
+	return func(addr string) (Caller, error) { return respCaller(addr, pipe, perAnswer, command...) }
+}
+
+func unary(count int) reach {
+	return func(addr string) (Caller, error) { return unaryCaller(addr, count) }
+}
+
+func stream(pipe, count int) reach {
+	return func(addr string) (Caller, error) { return streamCaller(addr, pipe, count) }
+}
+
+// address is where a service of an Env is; "" where it is not.
+type address func(*Env) string
+
+func (a address) servers(e *Env) []string {
+	if at := a(e); at != "" {
+		return []string{at}
+	}
+	return nil
+}
+
+func peer(kind string) address { return func(e *Env) string { return e.Peer[kind] } }
+
+func redis(e *Env) string    { return e.Redis }
+func postgres(e *Env) string { return e.Postgres }
+func etcd(e *Env) string     { return e.Etcd }
+
+// Listeners of a node.
+func onGRPC(n Node) string { return n.GRPC }
+func onHTTP(n Node) string { return n.HTTP }
+func onRESP(n Node) string { return n.RESP }
+
+// theirs is a case of another service.
+func theirs(group, name string, at address, r reach) Case {
+	return Case{
+		Group:   group,
+		Name:    name,
+		Callers: conns,
+		PerOp:   perOp[group],
+		Servers: at.servers,
+		Open:    each(func(e *Env, _ int) (Caller, error) { return r(at(e)) }),
+	}
+}
+
+// ours is a case of the first of our nodes.
+func ours(group, name string, on func(Node) string, r reach) Case {
+	c := theirs(group, "this, "+name, func(e *Env) string { return e.Node[0].GRPC }, nil)
+	c.Ours, c.Mode = true, draw
+	if group != Single {
+		c.Mode = sustained
+	}
+	c.Open = each(func(e *Env, _ int) (Caller, error) { return r(on(e.Node[0])) })
+	return c
+}
+
+// blocks is a case of large blocks from the first nodes.
+func blocks(name string, nodes, callers int, r reach) Case {
+	c := ours(Blocks, name, onGRPC, r)
+	c.Callers, c.Warm, c.Servers = callers, untilAhead, grpcNodes(nodes)
+	c.Open = each(func(e *Env, i int) (Caller, error) { return r(e.Node[i%nodes].GRPC) })
+	return c
+}
+
+// inEtcd is a case of one ID in etcd.
+func inEtcd(name string, op etcdOp) Case {
+	c := theirs(Single, name, etcd, nil)
+	c.Open = openEtcd(op)
+	return c
 }
 
 // grpcNodes are the first n nodes, by the address they are known by.
@@ -124,268 +200,60 @@ func grpcNodes(n int) func(*Env) []string {
 	}
 }
 
-func optional(addr func(*Env) string) func(*Env) []string {
-	return func(e *Env) []string {
-		if a := addr(e); a != "" {
-			return []string{a}
-		}
-		return nil
-	}
-}
-
-var (
-	redis    = optional(func(e *Env) string { return e.Redis })
-	epoll    = optional(func(e *Env) string { return e.Peer["epoll"] })
-	postgres = optional(func(e *Env) string { return e.Postgres })
-)
-
 const (
 	draw      = "draw"
 	sustained = "sustained"
 )
 
+const conns, pipe = 64, 16
+
+// perOp is how many requests a caller of a group sends at once, where that is not one.
+var perOp = map[string]int{Pipelined: pipe}
+
+const constant = "a constant answer by epoll, one thread (floor)"
+
 // Cases returns all cases.
 func Cases() []Case {
-	const conns, pipe = 64, 16
-	list := []Case{
-		{
-			Group:   Single,
-			Name:    "a constant answer by epoll, one thread (floor)",
-			Callers: conns,
-			Servers: epoll,
-			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Peer["epoll"], 1, 1, "ID.NEXT") }),
-		},
-		{
-			Group:   Single,
-			Name:    "an echo over TCP, Go (floor)",
-			Callers: conns,
-			Servers: peer("tcp"),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["tcp"], 1) }),
-		},
-		{
-			Group:   Single,
-			Name:    "this, RESP",
-			Ours:    true,
-			Mode:    draw,
-			Callers: conns,
-			Servers: grpcNodes(1),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Node[0].RESP, 1, 1, "ID.NEXT") }),
-		},
-		{
-			Group:   Single,
-			Name:    "Redis INCR",
-			Callers: conns,
-			Servers: redis,
-			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, 1, 1, "INCR", "id") }),
-		},
-		{
-			Group:   Single,
-			Name:    "an empty handler, net/http",
-			Callers: conns,
-			Servers: peer("http"),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Peer["http"], 1) }),
-		},
-		{
-			Group:   Single,
-			Name:    "an empty handler, net/http, with our limits on time",
-			Callers: conns,
-			Servers: peer("http-limits"),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Peer["http-limits"], 1) }),
-		},
-		{
-			Group:   Single,
-			Name:    "this, HTTP",
-			Ours:    true,
-			Mode:    draw,
-			Callers: conns,
-			Servers: grpcNodes(1),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return httpCaller(e.Node[0].HTTP, 1) }),
-		},
-		{
-			Group:   Single,
-			Name:    "an empty handler, grpc-go stream",
-			Callers: conns,
-			Servers: peer("grpc"),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Peer["grpc"], 1, 1) }),
-		},
-		{
-			Group:   Single,
-			Name:    "this, gRPC stream",
-			Ours:    true,
-			Mode:    draw,
-			Callers: conns,
-			Servers: grpcNodes(1),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, 1, 1) }),
-		},
-		{
-			Group:   Single,
-			Name:    "an empty handler, grpc-go unary",
-			Callers: conns,
-			Servers: peer("grpc"),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Peer["grpc"], 1) }),
-		},
-		{
-			Group:   Single,
-			Name:    "this, gRPC unary",
-			Ours:    true,
-			Mode:    draw,
-			Callers: conns,
-			Servers: grpcNodes(1),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 1) }),
-		},
-		{
-			Group:   Single,
-			Name:    "PostgreSQL nextval",
-			Callers: conns,
-			Servers: postgres,
-			Open: each(func(e *Env, _ int) (Caller, error) {
-				return pgCaller(e.Postgres, "", "select nextval('ids')")
-			}),
-		},
-		{
-			Group:   Single,
-			Name:    "etcd put, its revision",
-			Callers: conns,
-			Servers: func(e *Env) []string { return []string{e.Etcd} },
-			Open:    openEtcd(etcdPut),
-		},
-		{
-			Group:   Single,
-			Name:    "etcd transaction, a counter each",
-			Callers: conns,
-			Servers: func(e *Env) []string { return []string{e.Etcd} },
-			Open:    openEtcd(etcdOwnCounter),
-		},
-		{
-			Group:   Single,
-			Name:    "etcd transaction, one counter",
-			Callers: conns,
-			Servers: func(e *Env) []string { return []string{e.Etcd} },
-			Open:    openEtcd(etcdSharedCounter),
-		},
+	return slices.Concat([]Case{
+		theirs(Single, constant, peer("epoll"), resp(1, 1, "ID.NEXT")),
+		theirs(Single, "an echo over TCP, Go (floor)", peer("tcp"), tcp(1)),
+		ours(Single, "RESP", onRESP, resp(1, 1, "ID.NEXT")),
+		theirs(Single, "Redis INCR", redis, resp(1, 1, "INCR", "id")),
+		theirs(Single, "an empty handler, net/http", peer("http"), web),
+		theirs(Single, "an empty handler, net/http, with our limits on time", peer("http-limits"), web),
+		ours(Single, "HTTP", onHTTP, web),
+		theirs(Single, "an empty handler, grpc-go stream", peer("grpc"), stream(1, 1)),
+		ours(Single, "gRPC stream", onGRPC, stream(1, 1)),
+		theirs(Single, "an empty handler, grpc-go unary", peer("grpc"), unary(1)),
+		ours(Single, "gRPC unary", onGRPC, unary(1)),
+		theirs(Single, "PostgreSQL nextval", postgres, func(addr string) (Caller, error) {
+			return pgCaller(addr, "", "select nextval('ids')")
+		}),
+		inEtcd("etcd put, its revision", etcdPut),
+		inEtcd("etcd transaction, a counter each", etcdOwnCounter),
+		inEtcd("etcd transaction, one counter", etcdSharedCounter),
 
-		{
-			Group:   Pipelined,
-			Name:    "a constant answer by epoll, one thread (floor)",
-			Callers: conns,
-			PerOp:   pipe,
-			Servers: epoll,
-			Open: each(func(e *Env, _ int) (Caller, error) {
-				return respCaller(e.Peer["epoll"], pipe, 1, "ID.NEXT")
-			}),
-		},
-		{
-			Group:   Pipelined,
-			Name:    "an echo over TCP, Go (floor)",
-			Callers: conns,
-			PerOp:   pipe,
-			Servers: peer("tcp"),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return tcpCaller(e.Peer["tcp"], pipe) }),
-		},
-		{
-			Group:   Pipelined,
-			Name:    "this, RESP",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: conns,
-			PerOp:   pipe,
-			Servers: grpcNodes(1),
-			Open: each(func(e *Env, _ int) (Caller, error) {
-				return respCaller(e.Node[0].RESP, pipe, 1, "ID.NEXT")
-			}),
-		},
-		{
-			Group:   Pipelined,
-			Name:    "Redis INCR",
-			Callers: conns,
-			PerOp:   pipe,
-			Servers: redis,
-			Open:    each(func(e *Env, _ int) (Caller, error) { return respCaller(e.Redis, pipe, 1, "INCR", "id") }),
-		},
-		{
-			Group:   Pipelined,
-			Name:    "an empty handler, grpc-go stream",
-			Callers: conns,
-			PerOp:   pipe,
-			Servers: peer("grpc"),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Peer["grpc"], pipe, 1) }),
-		},
-		{
-			Group:   Pipelined,
-			Name:    "this, gRPC stream",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: conns,
-			PerOp:   pipe,
-			Servers: grpcNodes(1),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, pipe, 1) }),
-		},
+		theirs(Pipelined, constant, peer("epoll"), resp(pipe, 1, "ID.NEXT")),
+		theirs(Pipelined, "an echo over TCP, Go (floor)", peer("tcp"), tcp(pipe)),
+		ours(Pipelined, "RESP", onRESP, resp(pipe, 1, "ID.NEXT")),
+		theirs(Pipelined, "Redis INCR", redis, resp(pipe, 1, "INCR", "id")),
+		theirs(Pipelined, "an empty handler, grpc-go stream", peer("grpc"), stream(pipe, 1)),
+		ours(Pipelined, "gRPC stream", onGRPC, stream(pipe, 1)),
 
-		{
-			Group:   Blocks,
-			Name:    "this, blocks of 1,000, one node",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: conns,
-			Warm:    untilAhead,
-			Servers: grpcNodes(1),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 1000) }),
-		},
-		{
-			Group:   Blocks,
-			Name:    "this, blocks of 1,000 by stream, one node",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: conns,
-			Warm:    untilAhead,
-			Servers: grpcNodes(1),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return streamCaller(e.Node[0].GRPC, 1, 1000) }),
-		},
-		{
-			Group:   Blocks,
-			Name:    "this, blocks of 100,000, one node",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: blockCallers,
-			Warm:    untilAhead,
-			Servers: grpcNodes(1),
-			Open:    each(func(e *Env, _ int) (Caller, error) { return unaryCaller(e.Node[0].GRPC, 100_000) }),
-		},
-		{
-			Group:   Blocks,
-			Name:    "this, blocks of 100,000, three nodes",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: Nodes * blockCallers,
-			Warm:    untilAhead,
-			Servers: grpcNodes(Nodes),
-			Open:    each(func(e *Env, i int) (Caller, error) { return unaryCaller(e.Node[i%Nodes].GRPC, 100_000) }),
-		},
-		{
-			Group:   Blocks,
-			Name:    "Redis INCRBY 1,000",
-			Callers: conns,
-			Servers: redis,
-			Open: each(func(e *Env, _ int) (Caller, error) {
-				return respCaller(e.Redis, 1, 1000, "INCRBY", "id", "1000")
-			}),
-		},
-		{
-			Group:   Blocks,
-			Name:    "PostgreSQL, 1,000 by one update",
-			Callers: conns,
-			Servers: postgres,
-			Open: each(func(e *Env, _ int) (Caller, error) {
-				c, err := pgCaller(e.Postgres, "create table if not exists segment (top bigint); insert into "+
-					"segment select 0 where not exists (select from segment)",
-					"update segment set top = top + 1000 returning top")
-				one := c.Do
-				c.Do = func() (int, error) { n, err := one(); return 1000 * n, err }
-				return c, err
-			}),
-		},
-	}
-	return append(append(list, externalCases()...), sdkCases()...)
+		blocks("blocks of 1,000, one node", 1, conns, unary(1000)),
+		blocks("blocks of 1,000 by stream, one node", 1, conns, stream(1, 1000)),
+		blocks("blocks of 100,000, one node", 1, blockCallers, unary(100_000)),
+		blocks("blocks of 100,000, three nodes", Nodes, Nodes*blockCallers, unary(100_000)),
+		theirs(Blocks, "Redis INCRBY 1,000", redis, resp(1, 1000, "INCRBY", "id", "1000")),
+		theirs(Blocks, "PostgreSQL, 1,000 by one update", postgres, func(addr string) (Caller, error) {
+			c, err := pgCaller(addr, "create table if not exists segment (top bigint); insert into "+
+				"segment select 0 where not exists (select from segment)",
+				"update segment set top = top + 1000 returning top")
+			one := c.Do
+			c.Do = func() (int, error) { n, err := one(); return 1000 * n, err }
+			return c, err
+		}),
+	}, externalCases(), sdkCases())
 }
 
 // blockCallers keep a node busy with blocks of 100,000, which take it 3 ms each.

@@ -55,7 +55,6 @@ func measureExternal(ctx context.Context, e *Env, l Load, warm, slice time.Durat
 
 // externalCases returns the cases of redis-benchmark.
 func externalCases() (list []Case) {
-	const conns, pipe = 64, 16
 	for _, c := range []struct {
 		group, mode string
 		depth       int
@@ -79,35 +78,23 @@ func externalCases() (list []Case) {
 				return []string{known(e)}
 			}
 		}
-		constant := func(e *Env) string { return c.on(e).Epoll }
-		list = append(list, Case{
-			Group:   c.group,
-			Name:    "a constant answer by epoll, one thread (floor)",
-			Callers: conns,
-			PerOp:   c.depth,
-			Servers: servers(constant, constant),
-			Load:    redisBenchmark(constant, conns, c.depth, id...),
-		})
-		theirs, ours := func(e *Env) string { return c.on(e).Server }, func(e *Env) string { return c.on(e).Node }
-		list = append(list,
-			Case{
+		add := func(name string, addr, known func(*Env) string, command []string) *Case {
+			list = append(list, Case{
 				Group:   c.group,
-				Name:    "Redis INCR",
+				Name:    name,
 				Callers: conns,
 				PerOp:   c.depth,
-				Servers: servers(theirs, func(e *Env) string { return e.Redis }),
-				Load:    redisBenchmark(theirs, conns, c.depth, incr...),
-			},
-			Case{
-				Group:   c.group,
-				Name:    "this, RESP",
-				Ours:    true,
-				Mode:    c.mode,
-				Callers: conns,
-				PerOp:   c.depth,
-				Servers: servers(ours, func(e *Env) string { return c.on(e).GRPC }),
-				Load:    redisBenchmark(ours, conns, c.depth, id...),
+				Servers: servers(addr, known),
+				Load:    redisBenchmark(addr, conns, c.depth, command...),
 			})
+			return &list[len(list)-1]
+		}
+		floor := func(e *Env) string { return c.on(e).Epoll }
+		add(constant, floor, floor, id)
+		add("Redis INCR", func(e *Env) string { return c.on(e).Server }, redis, incr)
+		own := add("this, RESP", func(e *Env) string { return c.on(e).Node },
+			func(e *Env) string { return c.on(e).GRPC }, id)
+		own.Ours, own.Mode = true, c.mode
 	}
 	return list
 }

@@ -12,57 +12,27 @@ import (
 // time than counting it.
 const atOnce = 64
 
-func sdkCases() []Case {
-	return []Case{
-		{
-			Group:   SDK,
-			Name:    "this, direct, 64",
-			Ours:    true,
-			Mode:    draw,
-			Callers: 64,
-			Servers: grpcNodes(1),
-			Open:    openSDK(client.Direct),
-		},
-		{
-			Group:   SDK,
-			Name:    "this, coalesced, 64",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: 64,
-			Servers: grpcNodes(1),
-			Open:    openSDK(client.Coalesce),
-		},
-		{
-			Group:   SDK,
-			Name:    "this, coalesced, 1,000",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: 1000,
-			Every:   8,
-			Servers: grpcNodes(1),
-			Open:    openSDK(client.Coalesce),
-		},
-		{
-			Group:   SDK,
-			Name:    "this, prefetched, 1",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: 1,
-			PerOp:   atOnce,
-			Servers: grpcNodes(1),
-			Open:    openSDK(client.Prefetch),
-		},
-		{
-			Group:   SDK,
-			Name:    "this, prefetched, 2",
-			Ours:    true,
-			Mode:    sustained,
-			Callers: 2,
-			PerOp:   atOnce,
-			Servers: grpcNodes(1),
-			Open:    openSDK(client.Prefetch),
-		},
+func sdkCases() (list []Case) {
+	for _, c := range []struct {
+		name         string
+		mode         client.Mode
+		callers      int
+		perOp, every int
+	}{
+		{"direct, 64", client.Direct, 64, 0, 0},
+		{"coalesced, 64", client.Coalesce, 64, 0, 0},
+		{"coalesced, 1,000", client.Coalesce, 1000, 0, 8},
+		{"prefetched, 1", client.Prefetch, 1, atOnce, 0},
+		{"prefetched, 2", client.Prefetch, 2, atOnce, 0},
+	} {
+		one := ours(SDK, c.name, onGRPC, nil)
+		one.Callers, one.PerOp, one.Every, one.Open = c.callers, c.perOp, c.every, openSDK(c.mode)
+		if c.mode == client.Direct {
+			one.Mode = draw
+		}
+		list = append(list, one)
 	}
+	return list
 }
 
 // openSDK lets all callers share one client. Each checks that its IDs rise.
