@@ -22,14 +22,19 @@ import (
 
 // attack is one entry of the suite.
 type attack struct {
-	name    string
-	sends   string // what the table says
-	sources int    // addresses it comes from; 0 is one
-	args    []string
+	name  string
+	sends string // what the table says
+	run   func(context.Context, *attacker)
+	with
+}
+
+// with is what few attacks need.
+type with struct {
 	short   bool // part of the short profile
 	clear   bool // The node has no TLS, so that the event loop serves RESP.
 	socket  bool // RESP is on a Unix socket, whose callers are one source: all have the same user.
-	run     func(context.Context, *attacker)
+	sources int  // addresses it comes from; 0 is one
+	args    []string
 }
 
 // conns runs f on n connections at once.
@@ -41,273 +46,108 @@ func conns(n int, f func(*attacker, context.Context) error) func(context.Context
 
 // attacks are all there are, in the order of the table.
 var attacks = []attack{
-	{
-		name:  "gossip-sealed",
-		short: true,
-		sends: "64 connections to the gossip port, each a sealed stream that announces 20 MiB and sends zeros",
-		run:   conns(64, gossip(10, binary.BigEndian.AppendUint32(nil, 20<<20), 20<<20)),
-	},
-	{
-		name: "gossip-clear",
-		sends: "64 connections to the gossip port of a node without a key, each a list of a million members in " +
-			"49 bytes",
-		args: []string{"--gossip.key-file", ""},
-		run:  conns(64, gossip(6, []byte("\x83\xa5Nodes\xd2\x00\x0f\xff\xff\xacUserStateLen\x00\xa4Join\xc3"), 0)),
-	},
-	{
-		name:  "gossip-idle",
-		sends: "400 connections to the gossip port that send a label and nothing else",
-		run:   conns(400, gossip(-1, nil, 0)),
-	},
-	{
-		name:  "gossip-packets",
-		sends: "forged packets to the gossip port as fast as they go",
-		run:   conns(2, gossipPackets),
-	},
+	{"gossip-sealed", "64 connections to the gossip port, each a sealed stream that announces 20 MiB and sends zeros",
+		conns(64, gossip(10, binary.BigEndian.AppendUint32(nil, 20<<20), 20<<20)), with{short: true}},
+	{"gossip-clear", "64 connections to the gossip port of a node without a key, each a list of a million members in " +
+		"49 bytes",
+		conns(64, gossip(6, []byte("\x83\xa5Nodes\xd2\x00\x0f\xff\xff\xacUserStateLen\x00\xa4Join\xc3"), 0)),
+		with{args: []string{"--gossip.key-file", ""}}},
+	{"gossip-idle", "400 connections to the gossip port that send a label and nothing else",
+		conns(400, gossip(-1, nil, 0)), with{}},
+	{"gossip-packets", "forged packets to the gossip port as fast as they go", conns(2, gossipPackets), with{}},
 
-	{
-		name:  "grpc-unfinished",
-		short: true,
-		sends: "30 gRPC connections, each with 100 messages of 4 MiB begun and not ended, without a token",
-		run:   conns(30, grpcUnfinished),
-	},
-	{
-		name:  "stream-unread",
-		short: true,
-		sends: "30 connections of a caller with a token, each with 100 ID streams of requests whose answers are " +
-			"not read",
-		run: conns(30, streamUnread),
-	},
-	{
-		name:  "streams-unread",
-		sends: "40 connections, each with 250 ID streams of which 16 are served, whose windows are ignored",
-		run:   conns(40, streamsUnread),
-	},
-	{
-		name:  "texts-unread",
-		short: true,
-		sends: "30 connections, each with 100 calls for 10,000 texts whose answers are not read",
-		run:   conns(30, textsUnread(0)),
-	},
-	{
-		name:  "texts-unread-paid",
-		sends: "the same, with 20 valid calls for each of them",
-		run:   conns(30, textsUnread(20)),
-	},
-	{
-		name:  "reflection-unread",
-		sends: "30 connections, each with 100 streams of reflection whose answers are not read",
-		run:   conns(30, reflectionUnread),
-	},
-	{
-		name:  "cluster-unread",
-		sends: "30 gRPC connections, each with 100 calls for the cluster of 2,040 nodes whose answers are not read",
-		run:   crowded(conns(30, clusterUnread)),
-	},
-	{
-		name:  "cluster-unread-http",
-		sends: "1,000 HTTP connections that ask for the cluster of 2,040 nodes and do not read the answer",
-		run:   crowded(conns(1000, clusterUnreadHTTP)),
-	},
-	{
-		name:  "watch-unread",
-		sends: "60 gRPC connections, each with 16 streams of events whose answers are not read, of 2,040 nodes",
-		run:   crowded(conns(60, watchUnread)),
-	},
-	{
-		name:    "wm-watch-grpc",
-		sends:   "1,000 gRPC connections from 8 addresses, each with 16 streams of the watermark, of one caller",
-		sources: 8,
-		run:     conns(1000, onH2(toGRPC, true, watchMark)),
-	},
-	{
-		name:    "wm-watch-unread",
-		sends:   "600 such connections whose windows are 0",
-		sources: 8,
-		run:     conns(600, pressed(watchMark)),
-	},
-	{
-		name:    "wm-wait-grpc",
-		sends:   "400 gRPC connections from 8 addresses, each with 100 calls that wait a minute for the watermark",
-		sources: 8,
-		run:     conns(400, onH2(toGRPC, true, waitMark)),
-	},
-	{
-		name:  "http2-bodies",
-		short: true,
-		sends: "200 HTTP/2 connections, each with 250 bodies begun and not ended, without a token",
-		run:   conns(200, http2Bodies),
-	},
-	{
-		name:  "resp-unfinished",
-		sends: "3,000 RESP connections, each with 64 KiB of a command that does not end",
-		run:   conns(3000, respUnfinished),
-	},
-	{
-		name:  "resp-unread",
-		clear: true,
-		sends: "64 RESP connections without TLS of a caller with a token that pipeline requests for 100 IDs and read " +
-			"no answer",
-		run: conns(64, plain(toRESP, respUnread)),
-	},
-	{
-		name:  "resp-slow",
-		clear: true,
-		sends: "3,000 RESP connections without TLS that send a byte of a command every second",
-		run:   conns(3000, plain(toRESP, respSlow)),
-	},
-	{
-		name:   "slots-socket",
-		clear:  true,
-		socket: true,
-		sends:  "5,000 connections to a Unix socket for RESP that send nothing, of the honest callers' user",
-		run:    conns(5000, plain(toSocket, begin(nil))),
-	},
+	{"grpc-unfinished", "30 gRPC connections, each with 100 messages of 4 MiB begun and not ended, without a token",
+		conns(30, grpcUnfinished), with{short: true}},
+	{"stream-unread", "30 connections of a caller with a token, each with 100 ID streams of requests whose answers " +
+		"are not read", conns(30, streamUnread), with{short: true}},
+	{"streams-unread", "40 connections, each with 250 ID streams of which 16 are served, whose windows are ignored",
+		conns(40, streamsUnread), with{}},
+	{"texts-unread", "30 connections, each with 100 calls for 10,000 texts whose answers are not read",
+		conns(30, textsUnread(0)), with{short: true}},
+	{"texts-unread-paid", "the same, with 20 valid calls for each of them", conns(30, textsUnread(20)), with{}},
+	{"reflection-unread", "30 connections, each with 100 streams of reflection whose answers are not read",
+		conns(30, reflectionUnread), with{}},
+	{"cluster-unread", "30 gRPC connections, each with 100 calls for the cluster of 2,040 nodes whose answers are " +
+		"not read", crowded(conns(30, pressed(calls(100, cluster, nil)))), with{}},
+	{"cluster-unread-http", "1,000 HTTP connections that ask for the cluster of 2,040 nodes and do not read the answer",
+		crowded(conns(1000, clusterUnreadHTTP)), with{}},
+	{"watch-unread", "60 gRPC connections, each with 16 streams of events whose answers are not read, of 2,040 nodes",
+		crowded(conns(60, pressed(calls(16, watch, nil)))), with{}},
+	{"wm-watch-grpc", "1,000 gRPC connections from 8 addresses, each with 16 streams of the watermark, of one caller",
+		conns(1000, kept(watchMark)), with{sources: 8}},
+	{"wm-watch-unread", "600 such connections whose windows are 0", conns(600, pressed(watchMark)), with{sources: 8}},
+	{"wm-wait-grpc", "400 gRPC connections from 8 addresses, each with 100 calls that wait a minute for the watermark",
+		conns(400, kept(waitMark)), with{sources: 8}},
+	{"http2-bodies", "200 HTTP/2 connections, each with 250 bodies begun and not ended, without a token",
+		conns(200, http2Bodies), with{short: true}},
+	{"resp-unfinished", "3,000 RESP connections, each with 64 KiB of a command that does not end",
+		conns(3000, respUnfinished), with{}},
+	{"resp-unread", "64 RESP connections without TLS of a caller with a token that pipeline requests for 100 IDs and " +
+		"read no answer", conns(64, plain(toRESP, respUnread)), with{clear: true}},
+	{"resp-slow", "3,000 RESP connections without TLS that send a byte of a command every second",
+		conns(3000, plain(toRESP, respSlow)), with{clear: true}},
+	{"slots-socket", "5,000 connections to a Unix socket for RESP that send nothing, of the honest callers' user",
+		conns(5000, plain(toSocket, begin(nil))), with{clear: true, socket: true}},
 
-	{
-		name:  "resets-1",
-		sends: "HTTP/2 requests without a token, each reset at once, on 1 gRPC connection",
-		run:   conns(1, resets),
-	},
-	{name: "resets-2", sends: "the same on 2 connections", run: conns(2, resets)},
-	{name: "resets-4", sends: "the same on 4 connections", run: conns(4, resets)},
-	{name: "resets-8", short: true, sends: "the same on 8 connections", run: conns(8, resets)},
-	{name: "resets-http", sends: "the same on 8 connections to the HTTP port", run: conns(8, resetsHTTP)},
-	{
-		name:  "settings",
-		short: true,
-		sends: "SETTINGS frames on 8 gRPC connections, whose acks are not read",
-		run:   conns(8, settings),
-	},
-	{name: "pings", sends: "PING frames on 8 gRPC connections, whose acks are not read", run: conns(8, pings)},
-	{
-		name:  "settings-http",
-		sends: "SETTINGS frames on 8 connections to the HTTP port, whose acks are not read",
-		run:   conns(8, settingsHTTP),
-	},
-	{
-		name:  "malformed-headers",
-		sends: "requests with malformed header fields on 8 gRPC connections",
-		run:   conns(8, malformedHeaders),
-	},
-	{
-		name:  "continuation",
-		sends: "header blocks of endless CONTINUATION frames on 8 gRPC connections",
-		run:   conns(8, continuation),
-	},
-	{
-		name:  "header-bombs",
-		sends: "header fields of 1 MiB, and HPACK references to them, on 8 gRPC connections",
-		run:   conns(8, headerBombs),
-	},
+	{"resets-1", "HTTP/2 requests without a token, each reset at once, on 1 gRPC connection", conns(1, resets), with{}},
+	{"resets-2", "the same on 2 connections", conns(2, resets), with{}},
+	{"resets-4", "the same on 4 connections", conns(4, resets), with{}},
+	{"resets-8", "the same on 8 connections", conns(8, resets), with{short: true}},
+	{"resets-http", "the same on 8 connections to the HTTP port", conns(8, resetsHTTP), with{}},
+	{"settings", "SETTINGS frames on 8 gRPC connections, whose acks are not read",
+		conns(8, settings), with{short: true}},
+	{"pings", "PING frames on 8 gRPC connections, whose acks are not read", conns(8, pings), with{}},
+	{"settings-http", "SETTINGS frames on 8 connections to the HTTP port, whose acks are not read",
+		conns(8, settingsHTTP), with{}},
+	{"malformed-headers", "requests with malformed header fields on 8 gRPC connections",
+		conns(8, malformedHeaders), with{}},
+	{"continuation", "header blocks of endless CONTINUATION frames on 8 gRPC connections",
+		conns(8, continuation), with{}},
+	{"header-bombs", "header fields of 1 MiB, and HPACK references to them, on 8 gRPC connections",
+		conns(8, headerBombs), with{}},
 
-	{
-		name:  "right-auth",
-		short: true,
-		sends: "pipelined AUTH with a right token on 8 RESP connections, of a node with 1,000 tokens",
-		run:   conns(8, secure(toRESP, rightAuth)),
-	},
-	{
-		name:  "resp-pings",
-		sends: "pipelined PING of a caller with a token on 8 RESP connections",
-		run:   conns(8, secure(toRESP, afterAuth("PING\r\n"))),
-	},
-	{
-		name:  "resp-info",
-		sends: "pipelined INFO of a caller with a token on 8 RESP connections",
-		run:   conns(8, secure(toRESP, afterAuth("INFO\r\n"))),
-	},
-	{
-		name:  "wrong-auth",
-		short: true,
-		sends: "pipelined AUTH with a wrong token on 8 RESP connections",
-		run:   conns(8, secure(toRESP, repeat("AUTH wrong-token-wrong-token\r\n", 512))),
-	},
-	{
-		name:  "malformed-next",
-		sends: "pipelined ID.NEXT of a caller with a token, with arguments that are none, on 8 RESP connections",
-		run:   conns(8, secure(toRESP, malformedNext)),
-	},
-	{name: "wrong-token", sends: "gRPC calls with a wrong token on 8 connections", run: conns(8, wrongToken)},
-	{
-		name:  "wrong-token-http",
-		sends: "HTTP/1.1 requests with a wrong token, pipelined, on 8 connections",
-		run: conns(8, secure(toHTTP,
-			repeat("POST /v1/ids?count=1 HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer wrong\r\nContent-Length: "+
-				"0\r\n\r\n", 16), "http/1.1")),
-	},
-	{
-		name:  "metrics",
-		short: true,
-		sends: "pipelined GET /metrics on 16 connections to the admin port",
-		run:   conns(16, plain(toAdmin, repeat("GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n", 16))),
-	},
-	{name: "handshakes", sends: "TLS handshakes, each on a new connection, 8 at a time", run: conns(8, handshakes)},
+	{"right-auth", "pipelined AUTH with a right token on 8 RESP connections, of a node with 1,000 tokens",
+		conns(8, secure(toRESP, rightAuth)), with{short: true}},
+	{"resp-pings", "pipelined PING of a caller with a token on 8 RESP connections",
+		conns(8, secure(toRESP, afterAuth("PING\r\n"))), with{}},
+	{"resp-info", "pipelined INFO of a caller with a token on 8 RESP connections",
+		conns(8, secure(toRESP, afterAuth("INFO\r\n"))), with{}},
+	{"wrong-auth", "pipelined AUTH with a wrong token on 8 RESP connections",
+		conns(8, secure(toRESP, repeat("AUTH wrong-token-wrong-token\r\n", 512))), with{short: true}},
+	{"malformed-next", "pipelined ID.NEXT of a caller with a token, with arguments that are none, on 8 RESP " +
+		"connections", conns(8, secure(toRESP, afterAuth("ID.NEXT COUNT x\r\n"))), with{}},
+	{"wrong-token", "gRPC calls with a wrong token on 8 connections", conns(8, wrongToken), with{}},
+	{"wrong-token-http", "HTTP/1.1 requests with a wrong token, pipelined, on 8 connections",
+		conns(8, secure(toHTTP, repeat("POST /v1/ids?count=1 HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer wrong\r\n"+
+			"Content-Length: 0\r\n\r\n", 16), "http/1.1")), with{}},
+	{"metrics", "pipelined GET /metrics on 16 connections to the admin port",
+		conns(16, plain(toAdmin, repeat("GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n", 16))), with{short: true}},
+	{"handshakes", "TLS handshakes, each on a new connection, 8 at a time", conns(8, handshakes), with{}},
 
-	{
-		name:  "slots-grpc",
-		short: true,
-		sends: "5,000 TLS connections to the gRPC port that answer pings and call nothing",
-		run:   conns(5000, slots(toGRPC)),
-	},
-	{
-		name:  "slots-http",
-		sends: "5,000 TLS connections to the HTTP port that answer pings and request nothing",
-		run:   conns(5000, slots(toHTTP)),
-	},
-	{
-		name:  "slots-resp",
-		sends: "5,000 TLS connections to the RESP port that send nothing",
-		run:   conns(5000, secure(toRESP, begin(nil))),
-	},
-	{
-		name:  "slots-admin",
-		short: true,
-		sends: "5,000 connections to the admin port that send a request line every second and end none",
-		run:   conns(5000, plain(toAdmin, slowly("GET /livez HTTP/1.1\r\nHost: node\r\n"))),
-	},
-	{
-		name:    "slots-sources",
-		sends:   "5,000 connections to the gRPC port as above, from 200 addresses",
-		sources: 200,
-		run:     conns(5000, slots(toGRPC)),
-	},
-	{
-		name:    "slots-valid",
-		short:   true,
-		sends:   "4,096 connections to the gRPC and HTTP ports from 2 addresses, with one valid call on each",
-		sources: 2,
-		run:     conns(4096, slotsValid),
-	},
-	{
-		name:    "admin-pages",
-		short:   true,
-		sends:   "256 live pages on the admin port, from 4 addresses",
-		sources: 4,
-		run:     conns(256, plain(toAdmin, livePage("/console/feed?page=nodes"))),
-	},
-	{
-		name:  "events-all",
-		sends: "1,024 streams of events by HTTP of one caller",
-		run:   conns(1024, secure(toHTTP, livePage("/v1/events"), "http/1.1")),
-	},
-	{
-		name:  "half-open",
-		sends: "5,000 connections to the HTTP port that begin a TLS handshake and stop",
+	{"slots-grpc", "5,000 TLS connections to the gRPC port that answer pings and call nothing",
+		conns(5000, slots(toGRPC)), with{short: true}},
+	{"slots-http", "5,000 TLS connections to the HTTP port that answer pings and request nothing",
+		conns(5000, slots(toHTTP)), with{}},
+	{"slots-resp", "5,000 TLS connections to the RESP port that send nothing",
+		conns(5000, secure(toRESP, begin(nil))), with{}},
+	{"slots-admin", "5,000 connections to the admin port that send a request line every second and end none",
+		conns(5000, plain(toAdmin, slowly("GET /livez HTTP/1.1\r\nHost: node\r\n"))), with{short: true}},
+	{"slots-sources", "5,000 connections to the gRPC port as above, from 200 addresses",
+		conns(5000, slots(toGRPC)), with{sources: 200}},
+	{"slots-valid", "4,096 connections to the gRPC and HTTP ports from 2 addresses, with one valid call on each",
+		conns(4096, slotsValid), with{short: true, sources: 2}},
+	{"admin-pages", "256 live pages on the admin port, from 4 addresses",
+		conns(256, plain(toAdmin, livePage("/console/feed?page=nodes"))), with{short: true, sources: 4}},
+	{"events-all", "1,024 streams of events by HTTP of one caller",
+		conns(1024, secure(toHTTP, livePage("/v1/events"), "http/1.1")), with{}},
+	{"half-open", "5,000 connections to the HTTP port that begin a TLS handshake and stop",
 		// A ClientHello of 508 bytes that ends early.
-		run: conns(5000, plain(toHTTP, begin([]byte{22, 3, 1, 2, 0, 1, 0, 1, 0xfc}))),
-	},
-	{
-		name:  "slowloris",
-		sends: "2,000 HTTP/1.1 requests that get a header field a second",
-		run:   conns(2000, secure(toHTTP, slowly("POST /v1/ids HTTP/1.1\r\nHost: node\r\n"), "http/1.1")),
-	},
-	{name: "registrations", sends: "20,000 registrations in etcd without a process", run: registrations},
-	{
-		name:  "json-bombs",
-		sends: "HTTP/1.1 requests with bodies of nested JSON and of gzip, on 16 connections",
-		run:   conns(16, secure(toHTTP, jsonBombs, "http/1.1")),
-	},
+		conns(5000, plain(toHTTP, begin([]byte{22, 3, 1, 2, 0, 1, 0, 1, 0xfc}))), with{}},
+	{"slowloris", "2,000 HTTP/1.1 requests that get a header field a second",
+		conns(2000, secure(toHTTP, slowly("POST /v1/ids HTTP/1.1\r\nHost: node\r\n"), "http/1.1")), with{}},
+	{"registrations", "20,000 registrations in etcd without a process", registrations, with{}},
+	{"json-bombs", "HTTP/1.1 requests with bodies of nested JSON and of gzip, on 16 connections",
+		conns(16, secure(toHTTP, jsonBombs, "http/1.1")), with{}},
 }
 
 // Ports of the node.
@@ -345,9 +185,10 @@ func secure(port func(*attacker) string, f func(context.Context, *attacker, net.
 }
 
 // onH2 opens an HTTP/2 connection, whose frames are read if read is set, and does f with it.
-func onH2(port func(*attacker) string, read bool, f func(*h2) error) func(*attacker, context.Context) error {
+func onH2(port func(*attacker) string, read bool, f func(*h2) error,
+	settings ...http2.Setting) func(*attacker, context.Context) error {
 	return func(a *attacker, ctx context.Context) error {
-		c, err := a.h2To(ctx, port(a), read)
+		c, err := a.h2To(ctx, port(a), read, settings...)
 		if err != nil {
 			return err
 		}
@@ -358,8 +199,13 @@ func onH2(port func(*attacker) string, read bool, f func(*h2) error) func(*attac
 
 // begin sends b, which begins something, and waits until the node closes.
 func begin(b []byte) func(context.Context, *attacker, net.Conn) error {
+	return beginAs(func(*attacker) []byte { return b })
+}
+
+// beginAs is begin with what depends on the node's tokens.
+func beginAs(text func(*attacker) []byte) func(context.Context, *attacker, net.Conn) error {
 	return func(ctx context.Context, a *attacker, conn net.Conn) error {
-		if _, err := conn.Write(b); err != nil {
+		if _, err := conn.Write(text(a)); err != nil {
 			return err
 		}
 		a.units.Add(1)
@@ -471,21 +317,21 @@ var streamUnread = onH2(toGRPC, true, func(c *h2) error {
 	})
 })
 
-// pressed is onH2 with windows of 0: no part of an answer is taken.
-func pressed(f func(*h2) error) func(*attacker, context.Context) error {
-	return func(a *attacker, ctx context.Context) error {
-		c, err := a.h2To(ctx, a.GRPC, true, http2.Setting{ID: http2.SettingInitialWindowSize})
-		if err != nil {
-			return err
-		}
-		defer c.close()
+// kept does f and keeps the connection to the gRPC port.
+func kept(f func(*h2) error, settings ...http2.Setting) func(*attacker, context.Context) error {
+	return onH2(toGRPC, true, func(c *h2) error {
 		if err := f(c); err != nil {
 			return err
 		}
 		for c.room() == nil {
 		}
-		return c.fail(ctx.Err())
-	}
+		return c.fail(c.ctx.Err())
+	}, settings...)
+}
+
+// pressed is kept with windows of 0: no part of an answer is taken.
+func pressed(f func(*h2) error) func(*attacker, context.Context) error {
+	return kept(f, http2.Setting{ID: http2.SettingInitialWindowSize})
 }
 
 // unary makes a call with a message, which is empty if it is nil.
@@ -531,35 +377,20 @@ func textsUnread(paid int) func(*attacker, context.Context) error {
 	})
 }
 
-var clusterUnread = pressed(func(c *h2) error {
-	for range 100 {
-		if _, err := c.unary(cluster, c.a.Reader, nil); err != nil {
-			return err
+// calls makes n calls of a caller that may read, with a message.
+func calls(n int, path string, message []byte) func(*h2) error {
+	return func(c *h2) error {
+		for range n {
+			if _, err := c.unary(path, c.a.Reader, message); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	return nil
-})
-
-var watchUnread = pressed(func(c *h2) error {
-	for range 16 {
-		if _, err := c.unary(watch, c.a.Reader, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-})
-
-// watchMark opens as many streams of the watermark as a connection may have, and keeps them.
-func watchMark(c *h2) error {
-	for range 16 {
-		if _, err := c.unary(watchWatermark, c.a.Reader, nil); err != nil {
-			return err
-		}
-	}
-	for c.room() == nil {
-	}
-	return c.fail(c.ctx.Err())
 }
+
+// watchMark opens as many streams of the watermark as a connection may have.
+var watchMark = calls(16, watchWatermark, nil)
 
 // waitMark waits for the watermark of the next hour in as many calls as a connection may have.
 func waitMark(c *h2) error {
@@ -571,14 +402,7 @@ func waitMark(c *h2) error {
 	if err != nil {
 		return err
 	}
-	for range 100 {
-		if _, err := c.unary(getWatermark, c.a.Reader, m); err != nil {
-			return err
-		}
-	}
-	for c.room() == nil {
-	}
-	return c.fail(c.ctx.Err())
+	return calls(100, getWatermark, m)(c)
 }
 
 var reflectionUnread = pressed(func(c *h2) error {
@@ -639,37 +463,21 @@ var streamsUnread = onH2(toGRPC, true, func(c *h2) error {
 
 // livePage follows a stream of events and reads it.
 func livePage(path string) func(context.Context, *attacker, net.Conn) error {
-	return func(ctx context.Context, a *attacker, conn net.Conn) error {
-		_, err := fmt.Fprintf(conn, getRequest, path, a.Reader)
-		a.units.Add(1)
-		if err == nil {
-			err = hold(ctx, conn)
-		}
-		return err
-	}
+	return beginAs(func(a *attacker) []byte { return fmt.Appendf(nil, getRequest, path, a.Reader) })
 }
 
 // slotsValid makes one valid call on a connection, and keeps it.
 func slotsValid(a *attacker, ctx context.Context) error {
 	if a.next.Load()/int64(a.sources)%2 == 0 {
-		return onH2(toGRPC, true, func(c *h2) error {
-			if _, err := c.unary(allocate, c.a.Token, []byte{0x08, 1}); err != nil {
-				return err
-			}
-			for c.room() == nil {
-			}
-			return c.fail(ctx.Err())
+		return kept(func(c *h2) error {
+			_, err := c.unary(allocate, c.a.Token, []byte{0x08, 1})
+			return err
 		})(a, ctx)
 	}
-	return secure(toHTTP, func(ctx context.Context, a *attacker, conn net.Conn) error {
-		_, err := fmt.Fprintf(conn, "POST /v1/ids HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\n"+
+	return secure(toHTTP, beginAs(func(a *attacker) []byte {
+		return fmt.Appendf(nil, "POST /v1/ids HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\n"+
 			"Content-Length: 0\r\n\r\n", a.Token)
-		a.units.Add(1)
-		if err == nil {
-			err = hold(ctx, conn)
-		}
-		return err
-	}, "http/1.1")(a, ctx)
+	}), "http/1.1")(a, ctx)
 }
 
 var http2Bodies = onH2(toHTTP, true, func(c *h2) error {
@@ -721,43 +529,43 @@ func flood(port func(*attacker) string, read bool, f func(*h2) error) func(*atta
 	})
 }
 
-func reset(c *h2) error {
-	id, err := c.call("Allocate", "")
-	if err != nil {
-		return err
-	}
-	return c.do(func(fr *http2.Framer) error {
-		delete(c.windows, id)
-		return fr.WriteRSTStream(id, http2.ErrCodeCancel)
-	})
-}
-
-var (
-	resets     = flood(toGRPC, true, reset)
-	resetsHTTP = flood(toHTTP, true, reset)
-	settings   = flood(toGRPC, false, func(c *h2) error {
-		return c.do(func(fr *http2.Framer) error { return fr.WriteSettings() })
-	})
-	settingsHTTP = flood(toHTTP, false, func(c *h2) error {
-		return c.do(func(fr *http2.Framer) error { return fr.WriteSettings() })
-	})
-	pings = flood(toGRPC, false, func(c *h2) error {
-		return c.do(func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) })
-	})
-
-	malformedHeaders = flood(toGRPC, true, func(c *h2) error {
-		_, err := c.open(true, ":method", "POST", "UPPER", "case", ":path", "after", "connection", "close")
-		return err
-	})
-	wrongToken = flood(toGRPC, true, func(c *h2) error {
-		id, err := c.call("Allocate", "allocator_WRONGWRONGWRONGWRONGWRONG1")
+// flooded begins calls of the service for IDs with a token, and ends each by a frame.
+func flooded(port func(*attacker) string, token string,
+	end func(*http2.Framer, uint32) error) func(*attacker, context.Context) error {
+	return flood(port, true, func(c *h2) error {
+		id, err := c.call("Allocate", token)
 		if err != nil {
 			return err
 		}
 		return c.do(func(fr *http2.Framer) error {
 			delete(c.windows, id)
-			return fr.WriteData(id, true, []byte{0, 0, 0, 0, 2, 0x08, 1})
+			return end(fr, id)
 		})
+	})
+}
+
+func reset(fr *http2.Framer, id uint32) error { return fr.WriteRSTStream(id, http2.ErrCodeCancel) }
+
+// frames sends one frame again and again, and reads nothing.
+func frames(port func(*attacker) string, f func(*http2.Framer) error) func(*attacker, context.Context) error {
+	return flood(port, false, func(c *h2) error { return c.do(f) })
+}
+
+func emptySettings(fr *http2.Framer) error { return fr.WriteSettings() }
+
+var (
+	resets       = flooded(toGRPC, "", reset)
+	resetsHTTP   = flooded(toHTTP, "", reset)
+	settings     = frames(toGRPC, emptySettings)
+	settingsHTTP = frames(toHTTP, emptySettings)
+	pings        = frames(toGRPC, func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) })
+
+	malformedHeaders = flood(toGRPC, true, func(c *h2) error {
+		_, err := c.open(true, ":method", "POST", "UPPER", "case", ":path", "after", "connection", "close")
+		return err
+	})
+	wrongToken = flooded(toGRPC, "allocator_WRONGWRONGWRONGWRONGWRONG1", func(fr *http2.Framer, id uint32) error {
+		return fr.WriteData(id, true, []byte{0, 0, 0, 0, 2, 0x08, 1})
 	})
 	headerBombs = flood(toGRPC, true, func(c *h2) error {
 		fields := []string{":method", "POST", ":scheme", "https", ":path", "/", ":authority", "node"}
@@ -804,13 +612,6 @@ func afterAuth(command string) func(context.Context, *attacker, net.Conn) error 
 
 func rightAuth(ctx context.Context, a *attacker, conn net.Conn) error {
 	return repeat("AUTH "+a.Token+"\r\n", 128)(ctx, a, conn)
-}
-
-func malformedNext(ctx context.Context, a *attacker, conn net.Conn) error {
-	if _, err := fmt.Fprintf(conn, "AUTH %s\r\n", a.Token); err != nil {
-		return err
-	}
-	return repeat("ID.NEXT COUNT x\r\n", 512)(ctx, a, conn)
 }
 
 func handshakes(a *attacker, ctx context.Context) error {
