@@ -145,17 +145,24 @@ func TestFaults(t *testing.T) {
 	up := func() {
 		t.Helper()
 		fatal.If(t, agent.Start())
-		for until := time.Now().Add(wait.Most); !strings.Contains(agent.Output(agent.Run()), "msg=listening"); {
-			if time.Now().After(until) {
-				t.Fatalf("the agent does not listen:\n%s", agent.Output(agent.Run()))
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+		wait.Until(t, "the agent listens", func() bool {
+			return strings.Contains(agent.Output(agent.Run()), "msg=listening")
+		})
 		runs = append(runs, [2]time.Time{time.Now(), time.Now().Add(time.Hour)})
 	}
 	down := func() { runs[len(runs)-1][1] = time.Now() }
 	up()
 
+	draw := func(ctx context.Context, c *caller) error {
+		within, end := context.WithTimeout(ctx, 15*time.Second)
+		defer end()
+		began := time.Now()
+		out, err := c.draw(within)
+		if err == nil {
+			err = d.note(c.name, began, out)
+		}
+		return err
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -171,35 +178,14 @@ func TestFaults(t *testing.T) {
 				}
 			})
 		}
-		for until := time.Now().Add(wait.Most); ; time.Sleep(20 * time.Millisecond) {
-			within, end := context.WithTimeout(ctx, 15*time.Second)
-			began := time.Now()
-			out, err := c.draw(within)
-			end()
-			if err == nil {
-				err = d.note(c.name, began, out)
-			}
-			if err == nil {
-				break
-			}
-			if time.Now().After(until) {
-				t.Fatalf("%s does not begin: %v", c.name, err)
-			}
-		}
+		wait.NoError(t, c.name+" begins", func() error { return draw(ctx, c) })
 		n := new(atomic.Int64)
 		progress[c.name] = n
 		for range c.atOnce {
 			all.Go(func() {
 				for ctx.Err() == nil {
 					// A request that is under way at the end may finish.
-					within, end := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
-					began := time.Now()
-					out, err := c.draw(within)
-					end()
-					if err == nil {
-						err = d.note(c.name, began, out)
-					}
-					if err != nil {
+					if err := draw(context.WithoutCancel(ctx), c); err != nil {
 						t.Errorf("%s: %v", c.name, err)
 						return
 					}
@@ -212,41 +198,37 @@ func TestFaults(t *testing.T) {
 		t.Helper()
 		for _, c := range callers {
 			from := progress[c.name].Load()
-			for until := time.Now().Add(wait.Most); progress[c.name].Load() < from+2*int64(c.atOnce); {
-				if time.Now().After(until) || t.Failed() {
-					t.Fatalf("%s: %s makes no progress", what, c.name)
+			wait.Until(t, what+", "+c.name+" goes on", func() bool {
+				if t.Failed() {
+					t.FailNow()
 				}
-				time.Sleep(10 * time.Millisecond)
-			}
+				return progress[c.name].Load() >= from+2*int64(c.atOnce)
+			})
 		}
 		t.Logf("%s: %d IDs", what, d.count())
-	}
-	must := func(err error) {
-		t.Helper()
-		fatal.If(t, err)
 	}
 	onward("at first")
 	for round := range rounds {
 		down()
-		must(agent.Terminate(20 * time.Second))
+		fatal.If(t, agent.Terminate(20*time.Second))
 		up()
 		onward("after the agent was stopped")
 		down()
-		must(agent.Kill())
+		fatal.If(t, agent.Kill())
 		if _, err := os.Stat(socket); err != nil {
 			t.Errorf("a killed agent leaves its socket: %v", err)
 		}
 		up()
 		onward("after the agent was killed")
 		n := nodes.Nodes[round%3]
-		must(n.Kill())
+		fatal.If(t, n.Kill())
 		onward("after a node was killed")
-		must(n.Start())
+		fatal.If(t, n.Start())
 		n = nodes.Nodes[(round+1)%3]
-		must(n.Pause())
+		fatal.If(t, n.Pause())
 		time.Sleep(3 * time.Second)
 		onward("while a node is paused")
-		must(n.Resume())
+		fatal.If(t, n.Resume())
 		onward("after it went on")
 	}
 	cancel()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -123,14 +124,10 @@ func serve(t *testing.T, s status.Cluster, change ...func(*console.Config)) *ser
 // send gives the streams a new snapshot, once there is one.
 func (s *served) send(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		if streams, _ := s.feed.Watching(); streams > 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("no page opened a stream")
-		}
-	}
+	wait.Until(t, "a page opens a stream", func() bool {
+		streams, _ := s.feed.Watching()
+		return streams > 0
+	})
 	s.mu.Lock()
 	now := s.snapshot
 	s.mu.Unlock()
@@ -143,15 +140,10 @@ func (s *served) send(t *testing.T) {
 // until sends snapshots until an expression is true: a page may have opened another stream since.
 func (s *served) until(p *page, expression string) {
 	p.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	p.poll(expression, func() (bool, error) {
 		s.send(p.t)
-		if eval[bool](p, "Boolean("+expression+")") {
-			return
-		}
-		if time.Now().After(end) {
-			p.t.Fatalf("not within %v: %s\nThe page shows %s", patience, expression, eval[string](p, "document.body.innerText"))
-		}
-	}
+		return eval[bool](p, "Boolean("+expression+")"), nil
+	})
 }
 
 // size returns the snapshot of a cluster with as many sids, each held by a node of its own.

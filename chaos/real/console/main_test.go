@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/status"
 )
 
@@ -274,9 +275,16 @@ func eval[T any](p *page, expression string) T {
 // until waits for an expression to be true.
 func (p *page) until(expression string) {
 	p.t.Helper()
+	p.poll(expression, func() (bool, error) {
+		return chromedp.Run(p.ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
+	})
+}
+
+// poll waits for f to be true, which is what the expression says.
+func (p *page) poll(expression string, f func() (bool, error)) {
+	p.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		ok, err := chromedp.Run(p.ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
-		if ok && err == nil { // an error: the page is being loaded
+		if ok, err := f(); ok && err == nil { // an error: the page is being loaded
 			return
 		}
 		if time.Now().After(end) {
@@ -392,15 +400,12 @@ func dev(t *testing.T) *cluster {
 // settle waits until all is well: a node that has just started does not know all others.
 func (c *cluster) settle() {
 	c.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		s := getJSON[status.Cluster](c.t, "http://"+c.nodes[0].HTTP+"/v1/cluster")
-		if s.Summary.Level == "ok" {
-			return
+	wait.NoError(c.t, "all is well", func() error {
+		if s := getJSON[status.Cluster](c.t, "http://"+c.nodes[0].HTTP+"/v1/cluster").Summary; s.Level != "ok" {
+			return fmt.Errorf("%+v", s)
 		}
-		if time.Now().After(end) {
-			c.t.Fatalf("%+v", s.Summary)
-		}
-	}
+		return nil
+	})
 }
 
 // get returns the answer to a GET request.

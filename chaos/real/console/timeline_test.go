@@ -12,6 +12,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/status/feed"
@@ -38,9 +40,7 @@ func stretchesOfNode2(t *testing.T, console string) (out []trend.Stretch, latest
 	t.Helper()
 	for _, row := range stretchRow.FindAllStringSubmatch(string(get(t, console+"stretches")), -1) {
 		until, err := time.Parse("2006-01-02 15:04:05.000", row[7])
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		latest = max(latest, until.UnixMilli())
 		s := trend.Stretch{Node: row[3], Instance: row[1], What: row[4], Until: until.UnixMilli()}
 		s.From, _ = strconv.ParseInt(row[2], 10, 64)
@@ -61,29 +61,26 @@ func TestTimeline(t *testing.T) {
 	c.settle()
 	own := c.nodes[0].own()
 	b := open(t, c.console, "break")
-	wait := func(what string, done func([]trend.Stretch, int64) bool) {
+	until := func(what string, done func([]trend.Stretch, int64) bool) {
 		t.Helper()
-		for end := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
-			list, latest := stretchesOfNode2(t, own)
-			if done(list, latest) {
-				return
+		wait.NoError(t, what, func() error {
+			if list, latest := stretchesOfNode2(t, own); !done(list, latest) {
+				return fmt.Errorf("%+v", list)
 			}
-			if time.Now().After(end) {
-				t.Fatalf("not within %v: %s: %+v", patience, what, list)
-			}
-		}
+			return nil
+		})
 	}
 	serves := func(s trend.Stretch) bool { return s.Term > 0 && s.What == "serving" }
 	var killed, next trend.Stretch
-	wait("it serves", func(list []trend.Stretch, _ int64) bool {
+	until("it serves", func(list []trend.Stretch, _ int64) bool {
 		return len(list) > 0 && serves(list[len(list)-1])
 	})
 	b.press("node-2", "kill")
-	wait("its tenure ends", func(list []trend.Stretch, latest int64) bool {
+	until("its tenure ends", func(list []trend.Stretch, latest int64) bool {
 		return !slices.ContainsFunc(list, func(s trend.Stretch) bool { return s.Until == latest })
 	})
 	b.press("node-2", "repair")
-	wait("the next one begins", func(list []trend.Stretch, latest int64) bool {
+	until("the next one begins", func(list []trend.Stretch, latest int64) bool {
 		ended := true
 		for _, s := range list {
 			switch first := s.Instance == list[0].Instance; {

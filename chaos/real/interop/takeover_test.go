@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/fatal"
@@ -63,21 +62,15 @@ func (k *takeover) legacy(kind string, worker int) *process {
 // grows waits until a log has more IDs than now.
 func (k *takeover) grows(name string) {
 	k.t.Helper()
-	var was int64
-	for deadline, first := time.Now().Add(wait.Most), true; ; first = false {
-		if info, err := os.Stat(k.rows(name)); err == nil {
-			if first {
-				was = info.Size()
-			}
-			if info.Size() > was+20*500 {
-				return
-			}
+	size := func() int64 {
+		info, err := os.Stat(k.rows(name))
+		if err != nil {
+			return 0
 		}
-		if time.Now().After(deadline) {
-			k.t.Fatalf("%s issues nothing", name)
-		}
-		time.Sleep(10 * time.Millisecond)
+		return info.Size()
 	}
+	was := size()
+	wait.Until(k.t, name+" issues", func() bool { return size() > was+20*500 })
 }
 
 // node starts a node by commands of the guide, and draws IDs from it until it is stopped.
@@ -88,17 +81,15 @@ func (k *takeover) node(name, mark string) {
 	cmd.Dir, cmd.Env = k.dir, append(append(os.Environ(), k.env...), "ALLOCATOR_NODE_NAME="+name)
 	n := startProcess(k.t, cmd, log, log+".json")
 	var addr string
-	for deadline := time.Now().Add(wait.Most); ; time.Sleep(10 * time.Millisecond) {
+	wait.Until(k.t, name+" is ready", func() bool {
 		text, err := os.ReadFile(log + ".json")
 		fatal.If(k.t, err)
-		if m := regexp.MustCompile(`"msg":"listening".*?"grpc":"([^"]+)"`).FindSubmatch(text); m != nil && strings.Contains(string(text), `"msg":"ready"`) {
+		m := regexp.MustCompile(`"msg":"listening".*?"grpc":"([^"]+)"`).FindSubmatch(text)
+		if m != nil {
 			addr = string(m[1])
-			break
 		}
-		if time.Now().After(deadline) {
-			k.t.Fatalf("%s is not ready", name)
-		}
-	}
+		return m != nil && strings.Contains(string(text), `"msg":"ready"`)
+	})
 	c, err := client.New(client.Options{Targets: []string{addr}, Mode: client.Direct})
 	fatal.If(k.t, err)
 	f, err := os.OpenFile(k.rows(name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -286,13 +277,12 @@ func startEtcd(t *testing.T) string {
 	startProcess(t, exec.Command(path, "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
 		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1], "--unsafe-no-fsync", "--log-level", "error"),
 		filepath.Join(dir, "etcd.out"), filepath.Join(dir, "etcd.log"))
-	for deadline := time.Now().Add(wait.Most); ; time.Sleep(20 * time.Millisecond) {
-		if c, err := net.Dial("tcp", strings.TrimPrefix(urls[0], "http://")); err == nil {
-			_ = c.Close()
-			return urls[0]
+	wait.NoError(t, "etcd listens", func() error {
+		c, err := net.Dial("tcp", strings.TrimPrefix(urls[0], "http://"))
+		if err == nil {
+			err = c.Close()
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("etcd does not listen")
-		}
-	}
+		return err
+	})
+	return urls[0]
 }

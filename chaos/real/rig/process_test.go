@@ -31,11 +31,7 @@ func TestProcess(t *testing.T) {
 		t.Error("it was started twice")
 	}
 	fatal.If(t, p.Pause())
-	for end := time.Now().Add(wait.Most); p.State() != "T"; {
-		if time.Now().After(end) {
-			t.Fatalf("state %q after SIGSTOP", p.State())
-		}
-	}
+	wait.Until(t, "SIGSTOP has stopped it", func() bool { return p.State() == "T" })
 	// A stopped process can be killed, and Exit returns how it ended.
 	fatal.If(t, p.Kill())
 	if p.Running() || !strings.Contains(p.Exit(), "killed") {

@@ -59,6 +59,14 @@ func (f *fleet) fatalf(format string, args ...any) {
 	f.t.Fatalf(f.name+": "+format, args...)
 }
 
+// must ends the test if there is an error.
+func (f *fleet) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.fatalf("%v", err)
+	}
+}
+
 // addresses is how many a fleet needs.
 const addresses = 8
 
@@ -130,9 +138,7 @@ func newFleet(t *testing.T, bin binaries, etcd string, addrs []string, careful b
 // begin initializes the space, and starts nodes and programs.
 func (f *fleet) begin() {
 	f.t.Helper()
-	if err := f.init.Start(); err != nil {
-		f.fatalf("%v", err)
-	}
+	f.must(f.init.Start())
 	f.until("the space is initialized", func() bool { return !f.init.Running() })
 	if exit := f.init.Exit(); exit != "exit status 0" {
 		f.fatalf("init: %s", exit)
@@ -153,11 +159,7 @@ func (f *fleet) node(i int, down, silent bool) {
 // until waits until done is true.
 func (f *fleet) until(what string, done func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(wait.Most); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.fatalf("not within %v: %s", wait.Most, what)
-		}
-	}
+	wait.Until(f.t, f.name+": "+what, done)
 }
 
 // restore starts the processes that do not run, and waits until each program uses IDs.
@@ -186,9 +188,7 @@ func (f *fleet) start(p *program) {
 	if p.Running() {
 		return
 	}
-	if err := p.Start(); err != nil {
-		f.fatalf("%v", err)
-	}
+	f.must(p.Start())
 }
 
 // size returns how much the program has written in all of its runs.

@@ -106,20 +106,16 @@ func start(t *testing.T) *run {
 		"--initial-cluster", "default=" + peer, "--unsafe-no-fsync", "--log-level", "error"}}}
 	fatal.If(t, r.etcd.Start())
 	t.Cleanup(func() { _, _ = r.etcd.Resume(), r.etcd.Kill() })
-	for deadline := time.Now().Add(wait.Most); ; time.Sleep(10 * time.Millisecond) {
+	wait.NoError(t, "etcd listens", func() error {
 		c, err := net.Dial("tcp", addrs[0])
 		if err == nil {
-			_ = c.Close()
-			break
+			err = c.Close()
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("etcd does not listen")
-		}
-	}
+		return err
+	})
 	var err error
-	if r.client, err = clientv3.New(clientv3.Config{Endpoints: []string{client}}); err != nil {
-		t.Fatal(err)
-	}
+	r.client, err = clientv3.New(clientv3.Config{Endpoints: []string{client}})
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = r.client.Close() })
 	r.fleets = []*fleet{newFleet(t, bin, client, addrs[2:], true), newFleet(t, bin, client, addrs[2+addresses:], false)}
 	r.both((*fleet).begin)
@@ -167,13 +163,9 @@ const overlap = 500 * time.Millisecond
 // stopBeyond stops a program until another has its number.
 func (f *fleet) stopBeyond(p *program) {
 	number, _ := p.number()
-	if err := p.Pause(); err != nil {
-		f.fatalf("%v", err)
-	}
+	f.must(p.Pause())
 	f.startSpare(number)
-	if err := p.Resume(); err != nil {
-		f.fatalf("%v", err)
-	}
+	f.must(p.Resume())
 	if f.careful {
 		f.until(p.Name+" is refused", func() bool { return p.says("refused") || !p.Running() })
 	}
@@ -186,18 +178,14 @@ func (f *fleet) stopBeyond(p *program) {
 func (f *fleet) leap(p *program) {
 	number, _ := p.number()
 	ahead := 2 * window
-	if err := p.Hook().Step(clockhook.All(ahead)); err != nil {
-		f.fatalf("%v", err)
-	}
+	f.must(p.Hook().Step(clockhook.All(ahead)))
 	if f.careful {
 		f.until(p.Name+" is refused", func() bool { return p.says("refused") || !p.Running() })
 	}
 	time.Sleep(overlap)
 	until := time.Now().Add(ahead + overlap)
 	if p.Running() {
-		if err := p.Kill(); err != nil {
-			f.fatalf("%v", err)
-		}
+		f.must(p.Kill())
 	}
 	f.startSpare(number)
 	time.Sleep(time.Until(until))
@@ -207,18 +195,14 @@ func (f *fleet) leap(p *program) {
 // killRunner kills a runner: its program must end with it. One without is killed itself.
 func (f *fleet) killRunner(p *program) {
 	_, pid := p.number()
-	if err := p.Kill(); err != nil {
-		f.fatalf("%v", err)
-	}
+	f.must(p.Kill())
 	f.until("the program of "+p.Name+" has ended", func() bool { return gone(pid) })
 }
 
 // killChild kills the program, not its runner.
 func (f *fleet) killChild(p *program) {
 	_, pid := p.number()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		f.fatalf("%v", err)
-	}
+	f.must(syscall.Kill(pid, syscall.SIGKILL))
 	f.until(p.Name+" has ended", func() bool { return !p.Running() })
 }
 
@@ -229,9 +213,7 @@ func (f *fleet) killBeforeAnswer(c *clientv3.Client) {
 	defer cancel()
 	f.node(1, true, false)
 	sid, version := f.extended(ctx, c, func() { f.node(0, false, true) })
-	if err := f.nodes[0].Kill(); err != nil {
-		f.fatalf("%v", err)
-	}
+	f.must(f.nodes[0].Kill())
 	f.node(0, true, false) // closes connections
 	f.node(1, false, false)
 	key := fmt.Sprintf("/allocator/%s/window/%d", f.name, sid)
