@@ -10,6 +10,7 @@ import (
 
 	"github.com/flakelease/allocator/bench"
 	"github.com/flakelease/allocator/bench/services"
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // The page is written only where others could measure the same.
@@ -55,17 +56,13 @@ func TestKeep(t *testing.T) {
 		times:   bench.Times{Cases: []bench.Case{{Group: "make", Library: "x"}}, Took: [][]float64{{40, 41}}},
 	}
 	dir := filepath.Join(t.TempDir(), "bench")
-	if err := r.keep(dir); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.keep(dir))
 	files, err := filepath.Glob(filepath.Join(dir, "20231114-221320-*.json"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%q, %v", files, err)
 	}
 	text, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var n numbers
 	if err := json.Unmarshal(text, &n); err != nil || n.Cases["g: n"][1].IDs != 7 || n.Curves[0].Points[0].P99 != time.Millisecond || n.InProcess["make: x"][1] != 41 {
 		t.Errorf("%v: %s", err, text)

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
@@ -227,22 +228,16 @@ func TestOpenLoop(t *testing.T) {
 // TestPostgres: the processor time of PostgreSQL is that of the processes which answer, too.
 func TestPostgres(t *testing.T) {
 	e, err := newEnv("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer e.Close()
 	if e.startPostgres(t.Context()); e.Postgres == "" {
 		t.Skip("not run: ", e.Missing)
 	}
 	c, err := pgCaller(e.Postgres, "", "select count(*) from generate_series(1, 1000000)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.Close()
 	pids, err := e.pgServer.Processes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	used, first := e.CPU(e.Postgres), cpuOf(pids[0])
 	if _, err := c.Do(); err != nil {
 		t.Fatal(err)

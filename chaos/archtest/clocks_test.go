@@ -42,8 +42,6 @@ var mayRead = map[string]string{
 	"chaos/planted":                    "the same: how long tests take",
 	"chaos/tier/ci":                    "the same: how long steps take",
 	"chaos/load":                       "the same: when a request is due, and how long its answer took",
-	"chaos/fence":                      "the same: how old rows are when they are read",
-	"chaos/sqlid":                      "the same: how long faults take",
 	"clients/conformance":              "how long calls of clients take",
 	"cmd/allocator":                    "the command line is a shell: its times are of offline IDs and of what it prints",
 }

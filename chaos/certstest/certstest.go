@@ -16,6 +16,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // Authority signs certificates.
@@ -57,12 +59,9 @@ func newAuthority(t testing.TB, name string, by *Authority) *Authority {
 		signer, key = by.cert, by.key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, signer, a.key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	a.cert, err = x509.ParseCertificate(der)
+	fatal.If(t, err)
 	a.PEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return a
 }
@@ -98,13 +97,9 @@ func (a *Authority) Issue(t testing.TB, name string, from, until time.Duration, 
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	secret, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return Pair{
 		Cert: append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), a.chain...),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}),
@@ -115,9 +110,7 @@ func (a *Authority) Issue(t testing.TB, name string, from, until time.Duration, 
 func (p Pair) TLS(t testing.TB) tls.Certificate {
 	t.Helper()
 	c, err := tls.X509KeyPair(p.Cert, p.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return c
 }
 
@@ -132,29 +125,21 @@ func (p Pair) Write(t testing.TB, dir, name string) (cert, key string) {
 func File(t testing.TB, dir, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path+".new", content, 0o600))
+	fatal.If(t, os.Rename(path+".new", path))
 	return path
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return key
 }
 
 func serial(t testing.TB) *big.Int {
 	t.Helper()
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return n
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -34,9 +35,7 @@ func Settings(t testing.TB, name, endpoint string) config.Config {
 func Init(t testing.TB, c config.Config) {
 	t.Helper()
 	_, _, err := daemon.Init(context.Background(), c, daemon.Beginning{Fresh: true}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 // ahead are the clocks of a machine whose wall clock is wrong by as much.
@@ -70,9 +69,8 @@ func Start(t testing.TB, c config.Config, host daemon.Host) *Running {
 	n := &Running{Log: &output.Text{}}
 	log := slog.New(slog.NewTextHandler(n.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
-	if n.Daemon, err = daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log, Host: host}); err != nil {
-		t.Fatal(err)
-	}
+	n.Daemon, err = daemon.New(daemon.Config{Settings: c, Version: "test", Logger: log, Host: host})
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(ctx) }()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/build"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/dev/loopback"
@@ -37,9 +38,7 @@ func Start(t *testing.T, env []string, path string, args ...string) *Process {
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.log
 	p.cmd.WaitDelay = 5 * time.Second // A member of etcd that a node started has them, too.
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.cmd.Start())
 	go func() { _ = p.cmd.Wait(); close(p.ended) }()
 	t.Cleanup(func() {
 		err := p.cmd.Process.Signal(syscall.SIGTERM) // so that a node stops the member of etcd that it started
@@ -77,9 +76,7 @@ func (p *Process) Stop(t *testing.T) int {
 // Signal sends the process a signal.
 func (p *Process) Signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.cmd.Process.Signal(s))
 }
 
 // Until waits until the process answers a URL with code.
@@ -128,9 +125,7 @@ func Program(t *testing.T) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute) // the first build takes long
 	defer cancel()
 	path, err := build.Allocator(ctx, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return path
 }
 

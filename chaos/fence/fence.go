@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/fence"
@@ -162,9 +163,7 @@ func (r *run) create() {
 			parts = ``
 		}
 		db, err := fence.Open(r.urls[i])
-		if err != nil {
-			r.Fatal(err)
-		}
+		fatal.If(r, err)
 		defer db.Close()
 		for _, name := range []string{whole, noWait, noTrigger} {
 			sql := "CREATE TABLE " + name + " (id bigint PRIMARY KEY)" + strings.ReplaceAll(parts, "%[1]s", name)
@@ -172,12 +171,8 @@ func (r *run) create() {
 				r.Fatal(err)
 			}
 			table, err := db.Table(r.Context(), name, "id")
-			if err != nil {
-				r.Fatal(err)
-			}
-			if err := table.Init(r.Context(), "", flake.Default, func([]fence.Holder) {}); err != nil {
-				r.Fatal(err)
-			}
+			fatal.If(r, err)
+			fatal.If(r, table.Init(r.Context(), "", flake.Default, func([]fence.Holder) {}))
 		}
 		if _, err := r.pool[i].Exec(r.Context(), "DROP TRIGGER no_trigger_fence_insert ON no_trigger"); err != nil {
 			r.Fatal(err)
@@ -188,9 +183,7 @@ func (r *run) create() {
 // settle waits until all readers of views have passed the last ID.
 func (r *run) settle(readers []*reader) {
 	end, err := r.Next(r.Context())
-	if err != nil {
-		r.Fatal(err)
-	}
+	fatal.If(r, err)
 	for deadline := time.Now().Add(r.Settle); ; time.Sleep(50 * time.Millisecond) {
 		behind := 0
 		for i := range r.pool {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 )
 
@@ -112,13 +113,9 @@ func (r *run) judge(to *reader) {
 	var want []int64
 	for _, i := range to.of {
 		rows, err := r.pool[i].Query(r.Context(), "SELECT id FROM "+to.table)
-		if err != nil {
-			r.Fatal(err)
-		}
+		fatal.If(r, err)
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			r.Fatal(err)
-		}
+		fatal.If(r, err)
 		want = append(want, ids...)
 	}
 	slices.Sort(want)

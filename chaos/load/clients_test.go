@@ -237,9 +237,8 @@ func TestStaleStream(t *testing.T) {
 	}
 	l = listen(t, "127.0.0.1:0")
 	serve(t, l, &streams{cut: true})
-	if k, err = (Config{}).Open(Stream, l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
+	k, err = (Config{}).Open(Stream, l.Addr().String())
+	fatal.If(t, err)
 	defer k.Close()
 	_, err = k.Allocate(ctx, Request{Count: 2})
 	if outcome, _ := OutcomeOf(err); outcome != Unknown {

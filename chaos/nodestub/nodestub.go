@@ -20,6 +20,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // Node answers Allocate as its func says.
@@ -50,9 +51,7 @@ func (s *Node) Allocate(ctx context.Context, r *pb.AllocateRequest) (*pb.Allocat
 func Start(t *testing.T, allocate func(context.Context) error) (*Node, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	node, server := &Node{allocate: allocate}, grpc.NewServer()
 	pb.RegisterAllocatorServiceServer(server, node)
 	go func() { _ = server.Serve(l) }()
@@ -69,9 +68,7 @@ func Refusing(t *testing.T, code codes.Code, reason string, retry time.Duration)
 	if err == nil && retry > 0 {
 		st, err = st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return func(context.Context) error { return st.Err() }
 }
 
@@ -82,9 +79,7 @@ func Answering(context.Context) error { return nil }
 func StartSecure(t *testing.T, ca *certstest.Authority, token string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{ca.Issue(t, "node", -time.Hour, time.Hour).TLS(t)},
 		ClientCAs:    ca.Pool(),

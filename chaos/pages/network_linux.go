@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // inside is set in the second run of a test, to what prepare returned in the first.
@@ -22,9 +24,7 @@ func OwnNetwork(t *testing.T, prepare func() string) (prepared string, ok bool) 
 	t.Helper()
 	if name, prepared, ok := strings.Cut(os.Getenv(inside), " "); ok && name == t.Name() {
 		_ = os.Unsetenv(inside)
-		if err := errors.Join(loopback(), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, errors.Join(loopback(), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")))
 		return prepared, true
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run",

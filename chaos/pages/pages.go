@@ -19,6 +19,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // A Block is a fenced block of a page.
@@ -44,9 +46,7 @@ var (
 func Open(t testing.TB, path string) Page {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return Page{path, Parse(string(text))}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
@@ -20,16 +21,13 @@ func NewGuarded(t testing.TB, cfg access.Config,
 	var file strings.Builder
 	for _, scope := range []string{"issue", "read", "worker", "admin"} {
 		token, line, err := access.NewToken("the-"+scope, scope)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		tokens[scope] = token
 		file.WriteString(line + "\n")
 	}
 	var err error
-	if cfg.Tokens, err = access.ParseTokens([]byte(file.String())); err != nil {
-		t.Fatal(err)
-	}
+	cfg.Tokens, err = access.ParseTokens([]byte(file.String()))
+	fatal.If(t, err)
 	if cfg.Now == nil {
 		cfg.Now = func() clock.Mono { return 0 }
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"testing"
+
+	"github.com/flakelease/allocator/chaos/fatal"
 )
 
 // exchanges names a file. chaos/real/interop runs tests with it and compares the answers that
@@ -31,19 +33,13 @@ func record(t testing.TB, req *http.Request, res *http.Response, body []byte) {
 		return
 	}
 	line, err := json.Marshal(Exchange{t.Name(), req.Method, req.URL.String(), res.StatusCode, res.Header, body})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	recording.Lock()
 	defer recording.Unlock()
 	f, err := os.OpenFile(*exchanges, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, err := f.Write(append(line, '\n')); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Close())
 }

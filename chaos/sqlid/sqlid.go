@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/fence"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/postgres"
@@ -97,12 +98,8 @@ func Check(t *testing.T, cfg Config) {
 	s := r.server(first)
 	for i, url := range s.urls {
 		d, err := sqlid.Open(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Init(ctx, cfg.Format, cfg.Hold, "", ""); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
+		fatal.If(t, d.Init(ctx, cfg.Format, cfg.Hold, "", ""))
 		d.Close()
 		r.exec(s, i, "CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT allocator.next_id(), at int DEFAULT 0)")
 		for _, other := range others {
@@ -170,9 +167,7 @@ func (r *Run) server(of *postgres.Server) *server {
 	for _, name := range databases {
 		url := strings.Replace(of.URL(), "/postgres?", "/"+name+"?", 1)
 		pool, err := pgxpool.New(context.WithoutCancel(r.ctx), url+"&application_name="+fence.Judge)
-		if err != nil {
-			r.Fatal(err)
-		}
+		fatal.If(r, err)
 		r.Cleanup(pool.Close)
 		s.urls, s.pools = append(s.urls, url), append(s.pools, pool)
 	}
@@ -183,9 +178,7 @@ func (r *Run) server(of *postgres.Server) *server {
 func (r *Run) serve(s *server) {
 	for _, name := range []string{"a", "b"} {
 		p := r.Runner(s.name+name, s.urls)
-		if err := p.Start(); err != nil {
-			r.Fatal(err)
-		}
+		fatal.If(r, p.Start())
 		s.runners = append(s.runners, p)
 	}
 	r.mu.Lock()

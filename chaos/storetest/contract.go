@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -338,9 +339,7 @@ func testLife(f *fixture) {
 		f.Errorf("after the lease ended: got %+v, want the window alone", gone)
 	}
 	again, err := f.Space.Register(f.ctx, 0, time.Minute, lease.Registration{Instance: a.Instance, Node: a.Node})
-	if err != nil {
-		f.Fatal(err)
-	}
+	fatal.If(f, err)
 	a.lease = again
 	v = f.apply(f.txn(lease.Rehold, sid, a, f.read(sid)))
 	if term := v.SIDs[sid].Window.Value.Term; term != 1 {
@@ -432,9 +431,7 @@ func testLedger(f *fixture) {
 		txn := f.txn(op, sid, n, v)
 		since[term] = txn.Window.Base
 		_, after, err := f.Space.Commit(f.ctx, txn)
-		if err != nil {
-			f.Fatal(err)
-		}
+		fatal.If(f, err)
 		v = after
 	}
 	oldest := int64(terms - lease.LedgerKept + 1)
@@ -559,15 +556,11 @@ func testRegistrations(f *fixture) {
 
 	// A request of an earlier call, which is late, moves the node to no other lease.
 	old, err := f.Space.Register(f.ctx, 0, time.Minute, lease.Registration{Instance: "old", Node: a.Node})
-	if err != nil {
-		f.Fatal(err)
-	}
+	fatal.If(f, err)
 	start := func() (late func(context.Context) error) {
 		f.Helper()
 		_, late, err := f.Space.StartRegister(f.ctx, old, 0, reg)
-		if err != nil {
-			f.Fatal(err)
-		}
+		fatal.If(f, err)
 		return late
 	}
 	late := start()

@@ -72,9 +72,8 @@ func run(t *testing.T, f func(e *env)) {
 		})
 		fatal.If(t, err)
 		defer e.admin.Close()
-		if e.store, err = etcdstore.New(e.admin, "allocator", "default"); err != nil {
-			t.Fatal(err)
-		}
+		e.store, err = etcdstore.New(e.admin, "allocator", "default")
+		fatal.If(t, err)
 		space := lease.Space{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), Pool: "7c9e6679-7425-40de-944b-e07fc1f90ae7"}
 		if _, _, err := e.store.Init(context.Background(), space, clocktest.Epoch); err != nil {
 			t.Fatal(err)

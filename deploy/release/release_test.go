@@ -89,9 +89,7 @@ func packed(t *testing.T, at time.Time) (dir, printed string) {
 	dir = t.TempDir()
 	t.Chdir(root)
 	var out bytes.Buffer
-	if err := run([]string{"pack", "--version", "0.1.0-rc.1", "--work", work, "--out", dir, "--time", commitTime.Format(time.RFC3339)}, &out); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, run([]string{"pack", "--version", "0.1.0-rc.1", "--work", work, "--out", dir, "--time", commitTime.Format(time.RFC3339)}, &out))
 	return dir, out.String()
 }
 
@@ -275,9 +273,7 @@ func outside(t *testing.T, dir string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "../x", Mode: 0o644, Size: 0, Typeflag: tar.TypeReg}), w.Close()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(w.WriteHeader(&tar.Header{Name: "../x", Mode: 0o644, Size: 0, Typeflag: tar.TypeReg}), w.Close()))
 	fatal.If(t, os.WriteFile(filepath.Join(dir, "outside.tar"), b.Bytes(), 0o644))
 	return "outside.tar"
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/flakelease/allocator/chaos/devtest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
@@ -108,9 +109,7 @@ func TestOutboxThroughFaults(t *testing.T) {
 	lines := 0
 	for deadline := time.Now().Add(30 * time.Second); len(r.had) < want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		text, err := os.ReadFile(topic)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		r, lines = reader{last: map[flake.ID]flake.ID{}}, 0
 		for line := range bytes.Lines(text) {
 			var e event
@@ -129,13 +128,9 @@ func TestOutboxThroughFaults(t *testing.T) {
 
 func open(t *testing.T) *pgxpool.Pool {
 	db, err := pgxpool.New(t.Context(), postgres.Start(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(db.Close)
-	if err := createTables(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, createTables(t.Context(), db))
 	return db
 }
 
@@ -148,33 +143,21 @@ func TestLateCommit(t *testing.T) {
 	ctx := t.Context()
 
 	early, err := ids.Next(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tx, err := db.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := announce(ctx, tx, event{early, early, "new"}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, announce(ctx, tx, event{early, early, "new"}))
 	late, err := o.create(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r := reader{last: map[flake.ID]flake.ID{}}
 	var last int64 // of a reader that goes on above it
 	var above []int64
 	naive := func() {
 		t.Helper()
 		rows, err := db.Query(ctx, `SELECT id FROM outbox WHERE id > $1 ORDER BY id`, last)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		got, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if above = append(above, got...); len(above) > 0 {
 			last = above[len(above)-1]
 		}
@@ -209,13 +192,9 @@ func TestEventsOfAnOrderRise(t *testing.T) {
 	one := &orders{db: db, ids: clienttest.NewClient(t, client.Options{}, ahead)}
 	two := &orders{db: db, ids: clienttest.NewClient(t, client.Options{Timeout: 100 * time.Millisecond}, behind)}
 	id, err := one.create(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for i := range 10 {
-		if err := []*orders{one, two}[i%2].change(t.Context(), id, fmt.Sprint(i)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, []*orders{one, two}[i%2].change(t.Context(), id, fmt.Sprint(i)))
 	}
 	behind.Refuse(client.Refusal{Reason: client.ClockSkew})
 	if err := two.change(t.Context(), id, "refused"); !errors.Is(err, &client.Refusal{Reason: client.ClockSkew}) {

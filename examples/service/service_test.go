@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/devtest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
@@ -92,9 +93,7 @@ func TestOrdersThroughFaults(t *testing.T) {
 	go func() { stopped <- replicas[0].Stop(t) }()
 	for {
 		res, err := http.Get(urls[0] + "/readyz")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		body(t, res)
 		if res.StatusCode == http.StatusServiceUnavailable {
 			break
@@ -121,9 +120,7 @@ func TestAnswers(t *testing.T) {
 	node := clienttest.NewNode(clienttest.Options{})
 	h := newOrders(clienttest.NewClient(t, client.Options{Timeout: 500 * time.Millisecond}, node))
 	future, err := flake.Default.Make(node.Now().Add(time.Hour).UnixMilli(), 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, tc := range []struct { // in this order: those that are not refused share a client
 		name, method, url, body string
 		refusal                 client.Refusal

@@ -89,9 +89,8 @@ func start(t *testing.T, path string, o Offsets) *program {
 	fatal.If(t, err)
 	p.cmd.Stderr = os.Stderr
 	p.in, p.out = in, bufio.NewReader(out)
-	if p.Hook, err = Start(p.cmd, o); err != nil {
-		t.Fatal(err)
-	}
+	p.Hook, err = Start(p.cmd, o)
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		in.Close()
 		if err := p.cmd.Wait(); err != nil {

@@ -142,9 +142,7 @@ func TestSpreadsheet(t *testing.T) {
 	office, dir := tool(t, "soffice"), t.TempDir()
 	file := filepath.Join(dir, "ids.csv")
 	const uuid = "01a1f9d9-1a9a-7082-a8a2-962be40838f5"
-	if err := os.WriteFile(file, []byte("id,note\n95734197552188193,int\n0234567890E12,flake\n"+uuid+",uuid\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte("id,note\n95734197552188193,int\n0234567890E12,flake\n"+uuid+",uuid\n"), 0o600))
 	output(t, "", office, "--headless", "--norestore", "-env:UserInstallation=file://"+dir+"/user", "--convert-to", "csv",
 		"--outdir", filepath.Join(dir, "out"), file)
 	got, err := os.ReadFile(filepath.Join(dir, "out", "ids.csv"))

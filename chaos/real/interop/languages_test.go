@@ -290,9 +290,7 @@ func TestJava(t *testing.T) {
 	}
 	node := dev(t, "twitter")
 	program, err := buildAllocator()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	out := output(t, "", "env", "NODES=http://"+node.HTTP, program, "worker", "run", "--addr", node.GRPC, "--",
 		java, "-cp", dir, "Main", filepath.Join(dir, "over"))
 	lines := strings.Split(strings.TrimSpace(out), "\n")

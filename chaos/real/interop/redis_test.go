@@ -150,9 +150,8 @@ func TestGoRedis(t *testing.T) {
 			if err := c.Do(ctx, "INCR", "k").Err(); err == nil || !strings.HasPrefix(err.Error(), "ERR INCR is not supported") {
 				t.Errorf("INCR: %v", err)
 			}
-			if one, err = c.Do(ctx, "ID.NEXT").Result(); err != nil {
-				t.Fatal(err)
-			}
+			one, err = c.Do(ctx, "ID.NEXT").Result()
+			fatal.If(t, err)
 			rising(t, &last, one)
 
 			// Any bytes come back unchanged: its writer, our reader.
