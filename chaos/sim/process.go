@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -307,8 +306,7 @@ func (p *process) recordGrants(ev lease.Event) {
 	default:
 		return
 	}
-	h := p.sim.record()
-	if h == nil {
+	if p.sim.record() == nil {
 		return
 	}
 	at := p.sim.moment()
@@ -318,14 +316,7 @@ func (p *process) recordGrants(ev lease.Event) {
 			s.Window.Value.State != lease.Active {
 			continue
 		}
-		h.Grants = append(h.Grants, history.Grant{
-			Process: p.name,
-			SID:     sid,
-			Base:    s.Window.Value.Base,
-			Ceil:    s.Window.Value.Ceil,
-			At:      at,
-			True:    p.sim.trueMillis(),
-		})
+		p.sim.granted(p.name, sid, s.Window.Value.Base, s.Window.Value.Ceil, at)
 	}
 }
 

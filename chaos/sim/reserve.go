@@ -20,9 +20,30 @@ type outsider struct {
 	sid     flake.SID
 	from    clock.Millis
 	ahead   time.Duration // Its clock is ahead of true time by this; negative is behind.
-	at      clock.Millis  // the unit of time of its last ID; 0: it issued none
-	seq     uint32
 	stopped bool
+	series
+}
+
+// series numbers the IDs that a generator of another system makes.
+type series struct {
+	at  clock.Millis // the unit of time of its last ID; 0: it made none
+	seq uint32
+}
+
+// next makes the next ID by a clock, and none of a time before from.
+func (s *series) next(f flake.Format, sid flake.SID, now, from clock.Millis) (id flake.ID, ok bool) {
+	epoch := clock.Millis(f.Epoch)
+	at := now - (now-epoch)%clock.Millis(f.Layout.Unit())
+	switch {
+	case at < max(s.at, from, epoch): // it waits for its clock
+		return 0, false
+	case at == s.at:
+		s.seq++
+	default:
+		s.at, s.seq = at, 0
+	}
+	id, err := f.Make(int64(at), s.seq, sid)
+	return id, err == nil // or this unit has no more
 }
 
 // reserveSID reserves a sid by an operator's word, and starts a generator with it. If it is
@@ -69,15 +90,7 @@ func (e *etcd) reserveSID() {
 			ahead: sim.upTo(time.Second) * sim.sign() * time.Duration(sim.rng.IntN(2)),
 		}
 		sim.outsiders[sid] = o
-		h := sim.record()
-		h.Grants = append(h.Grants, history.Grant{
-			Process: o.id,
-			SID:     sid,
-			Base:    o.from,
-			Ceil:    1 << 62,
-			At:      sim.moment(),
-			True:    sim.trueMillis(),
-		})
+		sim.granted(o.id, sid, o.from, 1<<62, sim.moment())
 		sim.in(sim.upTo(2*sim.plan.pace), o.make)
 	}
 	sim.note(nil, "an operator makes sid %d "+string(w.Window.State), int64(sid))
@@ -86,36 +99,36 @@ func (e *etcd) reserveSID() {
 
 // make issues an ID by the generator's clock. The generator ends with the faults.
 func (o *outsider) make() {
-	sim, unit := o.sim, o.sim.plan.unit()
+	sim := o.sim
 	if o.stopped || sim.stage != trouble {
 		return
 	}
 	sim.in(sim.upTo(2*sim.plan.pace), o.make)
-	epoch := clock.Millis(sim.plan.format.Epoch)
 	now := clock.Millis((startTime + int64(sim.now+o.ahead)) / 1e6)
-	at := now - (now-epoch)%unit
-	switch {
-	case at < max(o.at, o.from, epoch):
-		return
-	case at == o.at:
-		o.seq++
-	default:
-		o.at, o.seq = at, 0
-	}
-	id, err := sim.plan.format.Make(int64(at), o.seq, o.sid)
-	if err != nil { // this unit has no more
+	id, ok := o.next(sim.plan.format, o.sid, now, o.from)
+	if !ok {
 		return
 	}
 	sim.points.hit(IssuedOutside)
 	sim.highest = max(sim.highest, id)
 	sim.note(nil, o.id+" issues %d", int64(id))
-	h, begin := sim.record(), sim.moment()
-	h.Issues = append(h.Issues, history.Issue{
-		Process: o.id,
-		First:   id,
-		Count:   1,
-		Stride:  sim.plan.format.Layout.Stride(),
-		Begin:   begin,
-		End:     sim.moment(),
-	})
+	sim.made(o.id, id, sim.moment())
+}
+
+// granted records that a process may use a window.
+func (sim *simulation) granted(process string, sid flake.SID, base, ceil clock.Millis, at clock.Mono) {
+	if h := sim.record(); h != nil {
+		g := history.Grant{Process: process, SID: sid, Base: base, Ceil: ceil, At: at, True: sim.trueMillis()}
+		h.Grants = append(h.Grants, g)
+	}
+}
+
+// made records an ID that a generator of another system made.
+func (sim *simulation) made(process string, id flake.ID, begin clock.Mono) {
+	if h := sim.record(); h != nil {
+		stride := sim.plan.format.Layout.Stride()
+		h.Issues = append(h.Issues, history.Issue{
+			Process: process, First: id, Count: 1, Stride: stride, Begin: begin, End: sim.moment(),
+		})
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -76,8 +75,7 @@ type workerRun struct {
 	gone     bool
 	repaired bool // it acquired after the repair
 
-	at   clock.Millis // the unit of time of its last ID
-	seq  uint32
+	series
 	used clock.Millis // the end of the last unit that it asked for
 	end  clock.Millis // the end of the last unit that it was permitted
 	cut  clock.Millis // it gave the sid back with this ceiling; 0: it did not
@@ -253,15 +251,8 @@ func (r *workerRun) hear(a worker.Action, sent time.Duration) {
 		sim.points.hit(WorkerExtended)
 	}
 	r.to, r.extendAt = w.NotAfter, sent+(w.ExtendAt-w.Now).Duration()
-	if h := sim.record(); h != nil {
-		h.Grants = append(h.Grants, history.Grant{
-			Process: r.id,
-			SID:     r.handle.SID,
-			Base:    r.from,
-			Ceil:    r.to,
-			At:      sim.moment(),
-			True:    sim.trueMillis(),
-		})
+	if sim.record() != nil {
+		sim.granted(r.id, r.handle.SID, r.from, r.to, sim.moment())
 	}
 }
 
@@ -273,20 +264,11 @@ func (g *generator) make() {
 	if sim.now < g.asleep || r == nil || r.gone || r.closed || r.handle.Term == 0 {
 		return
 	}
-	epoch := clock.Millis(sim.plan.format.Epoch)
-	at := g.now() - (g.now()-epoch)%unit
-	switch {
-	case at < max(r.at, epoch): // it waits for its clock
-		return
-	case at == r.at:
-		r.seq++
-	default:
-		r.at, r.seq = at, 0
-	}
-	id, err := sim.plan.format.Make(int64(at), r.seq, r.handle.SID)
-	if err != nil { // this unit has no more
+	id, ok := r.next(sim.plan.format, r.handle.SID, g.now(), 0)
+	if !ok {
 		return
 	}
+	at := r.at
 	if !r.inside(at) || at < r.floor {
 		sim.points.hit(WorkerOutside)
 		return
@@ -331,15 +313,8 @@ func (r *workerRun) use(id flake.ID, at clock.Millis, begin clock.Mono) {
 		sim.highest = max(sim.highest, id)
 	}
 	sim.note(nil, r.id+" uses %d", int64(id))
-	if h := sim.record(); h != nil && !old {
-		h.Issues = append(h.Issues, history.Issue{
-			Process: r.id,
-			First:   id,
-			Count:   1,
-			Stride:  sim.plan.format.Layout.Stride(),
-			Begin:   begin,
-			End:     sim.moment(),
-		})
+	if !old {
+		sim.made(r.id, id, begin)
 	}
 }
 
