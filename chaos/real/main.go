@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -205,65 +206,48 @@ func choose(table []nemesis.Fault, names []string) ([]nemesis.Fault, error) {
 }
 
 func runCommand() *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
-		Use:   "run",
-		Short: "One run: load, faults, checks",
-		Args:  noArgs,
-		Long: `Run starts three etcd members, the nodes and their clients, injects faults by a
+	cmd := campaignCommand("run", time.Minute, 1024, false)
+	cmd.Short = "One run: load, faults, checks"
+	cmd.Long = `Run starts three etcd members, the nodes and their clients, injects faults by a
 schedule that the seed determines, heals all of them, and checks the claims.
 
 Without --fault it is the profile of CI: at least one fault of every class. Report,
-results, history, schedule and logs are in the directory of the run.`,
-	}
-	o.flags(cmd, time.Minute, 1024)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.check(); err != nil {
-			return err
-		}
-		if err := o.enter(cmd.Context()); err != nil {
-			return err
-		}
-		table := nemesis.Table()
-		var faults []nemesis.Fault
-		profile := "smoke"
-		for _, f := range table {
-			if f.Smoke {
-				faults = append(faults, f)
-			}
-		}
-		if len(o.faults) > 0 {
-			var err error
-			if faults, err = choose(table, o.faults); err != nil {
-				return err
-			}
-			profile = "run --fault " + strings.Join(o.faults, " --fault ")
-		}
-		return campaign(cmd.Context(), &o, profile, faults, len(o.faults) > 0)
-	}
+results, history, schedule and logs are in the directory of the run.`
 	return cmd
 }
 
 func soakCommand() *cobra.Command {
+	cmd := campaignCommand("soak", 8*time.Hour, 8192, true)
+	cmd.Short = "A long run that repeats all faults"
+	return cmd
+}
+
+// campaignCommand returns a command that carries out one run. A long one has all faults, where none are named.
+func campaignCommand(name string, lasts time.Duration, limit int64, long bool) *cobra.Command {
 	var o options
-	cmd := &cobra.Command{Use: "soak", Short: "A long run that repeats all faults", Args: noArgs}
-	o.flags(cmd, 8*time.Hour, 8192)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd := &cobra.Command{Use: name, Args: noArgs}
+	o.flags(cmd, lasts, limit)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := o.check(); err != nil {
 			return err
 		}
 		if err := o.enter(cmd.Context()); err != nil {
 			return err
 		}
-		table := nemesis.Table()
-		faults := table
-		if len(o.faults) > 0 {
-			var err error
-			if faults, err = choose(table, o.faults); err != nil {
+		faults, profile := nemesis.Table(), "soak"
+		if !long {
+			profile = strings.Join(append([]string{"run"}, o.faults...), " --fault ")
+		}
+		switch {
+		case len(o.faults) > 0:
+			if faults, err = choose(faults, o.faults); err != nil {
 				return err
 			}
+		case !long:
+			profile = "smoke"
+			faults = slices.DeleteFunc(faults, func(f nemesis.Fault) bool { return !f.Smoke })
 		}
-		return campaign(cmd.Context(), &o, "soak", faults, true)
+		return campaign(cmd.Context(), &o, profile, faults, long || len(o.faults) > 0)
 	}
 	return cmd
 }
