@@ -36,35 +36,16 @@ const atOnce = 16
 
 func main() {
 	only := flag.String("run", "", "run the situations whose names match this regular expression")
-	list := flag.Bool("list", false, "print the situations, and run nothing")
-	serve := flag.Bool("serve-go", false, "be the driver of package client on standard input and output")
-	language := flag.String("language", "", "go, node, python or sync; otherwise the command's name says it")
 	flag.Parse()
-	if *serve {
-		if err := serveGo(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, "conformance:", err)
-			os.Exit(1)
-		}
-		return
-	}
 	match, err := regexp.Compile(*only)
-	if err != nil || flag.NArg() == 0 && !*list {
-		fmt.Fprintln(os.Stderr, "usage: conformance [-run REGEXP] [-language NAME] COMMAND [ARGUMENT...]")
+	if err != nil || flag.NArg() == 0 {
+		fmt.Fprintln(os.Stderr, "usage: conformance [-run REGEXP] COMMAND [ARGUMENT...]")
 		os.Exit(2)
-	}
-	if *list {
-		for _, s := range table() {
-			fmt.Println(s.name)
-		}
-		return
-	}
-	if *language == "" {
-		*language = languageOf(flag.Args())
 	}
 	d, err := run(context.Background(), flag.Args())
 	failed := 0
 	if err == nil {
-		failed, err = check(context.Background(), d, *language, match, os.Stdout)
+		failed, err = check(context.Background(), d, languageOf(flag.Args()), match, os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)

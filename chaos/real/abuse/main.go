@@ -49,7 +49,6 @@ func run(ctx context.Context, args []string) (int, error) {
 	only := flags.String("only", "", "only these attacks, comma-separated")
 	length := flags.Duration("for", 8*time.Second, "how long each attack lasts; 5s is the least that shows slow ones")
 	memory := flags.Int64("memory", 256, "MiB that the node may use")
-	allocator := flags.String("allocator", "", "the program under test; else it is built")
 	dir := flags.String("dir", "", "where logs go; else a temporary directory, which is removed if all passed")
 	if err := flags.Parse(args); err != nil {
 		return exitUsage, nil
@@ -69,7 +68,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	if *short {
 		s.quantile = 50
 	}
-	if err := s.prepare(ctx, *allocator); err != nil {
+	if err := s.prepare(ctx); err != nil {
 		return exitUnknown, err
 	}
 	defer s.node.stop()
@@ -106,11 +105,10 @@ func choose(short bool, only string) ([]attack, error) {
 }
 
 // prepare builds what is needed and starts the node.
-func (s *suite) prepare(ctx context.Context, allocator string) (err error) {
-	if allocator == "" {
-		if allocator, err = build.Allocator(ctx, s.dir); err != nil {
-			return err
-		}
+func (s *suite) prepare(ctx context.Context) error {
+	allocator, err := build.Allocator(ctx, s.dir)
+	if err != nil {
+		return err
 	}
 	etcd, err := build.Etcd(ctx, s.dir)
 	if err != nil {

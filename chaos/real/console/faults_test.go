@@ -31,7 +31,6 @@ func TestSkew(t *testing.T) {
 		t.Errorf("the API of node-2: %d %s", status, reason)
 	}
 	p.until(`document.querySelector("#summary").classList.contains("bad") && document.querySelector("#summary .text").textContent.includes("node-2")`)
-	p.shot("break-skewed")
 
 	p.press("node-2", "repair")
 	p.until(`document.querySelector(".card[data-node=node-2]").dataset.answer === "OK" && document.querySelector("#summary").classList.contains("ok")`)
@@ -63,7 +62,6 @@ func TestEtcdStopped(t *testing.T) {
 	p.until(`document.querySelector("#summary .text").textContent.startsWith("etcd does not answer")`)
 	p.until(`[...document.querySelectorAll(".card[data-node]")].every((c) => c.dataset.answer === "WINDOW_EXHAUSTED")`)
 	p.until(`[...document.querySelectorAll("#sids tr")].every((r) => !r.dataset.key || r.dataset.state === "exhausted")`)
-	p.shot("break-etcd-stopped")
 	stopped := p.first(0, "the click", func(m mark) bool { return m.In == "click" && m.Value == "stop" }).T
 	for _, n := range c.nodes {
 		sid := strconv.Itoa(n.SID)

@@ -44,7 +44,6 @@ func TestFeedKilled(t *testing.T) {
 			t.Errorf("%s of a stale page is green: %v", element, rgb)
 		}
 	}
-	p.shot("pool-stale")
 	resume()
 	p.until(`!document.body.classList.contains("stale") && document.querySelector("#live").textContent === "live"`)
 	p.until(`document.querySelector("#summary").classList.contains("ok")`)
@@ -131,7 +130,6 @@ func TestReconnect(t *testing.T) {
 	if missed := eval[string](p, `document.querySelector("#missed").textContent`); missed != "" {
 		t.Errorf("the page says %q", missed)
 	}
-	p.shot("events")
 }
 
 // number returns the number of an event of its process.

@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/fatal"
@@ -78,7 +77,6 @@ func TestAccessible(t *testing.T) {
 			if name == "node" {
 				p.run(click("summary"))
 			}
-			p.shot(strings.Trim(look.name+"-"+name, "-"))
 			p.accessible(source, look.name+", page "+name)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -26,10 +25,7 @@ import (
 	"github.com/flakelease/allocator/internal/status"
 )
 
-var (
-	long  = flag.Bool("long", false, "pages of the simulation, and more pages of the site")
-	shots = flag.String("shots", "", "directory to write pictures of all pages into; empty: none")
-)
+var long = flag.Bool("long", false, "pages of the simulation, and more pages of the site")
 
 // patience bounds each wait. What the console promises is measured by the page's clock.
 const patience = 90 * time.Second
@@ -440,16 +436,4 @@ func (m member) issue(t *testing.T, count int) (status int, reason string) {
 	}
 	_ = json.NewDecoder(res.Body).Decode(&problem)
 	return res.StatusCode, problem.Reason
-}
-
-// shot writes what a page looks like, if that is asked for.
-func (p *page) shot(name string) {
-	p.t.Helper()
-	if *shots == "" {
-		return
-	}
-	png, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
-	fatal.If(p.t, err)
-	fatal.If(p.t, os.MkdirAll(*shots, 0o755))
-	fatal.If(p.t, os.WriteFile(filepath.Join(*shots, name+".png"), png, 0o644))
 }

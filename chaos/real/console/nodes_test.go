@@ -102,7 +102,6 @@ func TestLargeLayout(t *testing.T) {
 	if free := eval[bool](p, `document.querySelector("#grid").children[500].title === "sid 500: free"`); !free {
 		t.Error("a cell does not say what it is")
 	}
-	p.shot("nodes-1024")
 }
 
 // TestNodesOnPhone: nothing is beside the screen of a phone, and the charts are as wide as it.
@@ -119,7 +118,6 @@ func TestNodesOnPhone(t *testing.T) {
 	if w := eval[int](p, "document.documentElement.scrollWidth"); w > 390 {
 		t.Errorf("the page is %d pixels wide", w)
 	}
-	p.shot("nodes-phone")
 }
 
 // TestSwapKeeps: what a page is sent takes from nobody the focus, a selection, what was opened, or the place to which the

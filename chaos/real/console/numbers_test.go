@@ -62,7 +62,6 @@ func TestNumbers(t *testing.T) {
 				t.Error(w)
 			}
 		})
-		p.shot("numbers-" + map[string]string{"": "nodes"}[name] + name)
 	}
 }
 

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"flag"
 	"fmt"
 	"math"
 	"net/http"
@@ -25,16 +24,11 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
-var playDir = flag.String("play", "", "directory of the page of the simulation; empty: it is built")
-
 // buildPlay returns a directory with the page of the simulation in its directory "console",
 // which is where open looks for a page.
 var buildPlay = sync.OnceValues(func() (string, error) {
 	root := filepath.Join(programs, "play")
 	dir := filepath.Join(root, "console")
-	if *playDir != "" {
-		return root, os.CopyFS(dir, os.DirFS(*playDir))
-	}
 	build := exec.Command("go", "run", "./chaos/play", "-dir", dir)
 	build.Dir = "../../.."
 	if out, err := build.CombinedOutput(); err != nil {
@@ -149,7 +143,6 @@ func TestPlayOpening(t *testing.T) {
 		if options != nil && eval[bool](p.page, "playing") {
 			t.Error("the page plays by itself, though less motion is asked for")
 		}
-		p.shot("play-opening")
 		if text := eval[string](p.page, "document.querySelector('#guide-text').textContent"); text != s.Steps[0].Text {
 			t.Errorf("the first text is %q", text)
 		}
@@ -193,7 +186,6 @@ func TestPlayScene(t *testing.T) {
 	p.run(click(fmt.Sprintf("#scenes button[value=%q]", s.Name)))
 	p.tour(s)
 	p.until(fmt.Sprintf("document.querySelector('#guide-text').textContent === %q", s.Then))
-	p.shot("play-" + s.Name)
 	var same player.Player
 	same.Begin(player.Options{Seed: s.Seed, Mode: s.Mode, Nodes: s.Nodes, SIDs: s.SIDs, Acts: s.Acts})
 	p.claims(same.Advance(s.Ends, 1<<30))
@@ -496,7 +488,6 @@ func TestPlayAccessible(t *testing.T) {
 				if wide := eval[int64](p.page, "document.documentElement.scrollWidth"); wide > width {
 					t.Errorf("%s, %s: the page is %d px wide on a screen of %d", look.name, state, wide, width)
 				}
-				p.shot(fmt.Sprintf("play-%s-%s-%d", state, look.name, width))
 				p.accessible(source, fmt.Sprintf("%s, %s, %d px", look.name, state, width))
 			}
 		}

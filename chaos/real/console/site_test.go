@@ -94,7 +94,6 @@ func TestSiteReadable(t *testing.T) {
 		p.run(chromedp.EmulateViewport(width, 900))
 		for _, file := range kinds(t) {
 			p.readPage(file)
-			p.shot(fmt.Sprintf("site-%s-%s-%d", strings.ReplaceAll(strings.TrimSuffix(file, ".html"), "/", "-"), name, width))
 			if wide := eval[int64](p, "document.documentElement.scrollWidth"); wide > width {
 				t.Errorf("%s is %d px wide on a screen of %d", file, wide, width)
 			}

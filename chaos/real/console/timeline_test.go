@@ -130,14 +130,12 @@ func TestTimeline(t *testing.T) {
 	if after := shows(); !slices.Equal(before, after) || eval[string](p, "location.search") != search {
 		t.Errorf("after a reload it shows %q, before %q", after, before)
 	}
-	p.shot("timeline")
 	phone(p)
 	p.run(chromedp.Reload())
 	shows()
 	if off := eval[[]string](p, offScreen); len(off) > 0 {
 		t.Errorf("off the screen of a phone: %q", off)
 	}
-	p.shot("timeline-phone")
 	p.run(click("#by"))
 	p.until(`location.search.endsWith("&by=sid")`)
 	p.run(chromedp.Reload())
@@ -148,7 +146,6 @@ func TestTimeline(t *testing.T) {
 			t.Errorf("the rows of sids have no %q: %q", want, of)
 		}
 	}
-	p.shot("timeline-sids-phone")
 	p.run(click("#by"), click("#latest"), click(`[data-zoom="0.5"]`)) // It still follows.
 	p.until(`location.search === "?span=60" && document.querySelector("#latest").hidden`)
 	p.run(click(`[data-move="-0.5"]`))

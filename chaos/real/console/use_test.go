@@ -4,7 +4,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/fatal"
@@ -82,7 +81,6 @@ func TestPhone(t *testing.T) {
 			default:
 				p.until("probe.snapshots > 1")
 			}
-			p.shot("phone-" + look.name + "-" + strings.ReplaceAll(name, "/", "-"))
 			for _, what := range eval[[]string](p, offScreen) {
 				t.Errorf("%s, page %q: off the screen: %s", look.name, name, what)
 			}
@@ -174,7 +172,6 @@ func TestMeanings(t *testing.T) {
 			if !eval[bool](p, `(() => { const r = `+says+`.getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.top >= 0 && r.bottom <= innerHeight; })()`) {
 				t.Errorf("%s: the sentence is off the screen", word)
 			}
-			p.shot("meaning-" + word)
 			p.key("Escape", 27, "")
 			p.until("!" + open)
 		}
