@@ -134,20 +134,12 @@ func clockFaults() []Fault {
 			Name: "suspend",
 			About: "a node's machine is suspended until its lease has expired: the wall and boot clocks go on, the " +
 				"others stop",
-			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return t.TTL + 3*time.Second, t.TTL + 4*time.Second
-			},
+			Hold:   after(leaseTTL, 3*time.Second, 4*time.Second),
 			Amount: func(r *rand.Rand) int64 { return 0 },
 			Begin:  suspend(clockhook.Asleep),
 			Fired:  suspendCounted,
-			End:    func(context.Context, *Injection) error { return nil },
-			Expect: func(rig.Timing) Expect {
-				return Expect{
-					May:    paused,
-					Settle: backAfterSkew,
-					Text:   "the suspend is detected; late IDs are inside its own window",
-				}
-			},
+			End:    nothingToHeal,
+			Expect: backWith(paused, backAfterSkew, "the suspend is detected; late IDs are inside its own window"),
 		},
 		{
 			Name:   "clock-wrong-at-start",
@@ -198,13 +190,32 @@ func hookOf(s *Injection) (*clockhook.Hook, error) {
 	return h, nil
 }
 
-func stepWall(_ context.Context, s *Injection) error {
-	h, err := hookOf(s)
-	if err != nil {
-		return err
+// byHook does something with the clock hook of the node.
+func byHook(do func(*Injection, *clockhook.Hook) error) func(context.Context, *Injection) error {
+	return func(_ context.Context, s *Injection) error {
+		h, err := hookOf(s)
+		if err != nil {
+			return err
+		}
+		return do(s, h)
 	}
-	return h.Step(clockhook.Offsets{Wall: s.amount()})
 }
+
+var (
+	stepWall = byHook(func(s *Injection, h *clockhook.Hook) error {
+		return h.Step(clockhook.Offsets{Wall: s.amount()})
+	})
+	// drift is that of a wrong clock discipline: the raw clock, which it does not
+	// change, stays correct.
+	drift = byHook(func(s *Injection, h *clockhook.Hook) error {
+		return h.Drift(clockhook.Slewed(float64(s.Amount)))
+	})
+	// oscillate is a wrong oscillator: the raw clock is wrong too.
+	oscillate = byHook(func(s *Injection, h *clockhook.Hook) error {
+		return h.Drift(clockhook.Crystal(float64(s.Amount)))
+	})
+	stopDrift = byHook(func(_ *Injection, h *clockhook.Hook) error { return h.Drift(clockhook.Rates{}) })
+)
 
 // wallBack corrects the wall clock in one step, as a time daemon does.
 func wallBack(_ context.Context, s *Injection) error {
@@ -280,31 +291,8 @@ func strobe(ctx context.Context, s *Injection) error {
 	return nil
 }
 
-// drift is that of a wrong clock discipline: the raw clock, which it does not
-// change, stays correct.
-func drift(_ context.Context, s *Injection) error {
-	h, err := hookOf(s)
-	if err != nil {
-		return err
-	}
-	return h.Drift(clockhook.Slewed(float64(s.Amount)))
-}
-
-// oscillate is a wrong oscillator: the raw clock is wrong too.
-func oscillate(_ context.Context, s *Injection) error {
-	h, err := hookOf(s)
-	if err != nil {
-		return err
-	}
-	return h.Drift(clockhook.Crystal(float64(s.Amount)))
-}
-
 func driftEnds(ctx context.Context, s *Injection) error {
-	h, err := hookOf(s)
-	if err != nil {
-		return err
-	}
-	return errors.Join(h.Drift(clockhook.Rates{}), wallBack(ctx, s))
+	return errors.Join(stopDrift(ctx, s), wallBack(ctx, s))
 }
 
 // suspend stops the machine: for the amount, or if there is none, until 3 s before

@@ -64,22 +64,14 @@ func clusterFaults() []Fault {
 			Begin: fillPool,
 			Fired: onStandby,
 			End:   emptyPool,
-			Expect: func(rig.Timing) Expect {
-				return Expect{
-					Settle: 2 * time.Second,
-					Text:   "it stays not ready and answers NO_SID; it issues once a sid is free; others issue",
-				}
-			},
+			Expect: backWith(nil, 2*time.Second,
+				"it stays not ready and answers NO_SID; it issues once a sid is free; others issue"),
 		},
 	}
 }
 
-func refusedToJoin(rig.Timing) Expect {
-	return Expect{
-		Settle: time.Second,
-		Text:   "it exits with an error that names the difference, and has issued nothing; others issue",
-	}
-}
+var refusedToJoin = backWith(nil, time.Second,
+	"it exits with an error that names the difference, and has issued nothing; others issue")
 
 func misconfigured(flag, value string) func(context.Context, *Injection) error {
 	return func(ctx context.Context, s *Injection) error {

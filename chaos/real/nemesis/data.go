@@ -40,31 +40,22 @@ func dataFaults() []Fault {
 			Name:         "window-corrupted",
 			EditsHistory: true,
 			About:        "corrupt a node's window record; `admin release-sid` repairs it",
-			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return t.Window + 2*time.Second, t.Window + 3*time.Second
-			},
-			Begin: corruptWindow,
-			Fired: alarmRaised("sid_lost"),
-			End:   releaseSID,
-			Expect: func(rig.Timing) Expect {
-				return Expect{
-					May:    []string{noSID, starting, exhausted},
-					Settle: 3 * time.Second,
-					Text:   "alarm sid_lost; the sid is not used until repaired, and the node acquires another",
-				}
-			},
+			Hold:         after(window, 2*time.Second, 3*time.Second),
+			Begin:        corruptWindow,
+			Fired:        alarmRaised("sid_lost"),
+			End:          releaseSID,
+			Expect: backWith([]string{noSID, starting, exhausted}, 3*time.Second,
+				"alarm sid_lost; the sid is not used until repaired, and the node acquires another"),
 		},
 		{
 			Name:         "window-deleted",
 			Exclusive:    true,
 			EditsHistory: true,
 			About:        "delete a node's window record; `admin recover` begins a new era",
-			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return detection(t) + 2*time.Second, detection(t) + 3*time.Second
-			},
-			Begin: deleteWindow,
-			Fired: alarmRaised("history_rewound"),
-			End:   recovered,
+			Hold:         after(detection, 2*time.Second, 3*time.Second),
+			Begin:        deleteWindow,
+			Fired:        alarmRaised("history_rewound"),
+			End:          recovered,
 			Expect: func(t rig.Timing) Expect {
 				return Expect{
 					Must:   rewound,
@@ -81,14 +72,12 @@ func dataFaults() []Fault {
 			EditsHistory: true,
 			Smoke:        true,
 			About:        "restore etcd from an older snapshot; `admin recover` begins a new era",
-			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return 4*time.Second + detection(t), 5*time.Second + detection(t)
-			},
-			Amount: func(r *rand.Rand) int64 { return r.Int64N(2) },
-			Unit:   "tokens",
-			Begin:  restoreEtcd,
-			Fired:  alarmEverywhere("history_rewound"),
-			End:    recovered,
+			Hold:         after(detection, 4*time.Second, 5*time.Second),
+			Amount:       func(r *rand.Rand) int64 { return r.Int64N(2) },
+			Unit:         "tokens",
+			Begin:        restoreEtcd,
+			Fired:        alarmEverywhere("history_rewound"),
+			End:          recovered,
 			Expect: func(t rig.Timing) Expect {
 				return Expect{
 					Must:   rewound,

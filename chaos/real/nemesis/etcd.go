@@ -26,6 +26,17 @@ func unled(settle time.Duration) func(rig.Timing) Expect {
 	return func(t rig.Timing) Expect { return unaffected(settle + t.Election)(t) }
 }
 
+// windowExhausted expects that targets without etcd issue until their windows end, and again after it is back.
+func windowExhausted(t rig.Timing, more time.Duration, what string) Expect {
+	return Expect{
+		Must:   exhausted,
+		Within: t.Window + time.Second,
+		May:    []string{exhausted, noSID, starting},
+		Settle: 4*time.Second + more,
+		Text:   "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after" + what,
+	}
+}
+
 func etcdFaults() []Fault {
 	return []Fault{
 		{
@@ -74,25 +85,15 @@ func etcdFaults() []Fault {
 			Expect: unled(4 * time.Second),
 		},
 		{
-			Name:  "etcd-quorum-long",
-			Scope: Quorum,
-			Smoke: true,
-			About: "kill -9 two of three etcd members, until every window is exhausted",
-			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return t.Window + 2*time.Second, t.Window + 3*time.Second
-			},
-			Begin: killMembers,
-			Fired: membersKilled,
-			End:   startMembers,
-			Expect: func(t rig.Timing) Expect {
-				return Expect{
-					Must:   exhausted,
-					Within: t.Window + time.Second,
-					May:    []string{exhausted, noSID, starting},
-					Settle: 4*time.Second + t.Election,
-					Text:   "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after etcd",
-				}
-			},
+			Name:   "etcd-quorum-long",
+			Scope:  Quorum,
+			Smoke:  true,
+			About:  "kill -9 two of three etcd members, until every window is exhausted",
+			Hold:   after(window, 2*time.Second, 3*time.Second),
+			Begin:  killMembers,
+			Fired:  membersKilled,
+			End:    startMembers,
+			Expect: func(t rig.Timing) Expect { return windowExhausted(t, t.Election, " etcd") },
 		},
 		{
 			Name:  "etcd-disk-error",
@@ -186,10 +187,15 @@ func membersStopped(ctx context.Context, s *Injection) (string, error) {
 
 func slowSync(_ context.Context, s *Injection) error {
 	s.base = slowed(s)
+	return syncsTake(s, s.amount())
+}
+
+// syncsTake makes the syncs of all members take longer.
+func syncsTake(s *Injection, more time.Duration) error {
 	var errs []error
 	for _, p := range s.Etcds {
 		if h := p.Hook(); h != nil {
-			errs = append(errs, h.SlowSync(s.amount()))
+			errs = append(errs, h.SlowSync(more))
 		}
 	}
 	return errors.Join(errs...)
@@ -260,12 +266,4 @@ func mendDisk(ctx context.Context, s *Injection) error {
 	return errors.Join(err, startMembers(ctx, s))
 }
 
-func quickSync(_ context.Context, s *Injection) error {
-	var errs []error
-	for _, p := range s.Etcds {
-		if h := p.Hook(); h != nil {
-			errs = append(errs, h.SlowSync(0))
-		}
-	}
-	return errors.Join(errs...)
-}
+func quickSync(_ context.Context, s *Injection) error { return syncsTake(s, 0) }

@@ -210,6 +210,15 @@ func between(shortest, longest time.Duration) func(rig.Timing) (time.Duration, t
 	return func(rig.Timing) (time.Duration, time.Duration) { return shortest, longest }
 }
 
+// after makes a Hold of two lengths beyond some time.
+func after(what func(rig.Timing) time.Duration,
+	shortest, longest time.Duration) func(rig.Timing) (time.Duration, time.Duration) {
+	return func(t rig.Timing) (time.Duration, time.Duration) { return what(t) + shortest, what(t) + longest }
+}
+
+func leaseTTL(t rig.Timing) time.Duration { return t.TTL }
+func window(t rig.Timing) time.Duration   { return t.Window }
+
 // Reasons that the table names. Connection and timeout are what a client sees of a
 // process that ended or is paused.
 const (

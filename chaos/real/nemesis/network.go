@@ -65,23 +65,13 @@ func networkFaults() []Fault {
 	}
 	gossip := netswitch.Match{Ports: []uint16{rig.GossipPort}}
 	any := netswitch.Match{}
-	beyond := func(t rig.Timing) (time.Duration, time.Duration) {
-		return t.Window + 2*time.Second, t.Window + 2500*time.Millisecond
-	}
+	beyond := after(window, 2*time.Second, 2500*time.Millisecond)
 	within := func(t rig.Timing) (time.Duration, time.Duration) {
 		d := windowLeft(t) - election(t)
 		return d / 2, max(d*3/4, d/2)
 	}
 	several := between(6*time.Second, 7*time.Second)
-	windowExhausted := func(t rig.Timing) Expect {
-		return Expect{
-			Must:   exhausted,
-			Within: t.Window + time.Second,
-			May:    []string{exhausted, noSID, starting},
-			Settle: 4 * time.Second,
-			Text:   "IDs to the last confirmed millisecond, then WINDOW_EXHAUSTED; recovers soon after",
-		}
-	}
+	windowExhausted := func(t rig.Timing) Expect { return windowExhausted(t, 0, "") }
 	fault := func(name, about string, scope Scope, hold func(rig.Timing) (time.Duration, time.Duration),
 		e netswitch.Effect,
 		m netswitch.Match, w links, expect func(rig.Timing) Expect) Fault {

@@ -28,11 +28,9 @@ func processFaults() []Fault {
 			Expect: backWith(gone, restartSettle, "others issue; it issues again at once with another sid"),
 		},
 		{
-			Name:  "kill-ttl",
-			About: "kill -9 a node, start it again after its lease expired",
-			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return t.TTL + time.Second, t.TTL + 2*time.Second
-			},
+			Name:   "kill-ttl",
+			About:  "kill -9 a node, start it again after its lease expired",
+			Hold:   after(leaseTTL, time.Second, 2*time.Second),
 			Begin:  kill,
 			Fired:  killed,
 			End:    restart,
@@ -51,9 +49,7 @@ func processFaults() []Fault {
 			Name:  "stop-ttl",
 			Smoke: true,
 			About: "SIGSTOP a node until its lease expired",
-			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return t.TTL + time.Second, t.TTL + 1500*time.Millisecond
-			},
+			Hold:  after(leaseTTL, time.Second, 1500*time.Millisecond),
 			Begin: pause,
 			Fired: stopped,
 			End:   resume,
@@ -63,9 +59,7 @@ func processFaults() []Fault {
 		{
 			Name:  "stop-window",
 			About: "SIGSTOP a node until its window has passed",
-			Hold: func(t rig.Timing) (time.Duration, time.Duration) {
-				return t.Window + time.Second, t.Window + 3*time.Second
-			},
+			Hold:  after(window, time.Second, 3*time.Second),
 			Begin: pause,
 			Fired: stopped,
 			End:   resume,

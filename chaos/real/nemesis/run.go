@@ -172,15 +172,12 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 	}
 	out.Targets = s.Targets
 	e := f.Expect(r.Rig.Timing)
-	name, class := fmt.Sprintf("%s(%d)", f.Name, a.ID), classOf(f)
+	name := fmt.Sprintf("%s(%d)", f.Name, a.ID)
 	r.mu.Lock()
 	r.names = append(r.names, name)
 	r.mu.Unlock()
-	out.Start = r.write(f.Name, history.Fault{
-		Phase:      history.FaultStart,
-		ID:         a.ID,
-		Class:      class,
-		Targets:    s.Targets,
+	event := event{r, f.Name, history.Fault{ID: a.ID, Class: classOf(f), Targets: s.Targets}}
+	out.Start = event.write(history.FaultStart, history.Fault{
 		Amount:     a.Amount,
 		Unit:       a.Unit,
 		Must:       e.Must,
@@ -201,14 +198,7 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 			var effect string
 			if effect, err = f.Fired(ctx, s); err == nil {
 				out.Fired, out.Effect = true, effect
-				r.write(f.Name, history.Fault{
-					Phase:   history.FaultFired,
-					ID:      a.ID,
-					Class:   class,
-					Targets: s.Targets,
-					Effect:  effect,
-				})
-				r.Progress(f.Name + ": " + effect)
+				event.fired(effect)
 			} else if errors.Is(err, errNotYet) {
 				out.Error, err = err.Error(), nil // kept unless another follows
 			}
@@ -233,14 +223,7 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 		out.Effect += "; " + s.Healed
 		r.Progress(f.Name + ": " + s.Healed)
 	}
-	out.Stop = r.write(f.Name,
-		history.Fault{
-			Phase:    history.FaultStop,
-			ID:       a.ID,
-			Class:    class,
-			Targets:  s.Targets,
-			SettleMs: e.Settle.Milliseconds(),
-		})
+	out.Stop = event.write(history.FaultStop, history.Fault{SettleMs: e.Settle.Milliseconds()})
 	out.Over = out.Stop + e.Settle.Milliseconds()
 	over = time.Now().Add(e.Settle)
 	r.Progress(f.Name + " is healed")
@@ -275,35 +258,36 @@ func (r *Runner) done(o Outcome) {
 	r.outcomes = append(r.outcomes, o)
 }
 
-// write adds an event of a fault to the history, and returns its time in ms.
-func (r *Runner) write(name string, f history.Fault) int64 {
-	at, _ := r.Rig.History.Write(history.Op{Process: history.Nemesis, Type: history.Info, F: name, Fault: &f})
+// event is what the history has of all phases of a fault.
+type event struct {
+	*Runner
+	name  string
+	fault history.Fault
+}
+
+// write adds a phase to the history, and returns its time in ms.
+func (e event) write(phase string, f history.Fault) int64 {
+	f.Phase, f.ID, f.Class, f.Targets = phase, e.fault.ID, e.fault.Class, e.fault.Targets
+	at, _ := e.Rig.History.Write(history.Op{Process: history.Nemesis, Type: history.Info, F: e.name, Fault: &f})
 	return int64(at) / 1e6
+}
+
+// fired writes what was seen of the fault.
+func (e event) fired(effect string) {
+	e.write(history.FaultFired, history.Fault{Effect: effect})
+	e.Progress(e.name + ": " + effect)
 }
 
 // alsoInject is Injection.AlsoInject.
 func (r *Runner) alsoInject(name, class string, targets []string, e Expect, do func() (string, error)) error {
 	id := 1_000_000 + r.extra.Add(1)
-	r.write(name, history.Fault{
-		Phase:    history.FaultStart,
-		ID:       id,
-		Class:    class,
-		Targets:  targets,
-		May:      e.May,
-		SettleMs: e.Settle.Milliseconds(),
-	})
+	event := event{r, name, history.Fault{ID: id, Class: class, Targets: targets}}
+	event.write(history.FaultStart, history.Fault{May: e.May, SettleMs: e.Settle.Milliseconds()})
 	effect, err := do()
 	if err == nil {
-		r.write(name, history.Fault{Phase: history.FaultFired, ID: id, Class: class, Targets: targets, Effect: effect})
-		r.Progress(name + ": " + effect)
+		event.fired(effect)
 	}
-	r.write(name, history.Fault{
-		Phase:    history.FaultStop,
-		ID:       id,
-		Class:    class,
-		Targets:  targets,
-		SettleMs: e.Settle.Milliseconds(),
-	})
+	event.write(history.FaultStop, history.Fault{SettleMs: e.Settle.Milliseconds()})
 	return err
 }
 
