@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // ErrOneProcessor is the error of Cores on a machine that has no second processor for the client.
@@ -51,7 +53,7 @@ func pinned(ctx context.Context, allocator, self string, n int, cases []Case, p 
 		others,
 		func() error { return e.startEtcd(ctx) },
 		func() error { return pin(0, n) },
-		func() error { return e.startNode(ctx) },
+		func() error { return e.startNode(ctx, 0, loopback.Address()) },
 		others,
 	} {
 		if err := step(); err != nil {

@@ -23,18 +23,14 @@ func Dev(ctx context.Context, allocator, self string, p Plan, out io.Writer) err
 	if err := e.startEtcd(ctx); err != nil {
 		return err
 	}
-	if err := e.startNode(ctx); err != nil {
+	if err := e.startNode(ctx, 0, loopback.Address()); err != nil {
 		return err
 	}
 	dev := *e // It has the same processes.
-	dev.Node[0] = Node{GRPC: loopback.Address(), HTTP: loopback.Address(), RESP: devRESP}
-	_, grpc, _ := net.SplitHostPort(dev.Node[0].GRPC)
-	_, http, _ := net.SplitHostPort(dev.Node[0].HTTP)
-	if err := e.spawn(dev.Node[0].GRPC, allocator, "dev", "--nodes", "1", "--resp", "--grpc-port", grpc, "--http-port",
-		http); err != nil {
-		return err
-	}
-	if err := e.issues(ctx, dev.Node[0]); err != nil {
+	var args []string
+	dev.Node[0], args = devNode()
+	dev.Node[0].RESP = devRESP
+	if err := e.first(ctx, dev.Node[0], append(args, "--resp")...); err != nil {
 		return err
 	}
 	cases := eachListener()
@@ -78,13 +74,26 @@ func eachListener() (cases []Case) {
 	return cases
 }
 
-// startNode starts the first node, with a listener for Redis clients.
-func (e *Env) startNode(ctx context.Context) error {
-	node, args := e.node("127.0.0.1", 0, e.endpoint()...)
-	node.RESP = loopback.Address()
-	e.Node[0] = node
-	if err := e.spawn(node.GRPC, e.binary, append(args, "--listen.resp", node.RESP)...); err != nil {
+// startNode starts node i, with a listener for Redis clients.
+func (e *Env) startNode(ctx context.Context, i int, resp string) error {
+	node, args := e.node("127.0.0.1", i, e.endpoint()...)
+	node.RESP = resp
+	e.Node[i] = node
+	return e.first(ctx, node, append(args, "--listen.resp", resp)...)
+}
+
+// devNode returns where the node of "allocator dev" listens, each time on other ports, and the arguments for that.
+func devNode() (n Node, args []string) {
+	n = Node{HTTP: loopback.Address(), GRPC: loopback.Address()} // The port after that of gRPC is the operator's.
+	_, grpc, _ := net.SplitHostPort(n.GRPC)
+	_, http, _ := net.SplitHostPort(n.HTTP)
+	return n, []string{"dev", "--nodes", "1", "--grpc-port", grpc, "--http-port", http}
+}
+
+// first starts a node and returns when it has issued an ID.
+func (e *Env) first(ctx context.Context, n Node, args ...string) error {
+	if err := e.spawn(n.GRPC, e.binary, args...); err != nil {
 		return err
 	}
-	return e.issues(ctx, node)
+	return e.issues(ctx, n)
 }

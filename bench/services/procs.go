@@ -134,22 +134,16 @@ func (e *Env) startNodes(ctx context.Context) error {
 		return err
 	}
 	for i := range e.Node {
-		n, args := e.node("127.0.0.1", i, e.endpoint()...)
-		n.RESP = loopback.Address()
+		resp := loopback.Address()
 		if i == Nodes-1 {
-			n.RESP = unixPrefix + filepath.Join(e.dir, "node.sock")
-			e.Socket.Node, e.Socket.GRPC = n.RESP, n.GRPC
+			resp = unixPrefix + filepath.Join(e.dir, "node.sock")
 		}
-		args = append(args, "--listen.resp", n.RESP)
-		if err := e.spawn(n.GRPC, e.binary, args...); err != nil {
+		if err := e.startNode(ctx, i, resp); err != nil {
 			return err
 		}
-		if err := e.issues(ctx, n); err != nil {
-			return err
-		}
-		e.Node[i] = n
 	}
 	e.TCP.Node, e.TCP.GRPC = e.Node[0].RESP, e.Node[0].GRPC
+	e.Socket.Node, e.Socket.GRPC = e.Node[Nodes-1].RESP, e.Node[Nodes-1].GRPC
 	return nil
 }
 

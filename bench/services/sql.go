@@ -1,9 +1,7 @@
 package services
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	pg "github.com/flakelease/allocator/chaos/postgres"
@@ -38,16 +35,14 @@ func SQL(ctx context.Context, allocator string, rounds int, slice time.Duration,
 		return err
 	}
 	defer func() { _ = stop() }()
-	dir, err := os.MkdirTemp("", "bench-sql")
+	e, err := newEnv(allocator, "")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	end, err := slicesFor(ctx, allocator, s)
-	if err != nil {
+	defer e.Close()
+	if err := e.writeSlices(ctx, s); err != nil {
 		return err
 	}
-	defer end()
 	const clients = 8
 	for _, rows := range batches {
 		got := make([][]sqlSample, len(defaults))
@@ -56,7 +51,7 @@ func SQL(ctx context.Context, allocator string, rounds int, slice time.Duration,
 				if round%2 == 1 {
 					at = len(defaults) - 1 - at
 				}
-				sample, err := inserts(ctx, s, dir, defaults[at].key, rows, clients, slice)
+				sample, err := inserts(ctx, s, e.dir, defaults[at].key, rows, clients, slice)
 				if err != nil {
 					return fmt.Errorf("services: %s: %w", defaults[at].name, err)
 				}
@@ -83,57 +78,23 @@ func SQL(ctx context.Context, allocator string, rounds int, slice time.Duration,
 	return nil
 }
 
-// slicesFor has a node and a runner write slices into the database until the function that it returns is called.
-func slicesFor(ctx context.Context, allocator string, s *pg.Server) (end func(), err error) {
-	var procs []*exec.Cmd
-	end = func() {
-		for _, p := range slices.Backward(procs) {
-			_ = p.Process.Signal(syscall.SIGTERM)
-			_ = p.Wait()
-		}
+// writeSlices has a node and a runner write slices into the database.
+func (e *Env) writeSlices(ctx context.Context, s *pg.Server) error {
+	n, args := devNode()
+	if err := e.first(ctx, n, args...); err != nil {
+		return err
 	}
-	defer func() {
-		if err != nil {
-			end()
-		}
-	}()
-	dev := exec.CommandContext(ctx, allocator, "dev", "--nodes", "1", "--format", "json", "--grpc-port", "0",
-		"--http-port", "0")
-	lines, err := dev.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := dev.Start(); err != nil {
-		return nil, err
-	}
-	procs = append(procs, dev)
-	var node struct{ GRPC string }
-	text, err := bufio.NewReader(lines).ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(text, &node)
-	}
-	if err != nil {
-		return nil, err
-	}
-	go func() { _, _ = io.Copy(io.Discard, lines) }()
-	initialize := exec.CommandContext(ctx, allocator, "sql", "init", "--database", s.URL())
+	initialize := exec.CommandContext(ctx, e.binary, "sql", "init", "--database", s.URL())
 	if out, err := initialize.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, out)
+		return fmt.Errorf("%w: %s", err, out)
 	}
-	run := exec.CommandContext(ctx, allocator, "sql", "run", "--database", s.URL(), "--addr", node.GRPC)
-	if err := run.Start(); err != nil {
-		return nil, err
+	const runner = "sql run"
+	if err := e.spawn(runner, e.binary, "sql", "run", "--database", s.URL(), "--addr", n.GRPC); err != nil {
+		return err
 	}
-	procs = append(procs, run)
-	for deadline := time.Now().Add(startTimeout); ; time.Sleep(50 * time.Millisecond) {
-		out, err := exec.CommandContext(ctx, allocator, "sql", "status", "--database", s.URL()).CombinedOutput()
-		if err == nil {
-			return end, nil
-		}
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("services: no slice was written: %s", out)
-		}
-	}
+	return e.until(ctx, runner, "no slice", func() bool {
+		return exec.CommandContext(ctx, e.binary, "sql", "status", "--database", s.URL()).Run() == nil
+	})
 }
 
 type sqlSample struct{ rate, p99 float64 } // rows a second; milliseconds

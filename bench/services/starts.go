@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -15,7 +14,6 @@ import (
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
 // Starts measures how long processes take from their start until their first ID, in some rounds, and writes a table,
@@ -35,7 +33,7 @@ func Starts(ctx context.Context, allocator, self string, rounds int, out, pictur
 	var nodes [Nodes]starting
 	for i := range nodes {
 		nodes[i].Node, nodes[i].args = e.node("127.0.0.1", i, e.endpoint()...)
-		if _, err := e.first(ctx, nodes[i]); err != nil {
+		if err := e.first(ctx, nodes[i].Node, nodes[i].args...); err != nil {
 			return err
 		}
 	}
@@ -116,38 +114,33 @@ type starting struct {
 	args []string
 }
 
-// first starts a node and returns how long it took until it had issued an ID.
-func (e *Env) first(ctx context.Context, n starting) (time.Duration, error) {
+// took starts a node and returns how long it took until it had issued an ID.
+func (e *Env) took(ctx context.Context, n starting) (time.Duration, error) {
 	began := time.Now()
-	if err := e.spawn(n.GRPC, e.binary, n.args...); err != nil {
-		return 0, err
-	}
-	err := e.issues(ctx, n.Node)
+	err := e.first(ctx, n.Node, n.args...)
 	return time.Since(began), err
 }
 
 // again ends a node and starts it again.
 func (e *Env) again(ctx context.Context, n starting, how syscall.Signal) (time.Duration, error) {
 	e.stop(n.GRPC, how)
-	return e.first(ctx, n)
+	return e.took(ctx, n)
 }
 
 // another starts a node of a name that the space has not seen, and ends it.
 func (e *Env) another(ctx context.Context) (time.Duration, error) {
 	var n starting
 	n.Node, n.args = e.node("127.0.0.1", len(e.procs), e.endpoint()...)
-	took, err := e.first(ctx, n)
+	took, err := e.took(ctx, n)
 	e.stop(n.GRPC, syscall.SIGTERM)
 	return took, err
 }
 
 // dev starts a node with an etcd of its own, and ends both.
 func (e *Env) dev(ctx context.Context) (time.Duration, error) {
-	n := starting{Node: Node{GRPC: loopback.Address(), HTTP: loopback.Address()}}
-	_, grpc, _ := net.SplitHostPort(n.GRPC)
-	_, http, _ := net.SplitHostPort(n.HTTP)
-	n.args = []string{"dev", "--nodes", "1", "--grpc-port", grpc, "--http-port", http}
-	took, err := e.first(ctx, n)
+	var n starting
+	n.Node, n.args = devNode()
+	took, err := e.took(ctx, n)
 	e.stop(n.GRPC, syscall.SIGTERM)
 	return took, err
 }
