@@ -395,6 +395,7 @@ func TestOwner(t *testing.T) {
 // TestPlaces: one client cannot take the places of all, and is forgotten with its last one.
 func TestPlaces(t *testing.T) {
 	p := Places[string]{Each: 2, All: 3}
+	p.Give("nobody") // None was taken.
 	for i, client := range []string{"a", "a", "a", "b", "b"} {
 		if got, want := p.Take(client), i != 2 && i != 4; got != want {
 			t.Errorf("place %d, of %s: %t", i, client, got)

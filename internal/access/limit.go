@@ -115,10 +115,13 @@ func (p *Places[K]) Take(client K) bool {
 	return true
 }
 
-// Give gives a place back.
+// Give gives back a place that was taken.
 func (p *Places[K]) Give(client K) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.of[client] == 0 {
+		return
+	}
 	p.taken--
 	if p.of[client]--; p.of[client] == 0 {
 		delete(p.of, client)

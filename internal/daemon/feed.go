@@ -50,8 +50,8 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 	for {
 		_, changed := d.node.Watch()
 		now := d.clock.Now().Mono
-		happened := d.observe()
 		d.work.read(now, d.counters)
+		happened := d.observe()
 		streams, _ := d.feed.Watching()
 		if asked == 0 || now.Sub(asked) >= reportsEvery {
 			asked = now

@@ -259,7 +259,7 @@ func sound(d Dir) error {
 	if has, err := meet.HasLog(d.Data()); !has || err != nil || len(kept) != 1 {
 		return fmt.Errorf("restored, with a log %v, %v, and %d copies of the old data", has, err, len(kept))
 	}
-	info, err := os.Stat(d.database())
+	info, err := os.Stat(d.Database())
 	snap, _ := filepath.Glob(filepath.Join(d.Data(), "member", "snap", "*.snap"))
 	if err != nil || info.Size() == 0 || len(snap) == 0 {
 		return fmt.Errorf("restored, with database %v and snapshots %v: %w", info, snap, errors.Join(err, fs.ErrNotExist))

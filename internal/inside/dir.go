@@ -55,7 +55,8 @@ func (d Dir) copied() string   { return filepath.Join(string(d), "copied.json") 
 // Data returns the directory of etcd's own data.
 func (d Dir) Data() string { return filepath.Join(string(d), "etcd") }
 
-func (d Dir) database() string { return filepath.Join(d.Data(), "member", "snap", "db") }
+// Database returns the file of etcd's database.
+func (d Dir) Database() string { return filepath.Join(d.Data(), "member", "snap", "db") }
 
 // ErrDir is a directory that cannot be used as etcd.inside. Nothing was written.
 var ErrDir = errors.New("etcd.inside")

@@ -145,11 +145,11 @@ func TestSnapshots(t *testing.T) {
 	if list, err := d.Snapshots().List(now); len(list) > 0 || err != nil {
 		t.Errorf("none: %v, %v", list, err)
 	}
-	fatal.If(t, os.MkdirAll(filepath.Dir(d.database()), 0o700))
+	fatal.If(t, os.MkdirAll(filepath.Dir(d.Database()), 0o700))
 	if err := d.beforeUpgrade("3.8.0", now, 0); err != nil {
 		t.Errorf("never ran: %v", err)
 	}
-	fatal.If(t, os.WriteFile(d.database(), []byte("data"), 0o600))
+	fatal.If(t, os.WriteFile(d.Database(), []byte("data"), 0o600))
 	if err := d.beforeUpgrade("3.8.0", now, minFree+3); err == nil || !strings.Contains(err.Error(), "too little disk free") {
 		t.Errorf("on a full disk: %v", err)
 	}

@@ -62,7 +62,7 @@ func TestDecidePrepared(t *testing.T) {
 // A member that begins starts without what is left of the data that it lost, and keeps that.
 func TestBeginsWithoutLeftovers(t *testing.T) {
 	d := Dir(t.TempDir())
-	fatal.If(t, os.MkdirAll(filepath.Dir(d.database()), 0o700))
+	fatal.If(t, os.MkdirAll(filepath.Dir(d.Database()), 0o700))
 	i := &Inside{
 		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
 		dir:  d,
@@ -89,7 +89,7 @@ func TestBeginsWithoutLeftovers(t *testing.T) {
 // What is left of lost data would be started from: where it cannot be moved, the member does not begin.
 func TestLeftoversInTheWay(t *testing.T) {
 	d := Dir(t.TempDir())
-	fatal.If(t, os.MkdirAll(filepath.Dir(d.database()), 0o700))
+	fatal.If(t, os.MkdirAll(filepath.Dir(d.Database()), 0o700))
 	for now, in := time.Now().UTC(), 0; in < 120; in++ {
 		fatal.If(t, os.MkdirAll(d.Data()+"-lost-"+now.Add(time.Duration(in)*time.Second).Format(snapshotTime)+"/x", 0o700))
 	}
@@ -268,8 +268,8 @@ func TestUpWritesFirst(t *testing.T) {
 		t.Errorf("it begins: %+v, to run with %+v, %v", data, run, err)
 	}
 	wal := filepath.Join(d.Data(), "member", "wal", "0-0.wal")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.MkdirAll(filepath.Dir(d.database()), 0o700),
-		os.WriteFile(wal, nil, 0o600), os.WriteFile(d.database(), []byte("data"), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.MkdirAll(filepath.Dir(d.Database()), 0o700),
+		os.WriteFile(wal, nil, 0o600), os.WriteFile(d.Database(), []byte("data"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	ranWith := func(version string) {

@@ -39,7 +39,7 @@ func (d Dir) Snapshots() meet.Snapshots {
 
 // beforeUpgrade copies the database of a member that does not run, on a disk that has so many bytes free.
 func (d Dir) beforeUpgrade(to string, now time.Time, free int64) error {
-	from, err := os.Open(d.database())
+	from, err := os.Open(d.Database())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // It has never run.
 	}

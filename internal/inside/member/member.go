@@ -168,7 +168,7 @@ const (
 	Move   Action = "move"   // Tell the cluster the new address of the member.
 	// Those of Own.Replaces alone.
 	Remove  Action = "remove"  // Have the predecessor removed.
-	Discard Action = "discard" // Move the data of a removed member out of the way.
+	Discard Action = "discard" // Move data that the cluster does not know out of the way.
 )
 
 // Step is a decision.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -241,14 +242,17 @@ func (r *runner) begins(step member.Step) *member.Data {
 }
 
 // setAside keeps the data that are there, and deletes those that were kept before: a volume has room for one copy.
-// What has no log was never used.
+// What has neither a log nor a database was never used.
 func (r *runner) setAside(why string) error {
 	has, err := meet.HasLog(r.dir.Data())
-	switch {
-	case err != nil:
+	if err == nil && !has {
+		_, err = os.Stat(r.dir.Database())
+		if errors.Is(err, fs.ErrNotExist) {
+			return os.RemoveAll(r.dir.Data())
+		}
+	}
+	if err != nil {
 		return err
-	case !has:
-		return os.RemoveAll(r.dir.Data())
 	}
 	for _, old := range r.dir.Copies() {
 		if err := os.RemoveAll(old.Path); err != nil {
@@ -279,7 +283,7 @@ func (s *starting) Say(step member.Step) {
 	s.state.set(func(st *state) { st.waiting = doing })
 }
 
-// Write writes to the volume that this member begins the cluster, or moves the data of a removed one away.
+// Write writes to the volume that this member begins the cluster, or moves data that the cluster does not know away.
 func (s *starting) Write(step member.Step) (err error) {
 	holds := member.HoldsIntent
 	if step.Action == member.Intend {
@@ -489,11 +493,13 @@ func (r *runner) settle(ctx context.Context) error {
 	}
 	return r.group(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
 		_, list, err := g.List(ctx)
+		if err == nil && member.OtherAddress(list, self.ID, r.self.peer()) != "" {
+			if err = g.Move(ctx, self.ID, r.self.peer()); err == nil {
+				_, list, err = g.List(ctx)
+			}
+		}
 		if err == nil {
 			err = r.note(self, list)
-		}
-		if err == nil && member.OtherAddress(list, self.ID, r.self.peer()) != "" {
-			err = g.Move(ctx, self.ID, r.self.peer())
 		}
 		if err == nil {
 			err = g.Grant(ctx, r.s.user, r.s.prefix)

@@ -197,6 +197,17 @@ func TestEtcdBegins(t *testing.T) {
 	}
 }
 
+// A database whose log was lost may be all that is left of a cluster: it is kept.
+func TestDatabaseWithoutLog(t *testing.T) {
+	r := podOf(t, func(*settings) {})
+	_, err := r.machine()
+	fatal.If(t, errors.Join(err, os.MkdirAll(filepath.Dir(r.dir.Database()), 0o700), os.WriteFile(r.dir.Database(), []byte("data"), 0o600)))
+	fatal.If(t, r.setAside("lost"))
+	if copies := r.dir.Copies(); len(copies) != 1 || copies[0].Size != 4 {
+		t.Errorf("kept %+v", copies)
+	}
+}
+
 // A certificate of root that cannot be read ends the start: as silence, it would have the member begin beside a quorum.
 func TestAskWithoutRoot(t *testing.T) {
 	r := podOf(t, func(s *settings) { s.members = []string{"a=10.0.0.1", "b=127.0.0.1"} })
