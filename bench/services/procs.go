@@ -50,6 +50,9 @@ type Env struct {
 // newEnv returns an Env without servers.
 func newEnv(binary, self string) (*Env, error) {
 	dir, err := os.MkdirTemp("", "bench-")
+	if err == nil && binary != "" {
+		binary, err = filepath.Abs(binary) // Processes run in dir.
+	}
 	return &Env{
 		Peer:     map[string]string{},
 		Versions: map[string]string{},

@@ -84,17 +84,22 @@ func (e *Env) writeSlices(ctx context.Context, s *pg.Server) error {
 	if err := e.first(ctx, n, args...); err != nil {
 		return err
 	}
-	initialize := exec.CommandContext(ctx, e.binary, "sql", "init", "--database", s.URL())
-	if out, err := initialize.CombinedOutput(); err != nil {
+	out, err := exec.CommandContext(ctx, e.binary, "sql", "init", "--database", s.URL()).CombinedOutput()
+	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	const runner = "sql run"
 	if err := e.spawn(runner, e.binary, "sql", "run", "--database", s.URL(), "--addr", n.GRPC); err != nil {
 		return err
 	}
-	return e.until(ctx, runner, "no slice", func() bool {
-		return exec.CommandContext(ctx, e.binary, "sql", "status", "--database", s.URL()).Run() == nil
-	})
+	var last []byte
+	if err := e.until(ctx, runner, "no slice", func() bool {
+		last, err = exec.CommandContext(ctx, e.binary, "sql", "status", "--database", s.URL()).CombinedOutput()
+		return err == nil
+	}); err != nil {
+		return fmt.Errorf("%w: %s", err, last)
+	}
+	return nil
 }
 
 type sqlSample struct{ rate, p99 float64 } // rows a second; milliseconds

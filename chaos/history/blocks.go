@@ -1,9 +1,9 @@
 package history
 
 import (
-	"fmt"
 	"math/bits"
 
+	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/audit"
 )
 
@@ -25,8 +25,13 @@ type run struct{ first, count, stride, pos uint64 }
 
 // add adds a block that was seen at pos. Errors are the spool's, and final.
 func (s *blocks) add(b Block, pos uint64) error {
-	if b.Count >= mostIDs {
-		return fmt.Errorf("a block of %d IDs", b.Count)
+	for b.Count >= mostIDs { // It is as good as its parts.
+		part := b
+		part.Count = mostIDs / 2
+		if err := s.add(part, pos); err != nil {
+			return err
+		}
+		b.First, b.Count = b.First+flake.ID(int64(part.Count)*int64(b.Stride)), b.Count-part.Count
 	}
 	s.ids += uint64(b.Count)
 	if b.Count == 1 {

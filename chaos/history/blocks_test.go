@@ -6,6 +6,7 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/audit"
+	"github.com/flakelease/allocator/internal/audit/spool"
 )
 
 // The search finds exactly the surplus that counting every ID finds, for blocks of
@@ -85,5 +86,38 @@ func TestCommonAgainstListing(t *testing.T) {
 		if got != n || n > 0 && gotFirst != first {
 			t.Fatalf("%d+%d… to %d, %d+%d… to %d: %d from %d, want %d from %d", a.first, sa, a.last, b.first, sb, b.last, got, gotFirst, n, first)
 		}
+	}
+}
+
+// A block that is too large for a key is searched in parts.
+func TestLargeBlocks(t *testing.T) {
+	const count = mostIDs + 5
+	f := blocks{sorter: audit.NewSorter(0, nil)}
+	for pos, b := range []Block{{First: 0, Count: count, Stride: 1}, {First: count - 1, Count: 2, Stride: 1}, {First: mostIDs / 2, Count: 1, Stride: 1}} {
+		fatal.If(t, f.add(b, uint64(pos)))
+	}
+	surplus, err := f.duplicates(func(duplicate) {})
+	if err != nil || surplus != 2 || f.ids != count+3 {
+		t.Errorf("%d of %d, %v", surplus, f.ids, err)
+	}
+}
+
+// Blocks that do not fit in memory are found in files, wherever they came.
+func TestBlocksInFiles(t *testing.T) {
+	const n, count, stride = 3 << 16, 8, 32
+	d, err := spool.NewDir(t.TempDir())
+	fatal.If(t, err)
+	f := blocks{sorter: audit.NewSorter(1, d)}
+	for i := range n {
+		at := i * 65_537 % n // each once, in another order
+		b := Block{First: flake.ID(at * count * stride), Count: count, Stride: stride}
+		if i == n-1 {
+			b.First -= 3 * stride // It has three IDs of the block before.
+		}
+		fatal.If(t, f.add(b, uint64(i)))
+	}
+	surplus, err := f.duplicates(func(duplicate) {})
+	if err != nil || surplus != 3 {
+		t.Errorf("%d, %v; want 3", surplus, err)
 	}
 }

@@ -62,7 +62,7 @@ func TestDifferencesAreFound(t *testing.T) {
 		"crowd":              func(m *Measured) { m.Start.Loads = 8 },
 		"unconfirmed":        func(m *Measured) { m.Confirmed-- },
 		"lists for restarts": func(m *Measured) { m.Rolling.Loads *= 2 },
-		"reads for restarts": func(m *Measured) { m.Rolling.ReadBytes *= 1.6 },
+		"reads for restarts": func(m *Measured) { m.Rolling.ReadBytes *= 1.4 },
 	} {
 		m := all[3] // 32 nodes
 		change(&m)

@@ -47,7 +47,10 @@ func OpenGroup(c Config) (*Group, error) {
 // Group returns the members that s is connected to, which the caller does not close.
 func (s *Store) Group() (*Group, error) {
 	client, err := s.client()
-	return &Group{client}, err
+	if err != nil {
+		return nil, err
+	}
+	return &Group{client}, nil
 }
 
 // Close ends the connections, if there is a group.

@@ -171,8 +171,12 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 		kernel: sys.Kernel(), hint: d.Hint, free: -1, now: sys.Now().Wall,
 	}
 	progress.Set("asking the members of etcd")
-	group, _ := s.Store.Group() // OpenSpace and ViewSpace have connected it.
-	f.members = group.Members(ctx, sys)
+	group, err := s.Store.Group()
+	if err == nil {
+		f.members = group.Members(ctx, sys)
+	} else {
+		f.members = []member.Status{{Err: err}}
+	}
 	if e := s.Cfg.Etcd; len(e.Endpoints) == 0 {
 		f.own, f.mutual = true, e.TLS.CA != "" && e.TLS.Cert != ""
 		f.syncs = inside.SyncTimes(ctx, e)

@@ -92,7 +92,11 @@ func (c *call) open() (*deployment.Space, *etcdstore.Group, error) {
 		return nil, nil, err
 	}
 	g, err := s.Store.Group()
-	return s, g, err
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return s, g, nil
 }
 
 // with returns what runs f with the members, for as long as --timeout says.
