@@ -34,18 +34,19 @@ import (
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
+// alone returns the only member of a list.
+func alone(d Dir, log slog.Handler) *Inside {
+	const host = "127.0.0.1"
+	return &Inside{cfg: Config{Log: slog.New(log)}, dir: d, host: host, ip: host, join: []string{host}}
+}
+
 // A member that waits for others ends its waiting when a restore was prepared, and takes it over.
 func TestDecidePrepared(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
 	d := Dir(t.TempDir())
-	i := &Inside{
-		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
-		dir:  d,
-		host: "127.0.0.1",
-		ip:   "127.0.0.1",
-		join: []string{"127.0.0.1", "localhost"}, // Nobody is there.
-	}
+	i := alone(d, slog.DiscardHandler)
+	i.join = append(i.join, "localhost") // Nobody is there.
 	time.AfterFunc(askEvery/2, func() {
 		if err := meet.WriteJSON(d.restoredMarker(), member.Data{Host: "a"}); err != nil {
 			t.Error(err)
@@ -63,13 +64,7 @@ func TestDecidePrepared(t *testing.T) {
 func TestBeginsWithoutLeftovers(t *testing.T) {
 	d := Dir(t.TempDir())
 	fatal.If(t, os.MkdirAll(filepath.Dir(d.Database()), 0o700))
-	i := &Inside{
-		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
-		dir:  d,
-		host: "127.0.0.1",
-		ip:   "127.0.0.1",
-		join: []string{"127.0.0.1"},
-	}
+	i := alone(d, slog.DiscardHandler)
 	if data, err := i.decide(t.Context(), nil); err != nil || data == nil || data.Token == "" {
 		t.Fatalf("got %+v, %v", data, err)
 	}
@@ -93,13 +88,7 @@ func TestLeftoversInTheWay(t *testing.T) {
 	for now, in := time.Now().UTC(), 0; in < 120; in++ {
 		fatal.If(t, os.MkdirAll(d.Data()+"-lost-"+now.Add(time.Duration(in)*time.Second).Format(snapshotTime)+"/x", 0o700))
 	}
-	i := &Inside{
-		cfg:  Config{Log: slog.New(slog.DiscardHandler)},
-		dir:  d,
-		host: "127.0.0.1",
-		ip:   "127.0.0.1",
-		join: []string{"127.0.0.1"},
-	}
+	i := alone(d, slog.DiscardHandler)
 	if data, err := i.decide(t.Context(), nil); !errors.Is(err, ErrDir) {
 		t.Errorf("got %+v, %v", data, err)
 	}
@@ -126,13 +115,7 @@ func TestDecideElsewhere(t *testing.T) {
 		s.Listener = l
 		s.Start()
 		ctx, cancel := context.WithCancel(t.Context())
-		i := &Inside{
-			cfg:  Config{Log: slog.New(slog.NewTextHandler(until{"still runs", cancel}, nil))},
-			dir:  Dir(t.TempDir()),
-			host: "127.0.0.1",
-			ip:   "127.0.0.1",
-			join: []string{"127.0.0.1"},
-		}
+		i := alone(Dir(t.TempDir()), slog.NewTextHandler(until{"still runs", cancel}, nil))
 		data := member.Data{Host: "a", Peer: elsewhere, Cluster: 7, ID: 1}
 		if name == "left behind" {
 			i.join = append(i.join, "127.0.0.2")
@@ -245,13 +228,8 @@ func (u until) Write(line []byte) (int, error) {
 func TestUpWritesFirst(t *testing.T) {
 	const older = "3.5.9"
 	d := Dir(t.TempDir())
-	i := &Inside{
-		cfg:  Config{Program: filepath.Join(string(d), "none"), Log: slog.New(slog.DiscardHandler)},
-		dir:  d,
-		host: "127.0.0.1",
-		ip:   "127.0.0.1",
-		join: []string{"127.0.0.1"},
-	}
+	i := alone(d, slog.DiscardHandler)
+	i.cfg.Program = filepath.Join(string(d), "none")
 	up := func(says string) *member.Data {
 		t.Helper()
 		if c, err := i.up(t.Context()); c != nil || err == nil || !strings.Contains(err.Error(), says) {
@@ -329,7 +307,7 @@ func TestDecideSilentAfterWaiting(t *testing.T) {
 				return
 			}
 			w.Now, w.Intends = time.Now(), n == 0
-			if a := askOne(r.Context(), http.DefaultClient, i.peer()); n == 1 && a.Waiting != nil {
+			if a := AskOne(r.Context(), http.DefaultClient, i.peer()); n == 1 && a.Waiting != nil {
 				w.Intends = a.Waiting.Intends
 			}
 			_ = json.NewEncoder(out).Encode(w)
@@ -351,7 +329,7 @@ func TestAskOneSkew(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(member.Waiting{Host: "a", Process: "x", Now: time.Now().Add(by)})
 	}))
 	defer s.Close()
-	if a := askOne(t.Context(), s.Client(), s.URL); a.Waiting == nil || (a.Skew-by).Abs() > meet.Timeout {
+	if a := AskOne(t.Context(), s.Client(), s.URL); a.Waiting == nil || (a.Skew-by).Abs() > meet.Timeout {
 		t.Errorf("%+v, want a clock that is %v ahead", a, by)
 	}
 }
@@ -385,7 +363,7 @@ func TestAskOne(t *testing.T) {
 				http.NotFound(w, r)
 			}
 		}))
-		a := askOne(t.Context(), s.Client(), s.URL)
+		a := AskOne(t.Context(), s.Client(), s.URL)
 		s.Close()
 		if (a.Waiting != nil) != tc.waits || (len(a.Members) == 1 && a.Cluster == 0x10) != tc.members ||
 			(a.Err == nil) != (tc.waits || tc.members) {

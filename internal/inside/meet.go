@@ -124,7 +124,7 @@ func (i *Inside) AskAt(ctx context.Context, peer string) member.Answer {
 	if err != nil {
 		return member.Answer{Err: err}
 	}
-	return askOne(ctx, client, peer)
+	return AskOne(ctx, client, peer)
 }
 
 // ask asks the other addresses of the list.
@@ -147,8 +147,8 @@ func (i *Inside) ask(ctx context.Context, own member.Own) map[string]member.Answ
 	return out
 }
 
-// askOne asks one address what is there.
-func askOne(ctx context.Context, client *http.Client, base string) (a member.Answer) {
+// AskOne asks one address what is there.
+func AskOne(ctx context.Context, client *http.Client, base string) (a member.Answer) {
 	code, body, _, err := meet.Get(ctx, client, base+meetPath)
 	switch {
 	case err != nil:

@@ -3,7 +3,6 @@ package meet
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +15,10 @@ var errScript = errors.New("as the script says")
 
 // script is a shell of which some steps fail. It ends the start after it has waited a few times.
 type script struct {
-	heard  []member.Heard // what Ask returns, the last one again and again
+	heard  member.Heard // Ask returns it.
 	fails  member.Action
-	said   []member.Action
-	errs   []error // of the steps that wait
+	said   []string // the actions of the steps
+	errs   []error  // why those that wait do
 	cancel context.CancelFunc
 }
 
@@ -27,9 +26,7 @@ func (s *script) Ask(context.Context) (member.Heard, error) {
 	if s.fails == member.Ask {
 		return nil, errScript
 	}
-	h := s.heard[0]
-	s.heard = s.heard[min(1, len(s.heard)-1):]
-	return h, nil
+	return s.heard, nil
 }
 
 func (s *script) AskAt(context.Context, string) member.Answer { return member.Answer{Err: errScript} }
@@ -44,7 +41,7 @@ func (s *script) Write(step member.Step) error {
 func (s *script) Dial([]string) (*etcdstore.Group, error) { return nil, errScript }
 
 func (s *script) Say(step member.Step) {
-	s.said = append(s.said, step.Action)
+	s.said = append(s.said, string(step.Action))
 	if step.Action == member.Wait {
 		if s.errs = append(s.errs, step.Err); len(s.errs) == 3 {
 			s.cancel()
@@ -62,41 +59,47 @@ func TestStart(t *testing.T) {
 	waits := func(intends bool) member.Heard {
 		return member.Heard{"b": {Waiting: &member.Waiting{Host: "b", Node: "b", Process: "b", Join: own.Join, Intends: intends}}}
 	}
-	list := func(self member.Member) member.Heard {
-		return member.Heard{"b": {Cluster: 7, Members: []member.Member{self, {ID: 2, Name: "b", Peers: []string{"http://b:1"}, Clients: []string{"http://b:2"}}}}}
+	at := func(id uint64, host string) member.Member {
+		return member.Member{ID: id, Name: host, Peers: []string{"http://" + host + ":1"}, Clients: []string{"http://" + host + ":2"}}
+	}
+	list := func(other member.Member) member.Heard {
+		return member.Heard{"b": {Cluster: 7, Members: []member.Member{other, at(2, "b")}}}
 	}
 	moved := &member.Data{Host: "c", Peer: "http://c:1", Cluster: 7, ID: 1}
+	removed := &member.Data{Host: "a", Peer: url, Cluster: 7, ID: 5}
+	added := member.Member{ID: 1, Peers: []string{url}, Learner: true}
 	for _, tc := range []struct {
 		name  string
 		own   member.Own
 		data  *member.Data
-		heard []member.Heard
+		heard member.Heard
 		fails member.Action
-		said  string // the steps
-		ends  error
+		said  string // the steps; those of a round three times if it waits
 		waits error
 	}{
-		{"it begins", own, nil, []member.Heard{waits(true)}, "", "ask intend ask begin", nil, nil},
-		{"it cannot ask", own, nil, nil, member.Ask, "ask", errScript, nil},
-		{"its intention is not durable", own, nil, []member.Heard{waits(true)}, member.Intend, "ask intend", errScript, nil},
-		{"removed data stay in its way", pod, &member.Data{Host: "a", Peer: url, Cluster: 7, ID: 5}, []member.Heard{list(member.Member{ID: 3, Peers: []string{"http://c:1"}, Clients: []string{"http://c:2"}})}, member.Discard, "ask discard", errScript, nil},
-		{"the members are not told its address", own, moved, []member.Heard{list(member.Member{ID: 1, Name: "c", Peers: []string{"http://c:1"}, Clients: []string{"http://c:2"}})}, "",
-			"ask ask at move wait ask ask at move wait ask ask at move wait", context.Canceled, errScript},
-		{"no majority lists the members", own, nil, []member.Heard{list(member.Member{ID: 1, Peers: []string{url}, Learner: true})}, "", "ask list wait ask list wait ask list wait", context.Canceled, errScript},
-		{"it is not added", own, nil, []member.Heard{list(member.Member{ID: 3, Peers: []string{"http://c:1"}, Clients: []string{"http://c:2"}})}, "", "ask add wait ask add wait ask add wait", context.Canceled, errScript},
-		{"it is not removed", pod, nil, []member.Heard{list(member.Member{ID: 1, Name: "a", Peers: []string{url}, Clients: []string{"http://a:2"}})}, "", "ask remove wait ask remove wait ask remove wait", context.Canceled, errScript},
-		{"the other does not intend to begin", own, nil, []member.Heard{waits(false)}, "", "ask intend ask wait ask wait ask wait", context.Canceled, nil},
+		{"it begins", own, nil, waits(true), "", "ask intend ask begin", nil},
+		{"it cannot ask", own, nil, nil, member.Ask, "ask", nil},
+		{"its intention is not durable", own, nil, waits(true), member.Intend, "ask intend", nil},
+		{"removed data stay in its way", pod, removed, list(at(3, "c")), member.Discard, "ask discard", nil},
+		{"the members are not told its address", own, moved, list(at(1, "c")), "", "ask ask at move wait", errScript},
+		{"no majority lists the members", own, nil, list(added), "", "ask list wait", errScript},
+		{"it is not added", own, nil, list(at(3, "c")), "", "ask add wait", errScript},
+		{"it is not removed", pod, nil, list(at(1, "a")), "", "ask remove wait", errScript},
+		{"the other does not intend to begin", own, nil, waits(false), "", "ask intend ask wait", nil},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &script{heard: slices.Clone(tc.heard), fails: tc.fails, cancel: cancel}
+		s := &script{heard: tc.heard, fails: tc.fails, cancel: cancel}
 		step, err := Start(ctx, member.NewMachine(tc.own, tc.data), s, time.Microsecond)
 		cancel()
-		var said []string
-		for _, a := range s.said {
-			said = append(said, string(a))
+		round, ends := strings.TrimPrefix(tc.said, "ask intend "), error(nil)
+		switch {
+		case strings.HasSuffix(tc.said, "wait"):
+			tc.said, ends = tc.said+strings.Repeat(" "+round, 2), context.Canceled
+		case tc.fails != "":
+			ends = errScript
 		}
-		if got := strings.Join(said, " "); got != tc.said || !errors.Is(err, tc.ends) || (err != nil) == (step.Action != "") {
-			t.Errorf("%s: %s; %+v, %v; want %s, %v", tc.name, got, step, err, tc.said, tc.ends)
+		if got := strings.Join(s.said, " "); got != tc.said || !errors.Is(err, ends) || (err != nil) == (step.Action != "") {
+			t.Errorf("%s: %s; %+v, %v; want %s, %v", tc.name, got, step, err, tc.said, ends)
 		}
 		for _, err := range s.errs {
 			if !errors.Is(err, tc.waits) {

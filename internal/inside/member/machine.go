@@ -60,7 +60,7 @@ func (m *Machine) next(e Event) (Step, error) {
 		return Step{}, e.Err
 	case Heard:
 		m.hear(e)
-		if m.data != nil && m.own.Token == "" && !m.own.Replaces {
+		if m.data != nil && m.own.Token == "" {
 			if at := elsewhere(m.own, *m.data, m.seen); at != "" {
 				return Step{Action: AskAt, At: at}, nil
 			}

@@ -172,10 +172,8 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 	}
 	progress.Set("asking the members of etcd")
 	group, err := s.Store.Group()
-	if err == nil {
+	if f.members = []member.Status{{Err: err}}; err == nil {
 		f.members = group.Members(ctx, sys)
-	} else {
-		f.members = []member.Status{{Err: err}}
 	}
 	if e := s.Cfg.Etcd; len(e.Endpoints) == 0 {
 		f.own, f.mutual = true, e.TLS.CA != "" && e.TLS.Cert != ""

@@ -297,19 +297,23 @@ func (s *starting) Write(step member.Step) (err error) {
 	return err
 }
 
-// AskAt is not asked: names are fixed.
-func (s *starting) AskAt(context.Context, string) member.Answer { return member.Answer{} }
+// AskAt asks the URL of a member what is there.
+func (s *starting) AskAt(ctx context.Context, url string) member.Answer {
+	client, err := s.caller()
+	if err != nil {
+		return member.Answer{Err: err}
+	}
+	return inside.AskOne(ctx, client, url)
+}
 
 // Ask asks the others what their volumes hold, and for the list that a majority of those with data has.
 func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
-	ours, err := clientTLS(s.s.tls, s.log)
+	asking, err := s.caller()
 	if err != nil {
 		return nil, err
 	}
 	heard := member.Heard{}
 	var endpoints []string
-	asking := &http.Client{Transport: &http.Transport{TLSClientConfig: ours}}
-	defer asking.CloseIdleConnections()
 	for _, h := range s.others {
 		report, err := ask(ctx, asking, h)
 		if err != nil {
@@ -335,6 +339,12 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 		return heard, nil
 	}
 	return member.Heard{"a majority": majority}, nil
+}
+
+// caller calls others as a member, with the certificate as it is now.
+func (r *runner) caller() (*http.Client, error) {
+	ours, err := clientTLS(r.s.tls, r.log)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: ours, DisableKeepAlives: true}}, err
 }
 
 // Dial connects to members as root.
@@ -436,12 +446,10 @@ func (r *runner) restore(ctx context.Context) error {
 func (r *runner) fetch(ctx context.Context, file string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
 	defer cancel()
-	ours, err := clientTLS(r.s.tls, r.log)
+	c, err := r.caller()
 	if err != nil {
 		return err
 	}
-	c := &http.Client{Transport: &http.Transport{TLSClientConfig: ours}}
-	defer c.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.s.offer+"/snapshots/"+r.s.snapshot, nil)
 	if err != nil {
 		return err

@@ -208,6 +208,32 @@ func TestDatabaseWithoutLog(t *testing.T) {
 	}
 }
 
+// A member whose volume names another URL asks there, as a member, before it starts: it may be the volume of another.
+func TestAskAt(t *testing.T) {
+	r := podOf(t, func(*settings) {})
+	ca, cert, key := files(r.s.tls)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	fatal.If(t, err)
+	pem, err := os.ReadFile(ca)
+	fatal.If(t, err)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/members" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("X-Etcd-Cluster-ID", "7")
+		_, _ = io.WriteString(w, `[{"id":1,"peerURLs":["https://c:2380"],"name":"c","clientURLs":["https://c:2379"]}]`)
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	server.StartTLS()
+	defer server.Close()
+	if a := (&starting{runner: r}).AskAt(t.Context(), server.URL); a.Err != nil || a.Cluster != 7 || len(a.Members) != 1 {
+		t.Errorf("%+v", a)
+	}
+}
+
 // A certificate of root that cannot be read ends the start: as silence, it would have the member begin beside a quorum.
 func TestAskWithoutRoot(t *testing.T) {
 	r := podOf(t, func(s *settings) { s.members = []string{"a=10.0.0.1", "b=127.0.0.1"} })
