@@ -77,8 +77,8 @@ type Catalog struct {
 	nodes []lease.Registration
 	// bad is why sids are not used.
 	bad map[flake.SID]string
-	// version grows with every change of sids and bad.
-	version int
+	// sum is nil after each change of sids and bad.
+	sum *Summary
 	// The list that arrived last was of revision, and showed evidence.
 	revision int64
 	evidence Evidence
@@ -200,7 +200,7 @@ func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 		c.since[sid] = min(since.Add(silent), now.Mono)
 	}
 	c.state, c.space, c.sids, c.nodes = fresh, v.Config.Value.SIDs(), v.SIDs, v.Nodes
-	c.version, c.revision = c.version+1, v.Revision
+	c.sum, c.revision = nil, v.Revision
 	c.watch.listed = c.watch.asked
 	c.evidence = Evidence{At: now, Accepted: v.Accepted}
 	// What a list cannot show again counts until the list shows it repaired.
@@ -247,7 +247,7 @@ func (c *Catalog) Put(sid flake.SID, s lease.SIDRecords) {
 	if c.Listed() {
 		c.sids[sid] = s
 		delete(c.since, sid)
-		c.version++
+		c.sum = nil
 	}
 }
 
@@ -266,13 +266,13 @@ func (c *Catalog) Dead(now clock.Reading) (flake.SID, bool) {
 // Distrust notes why a sid is not used.
 func (c *Catalog) Distrust(sid flake.SID, why string) {
 	c.bad[sid] = why
-	c.version++
+	c.sum = nil
 }
 
 // TrustAll forgets why sids are not used, until the next list.
 func (c *Catalog) TrustAll() {
 	c.bad = map[flake.SID]string{}
-	c.version++
+	c.sum = nil
 }
 
 // Stale has no sid chosen from the catalog until it is listed again.

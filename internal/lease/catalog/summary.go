@@ -9,12 +9,10 @@ import (
 )
 
 // Summary is what a status says of all sids. A space has up to 1,024, so it is made once
-// for each version of the catalog, not for each status; statuses share it.
+// after each change of the catalog, not for each status; statuses share it.
 type Summary struct {
-	Version int
-
+	within lease.SIDRange
 	// Pool counts the sids within a range, and Workers those for workers.
-	Within        lease.SIDRange
 	Pool, Workers lease.Pool
 
 	Quarantined map[flake.SID]string
@@ -25,14 +23,17 @@ type Summary struct {
 	Ceiling clock.Millis
 }
 
-// Version is a number that differs whenever the summary may.
-func (c *Catalog) Version() int { return c.version }
+// Summary returns the summary of the space, and of the sids within a range. Do not write to it.
+func (c *Catalog) Summary(within lease.SIDRange) *Summary {
+	if c.sum == nil || c.sum.within != within {
+		c.sum = c.summarize(within)
+	}
+	return c.sum
+}
 
-// Summarize counts the sids of the space, and those within a range.
-func (c *Catalog) Summarize(within lease.SIDRange) *Summary {
+func (c *Catalog) summarize(within lease.SIDRange) *Summary {
 	s := &Summary{
-		Version:     c.version,
-		Within:      within,
+		within:      within,
 		Pool:        lease.Pool{Size: within.Len()},
 		Workers:     lease.Pool{Size: c.cfg.Workers.Len()},
 		Quarantined: maps.Clone(c.bad),

@@ -17,6 +17,7 @@ import (
 	"fmt"
 
 	"github.com/flakelease/allocator/flake"
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -32,6 +33,7 @@ type History struct {
 	// so it may never fall.
 	cluster  uint64
 	revision int64
+	readAt   clock.Mono
 	// reported is the latest that peers reported, and expected what they had reported
 	// before the outstanding list was asked for.
 	reported lease.ReportedRevision
@@ -185,8 +187,17 @@ func (h *History) Listed(v lease.View) (Loss, bool) {
 	return l, true
 }
 
-// Has reports whether v was the latest to be added, whatever its space is like.
-func (h *History) Has(v lease.View) bool { return h.revision == v.Revision && h.cluster == v.Cluster }
+// Read notes when v was read, and reports whether it was the latest to be added, whatever its space is like.
+func (h *History) Read(now clock.Mono, v lease.View) bool {
+	added := h.revision == v.Revision && h.cluster == v.Cluster
+	if added {
+		h.readAt = now
+	}
+	return added
+}
+
+// ReadAt returns when the revision was read.
+func (h *History) ReadAt() clock.Mono { return h.readAt }
 
 // Known reports whether config and era were read.
 func (h *History) Known() bool { return h.known }

@@ -100,11 +100,11 @@ func TestCheck(t *testing.T) {
 				}
 				switch found.(type) {
 				case Sound:
-					if !h.Known() || !h.Has(tc.view) || h.Config() != tc.view.Config || h.Era() != tc.view.Era {
+					if !h.Known() || !h.Read(9, tc.view) || h.Config() != tc.view.Config || h.Era() != tc.view.Era {
 						t.Errorf("a sound view was not added: %+v", h.History)
 					}
 				case Unready, Unusable:
-					if h.Known() != before.known || h.Config() != before.config || h.Era() != before.era || !h.Has(tc.view) {
+					if h.Known() != before.known || h.Config() != before.config || h.Era() != before.era || !h.Read(9, tc.view) {
 						t.Errorf("more than revision and cluster were added: %+v", h.History)
 					}
 				}
@@ -120,9 +120,10 @@ func TestLoss(t *testing.T) {
 	h.Check(view(20))
 	h.Reported(lease.ReportedRevision{Era: 2, Revision: 30})
 	h.Listing()
+	h.Read(7, view(20))
 	loss, ok := h.Check(view(19)).(Loss)
-	if !ok {
-		t.Fatal("nothing was lost")
+	if !ok || h.Read(8, view(19)) || h.ReadAt() != 7 {
+		t.Fatalf("lost: %v, and revision 20 was read at %d", ok, h.ReadAt())
 	}
 	for _, v := range []lease.View{view(25), view(25, era(1)), view(25, badEra), view(25, noEra)} {
 		if loss.Over(v) {

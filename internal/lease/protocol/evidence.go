@@ -71,8 +71,7 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 	}
 	known := m.history.Known()
 	found := m.history.Check(v)
-	if m.history.Has(v) {
-		m.readAt = now.Mono
+	if m.history.Read(now.Mono, v) {
 		m.marker.Read(now, v.Mark)
 		m.catalog.Shown(now.Mono, v.Revision)
 	}

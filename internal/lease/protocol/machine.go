@@ -99,11 +99,9 @@ type Machine struct {
 	session session.Session
 	guard   guard.Guard
 	marker  marker.Marker
-	readAt  clock.Mono // The history's revision was read then.
 	// within are the sids that this node may take. Until the history is known they are
 	// given as if the space had no part.
 	within lease.SIDRange
-	sum    *catalog.Summary // It may be of an older version of the catalog, or nil.
 
 	// busy: the one request about records is outstanding. None is sent before next. try is
 	// a write that is not settled yet.
@@ -113,14 +111,16 @@ type Machine struct {
 
 	life  life
 	state state
-	// standby: there was no sid to choose when one was last looked for. beaten: another
-	// process was first when a free one was last asked for.
-	everHeld bool
-	standby  bool
-	beaten   bool
-
+	search
 	gate lease.Gate
 	output
+}
+
+// search is what this process has met while it looked for sids.
+type search struct {
+	everHeld bool // It has held one.
+	standby  bool // There was none to choose when one was last looked for.
+	beaten   bool // Another process was first when a free one was last asked for.
 }
 
 // output is what a machine says.
@@ -345,7 +345,7 @@ func (m *Machine) Wake() clock.Mono {
 
 // Status returns a copy of what m knows.
 func (m *Machine) Status() lease.Status {
-	sum, seen := m.summary(), m.evidence()
+	sum, seen := m.catalog.Summary(m.within), m.evidence()
 	mark, markedAt := m.marker.Highest()
 	s := lease.Status{
 		Phase:       m.phase(),
@@ -356,7 +356,7 @@ func (m *Machine) Status() lease.Status {
 		Era:         m.era(),
 		Cluster:     m.history.Cluster(),
 		Revision:    m.history.Revision(),
-		ReadAt:      m.readAt,
+		ReadAt:      m.history.ReadAt(),
 		SIDs:        m.within,
 		Pool:        sum.Pool,
 		Workers:     m.cfg.Workers,
@@ -389,14 +389,6 @@ func (m *Machine) Status() lease.Status {
 
 // Limit returns up to which time ceilings may be written now, which is the reading of the latest Step.
 func (m *Machine) Limit(now clock.Reading) lease.Limit { return m.guard.Limit(now, m.evidence()) }
-
-// summary returns the summary of the catalog.
-func (m *Machine) summary() *catalog.Summary {
-	if s := m.sum; s == nil || s.Version != m.catalog.Version() || s.Within != m.within {
-		m.sum = m.catalog.Summarize(m.within)
-	}
-	return m.sum
-}
 
 func (m *Machine) phase() lease.Phase {
 	switch m.life {

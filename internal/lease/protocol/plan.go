@@ -68,7 +68,7 @@ func (m *Machine) markDue() clock.Mono {
 	if h == nil || h.record != ours || h.service != serving || !m.gate.Open {
 		return math.MaxInt64
 	}
-	return m.marker.Due(h.sid, m.summary().Holders, m.gate.Agreed)
+	return m.marker.Due(h.sid, m.catalog.Summary(m.within).Holders, m.gate.Agreed)
 }
 
 // load lists the space.
@@ -336,7 +336,7 @@ func (m *Machine) noneFree() string {
 		of = fmt.Sprintf(" in %s (the sids of the space)", m.within)
 	}
 	sids := m.catalog.SIDs()
-	said := fmt.Sprintf("no sid%s %s", of, lease.Taken(sids, m.within, m.summary().Pool.Quarantined))
+	said := fmt.Sprintf("no sid%s %s", of, lease.Taken(sids, m.within, m.catalog.Summary(m.within).Pool.Quarantined))
 	for sid := m.within.From; sid < m.within.To; sid++ {
 		h, end := sids[sid].Holder, sids[sid].Window.Value.Ceil
 		if h.Exists() && end != 0 && end+clock.MillisOf(2*m.cfg.MaxSkew) <= m.catalog.Evidence().At.Wall {
