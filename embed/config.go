@@ -147,7 +147,7 @@ func (c Config) node(number func() int) (config.Config, error) {
 	// A file or environment shared with servers names their listeners, not ours.
 	n.Listen = config.Listen{Gossip: n.Listen.Gossip}
 	n.Advertise = config.Advertise{Gossip: n.Advertise.Gossip}
-	n.Drain.Delay, n.PProf = 0, false // no load balancer has to notice, and profiles are up to the program
+	n.Drain.Delay = 0 // no load balancer has to notice
 	if err := n.Validate(); err != nil {
 		return fail(err)
 	}

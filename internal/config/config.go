@@ -57,7 +57,6 @@ type Config struct {
 	Events    Events
 	Drain     Drain
 	Stop      Stop
-	PProf     bool // profiles on the admin port
 	Console   Console
 }
 

@@ -45,7 +45,7 @@ func TestPrecedence(t *testing.T) {
 		Env: []string{"ALLOCATOR_LEASE_WINDOW=50s", "ALLOCATOR_WATERMARK_INTERVAL=7s", "HOME=/", "ALLOCATOR_SPACE=",
 			"ALLOCATOR_ETCD_INSIDE=", "ALLOCATOR_ETCD_JOIN=", "ALLOCATOR_ETCD_TLS_CA=", "ALLOCATOR_AUTH_TOKEN_FILE=",
 			"ALLOCATOR_TLS_CLIENT_CA=", "ALLOCATOR_GOSSIP_KEY_FILE="},
-		Flags: flags(t, "--lease.window=60s", "--pprof"),
+		Flags: flags(t, "--lease.window=60s", "--console.operate"),
 	})
 	fatal.If(t, err)
 	got := map[string]Setting{}
@@ -66,7 +66,7 @@ func TestPrecedence(t *testing.T) {
 		{"gossip.key-file", "key", "file " + path},
 		{"etcd.endpoints", "a:1,b:2", "file " + path},
 		{"epoch", "2025-01-01T00:00:00Z", "file " + path},
-		{"pprof", "true", "flag --pprof"},
+		{"console.operate", "true", "flag --console.operate"},
 	} {
 		if diff := cmp.Diff(want, got[want.Key]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", want.Key, diff)
@@ -173,7 +173,7 @@ func TestBadValues(t *testing.T) {
 	for env, want := range map[string]string{
 		"ALLOCATOR_LEASE_WINDOW=30":                 "with a unit",
 		"ALLOCATOR_CLUSTER_EXPECT=one":              "not a whole number",
-		"ALLOCATOR_PPROF=maybe":                     "is not a boolean",
+		"ALLOCATOR_CONSOLE_OPERATE=maybe":           "is not a boolean",
 		"ALLOCATOR_LAYOUT=huge":                     "none of scalable",
 		"ALLOCATOR_SID_RANGE=0..23":                 "write first-last",
 		"ALLOCATOR_SID_RANGE=5-3":                   "the last sid is below the first",

@@ -16,7 +16,7 @@ import (
 func TestYAML(t *testing.T) {
 	given := map[string]string{
 		"node.name": "null", "epoch": "2024-02-03T04:05:06.789Z", "etcd.endpoints": "http://a:1,http://b:2", "etcd.tls.ca": "/a b: #c\n\"d\"",
-		"sid-range": "3-7", "listen.http": "", "limit.connections": "7", "pprof": "true", "gossip.key-file": "012",
+		"sid-range": "3-7", "listen.http": "", "limit.connections": "7", "console.operate": "true", "gossip.key-file": "012",
 	}
 	want, list, err := Load(Sources{Given: given})
 	fatal.If(t, err)

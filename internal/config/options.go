@@ -331,8 +331,6 @@ func (c *Config) options() []Option {
 		option("console.operate", yes(&c.Console.Operate), "false",
 			"a page that drains the node, and quarantines and releases sids, for callers with scope admin",
 			"A page that is left open should change nothing."),
-		option("pprof", yes(&c.PProf), "false", "serve /debug/pprof on the admin port",
-			"Profiles show what the process is doing and use its time. They need scope admin."),
 	}
 }
 

@@ -132,8 +132,8 @@ func TestFirstID(t *testing.T) {
 			t.Errorf("metrics: no %q", want)
 		}
 	}
-	if code, _ := get(t, "http://"+r.Addresses().Admin+"/debug/pprof/"); code != 404 {
-		t.Errorf("profiles are served unasked: %d", code)
+	if code, body := get(t, "http://"+r.Addresses().Admin+"/debug/pprof/goroutine?debug=1"); code != 200 || !strings.Contains(body, "goroutine profile: total") {
+		t.Errorf("a profile, for a caller on loopback: %d %.200s", code, body)
 	}
 }
 

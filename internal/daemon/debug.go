@@ -114,7 +114,7 @@ func (d *Daemon) debug(ctx context.Context, profile time.Duration, send func(str
 			return ctx.Err()
 		}},
 	}
-	if !d.cfg.PProf || profile == 0 {
+	if profile == 0 {
 		files = files[:len(files)-2]
 	}
 	for _, f := range files {

@@ -39,11 +39,10 @@ func (d *Daemon) AdminHandler() http.Handler {
 
 func (d *Daemon) adminConfig() adminserver.Config {
 	return adminserver.Config{
-		Node:    d.node,
-		Alive:   d.alive,
-		Clocks:  d.watch.Report,
-		Profile: d.cfg.PProf,
-		Guard:   d.security.guard,
+		Node:   d.node,
+		Alive:  d.alive,
+		Clocks: d.watch.Report,
+		Guard:  d.security.guard,
 	}
 }
 

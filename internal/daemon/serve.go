@@ -56,9 +56,6 @@ func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
 	if d.cfg.TLS.Admin {
 		admin.TLSConfig = d.security.config(d.cfg.Listen.Admin, "http/1.1")
 	}
-	if d.cfg.PProf {
-		admin.WriteTimeout = 0 // a profile takes as long as the request asks for
-	}
 	return g, h, admin
 }
 

@@ -349,7 +349,7 @@ type AdminServiceClient interface {
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 	// GetDebug sends what the called node knows that explains a fault, as files: its view of the
 	// cluster, settings, conditions, events, the last hour, metrics and the latest log lines.
-	// To callers with scope admin, where pprof is on, also its goroutines and a profile. One
+	// To callers with scope admin also its goroutines and a profile. One
 	// call at a time is answered.
 	GetDebug(ctx context.Context, in *GetDebugRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DebugPart], error)
 }
@@ -454,7 +454,7 @@ type AdminServiceServer interface {
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	// GetDebug sends what the called node knows that explains a fault, as files: its view of the
 	// cluster, settings, conditions, events, the last hour, metrics and the latest log lines.
-	// To callers with scope admin, where pprof is on, also its goroutines and a profile. One
+	// To callers with scope admin also its goroutines and a profile. One
 	// call at a time is answered.
 	GetDebug(*GetDebugRequest, grpc.ServerStreamingServer[DebugPart]) error
 	mustEmbedUnimplementedAdminServiceServer()

@@ -81,7 +81,7 @@ func newNode(dir, allocator, etcd string, memory int64) (*node, error) {
 			"--listen.grpc", n.GRPC, "--listen.http", n.HTTP, "--listen.resp", n.RESP, "--listen.admin", n.Admin,
 			"--listen.gossip", n.Gossip,
 			"--gossip.key-file", file("gossip.key"), "--tls.cert", file("cert.pem"), "--tls.key", file("key.pem"),
-			"--auth.token-file", file("tokens"), "--pprof",
+			"--auth.token-file", file("tokens"),
 			"--log.format", "json"},
 	}
 	return n, nil

@@ -46,7 +46,7 @@ var changes = []struct{ name, values string }{
 	{"cert-manager", "tls: {certManager: {enabled: true, issuerRef: {name: i, kind: ClusterIssuer}, duration: 24h, renewBefore: 8h, extraDNSNames: [x.y]}}"},
 	{"cluster-domain", "{clusterDomain: c.d, tls: {existingSecret: s}}"},
 	{"common-labels", "commonLabels: {team: a}"},
-	{"config", "config: {issue: {max-lead: 100ms}, pprof: true}"},
+	{"config", "config: {issue: {max-lead: 100ms}, console: {operate: true}}"},
 	{"dashboard", "monitoring: {dashboard: {enabled: true, labels: {l: m}, annotations: {folder: f}}}"},
 	{"digest", "image: {digest: 'sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}"},
 	{"etcd-auth", "etcd: {auth: {username: u, existingSecret: s, passwordKey: pw}}"},

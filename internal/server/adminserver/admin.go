@@ -28,7 +28,6 @@ type Config struct {
 	// Clocks, if set, returns the measurements of this node's clock and its peers'.
 	Clocks  func() clock.Report
 	Metrics http.Handler // Metrics serves /metrics; nil: nothing does.
-	Profile bool         // serve /debug/pprof/
 	// Guard decides who may read profiles, for which the scope Admin is needed. Everything
 	// else is open: probes and scrapers have no credentials.
 	Guard *access.Guard
@@ -36,8 +35,8 @@ type Config struct {
 	Console http.Handler
 }
 
-// New returns the handler of the operator's port: /livez, /readyz, /metrics, and the
-// console and the profiler if they are enabled.
+// New returns the handler of the operator's port: /livez, /readyz, /metrics, /debug/pprof/, and the
+// console if it is enabled.
 func New(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -54,28 +53,26 @@ func New(cfg Config) http.Handler {
 			cfg.Metrics.ServeHTTP(w, r)
 		})
 	}
-	if cfg.Profile {
-		profile := http.NewServeMux()
-		profile.HandleFunc("/debug/pprof/", pprof.Index)
-		profile.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		profile.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		profile.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		profile.HandleFunc("/debug/pprof/trace", pprof.Trace)
-		mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
-			if refusal := cfg.authorize(r); refusal != nil {
-				plain(w, server.WireOf(refusal.Reason).Status, refusal.Error()+"\n")
-				return
-			}
-			profile.ServeHTTP(w, r)
-		})
-	}
+	profile := http.NewServeMux()
+	profile.HandleFunc("/debug/pprof/", pprof.Index)
+	profile.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	profile.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	profile.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	profile.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
+		if refusal := cfg.authorize(r); refusal != nil {
+			plain(w, server.WireOf(refusal.Reason).Status, refusal.Error()+"\n")
+			return
+		}
+		profile.ServeHTTP(w, r)
+	})
 	if cfg.Console != nil {
 		mux.Handle(console.Path, cfg.Console)
 		mux.Handle("GET /{$}", http.RedirectHandler(console.Path, http.StatusSeeOther))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		plain(w, http.StatusNotFound, fmt.Sprintf("no route for %.60q: this is the admin port, with /livez, /readyz, "+
-			"/metrics and, if they are enabled, /console/ and /debug/pprof/; IDs are at listen.http\n", r.URL.Path))
+			"/metrics, /debug/pprof/ and, if it is enabled, /console/; IDs are at listen.http\n", r.URL.Path))
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httpserver.Charge(r)
