@@ -22,8 +22,12 @@ STEP_OF := check nightly
 ARGS_OF := chaos abuse bugs kube
 DO_OF   := image release
 WHAT_OF := bench
+FOR_OF := sim release
+SEEDS_OF  := sim
+FIRST_OF  := sim
+FUZZTIME_OF := fuzz
 ifeq ($(MAKELEVEL),0)
-$(foreach v,PKG STEP ARGS DO WHAT,$(if $(filter command,$(origin $v)),$(foreach t,$(filter-out $($v_OF),$(MAKECMDGOALS)), \
+$(foreach v,PKG STEP ARGS DO WHAT FOR SEEDS FIRST FUZZTIME,$(if $(filter command,$(origin $v)),$(foreach t,$(filter-out $($v_OF),$(MAKECMDGOALS)), \
 	$(error $t: $v is an argument of $($v_OF)))))
 endif
 
@@ -59,7 +63,7 @@ fuzz: ## each fuzz target of PKG, or of all, for FUZZTIME=10s
 	[ -n "$$dirs" ] || { echo "fuzz: there is no fuzz target in $(PKG): name one directory, such as ./flake"; exit 2; }; \
 	for dir in $$dirs; do \
 		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c 6-); do \
-			echo "$$dir $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || exit 1; \
+			echo "$$dir $$f"; $(GO) -C $$dir test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) . || exit 1; \
 		done; \
 	done
 
@@ -96,7 +100,9 @@ SLICE  ?= 1s
 BENCH  ?= .
 COUNT  ?= 1
 bench: ## measure beside others; WHAT=redis, sql, failover, starts, dev, cores, curve, agent, peers, scale; go: our own
+	$(if $(and $(PKG),$(filter-out go,$(or $(WHAT),services))),$(error bench: PKG is an argument of WHAT=go))
 	@case "$(WHAT)" in ''|redis|sql|failover|starts|dev|cores|curve) \
+		echo "bench: compiling: 1 to 5 minutes the first time, without output"; \
 		CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/bench-allocator ./cmd/allocator && \
 		CGO_ENABLED=0 $(GO) -C bench build -trimpath -o $(CURDIR)/$(BIN)/bench-run ./run && \
 		$(BIN)/bench-run -allocator $(CURDIR)/$(BIN)/bench-allocator -rounds $(ROUNDS) -slice $(SLICE) -json $(BIN)/bench \
@@ -129,6 +135,7 @@ $(SITE)/installed: deploy/site/package.json deploy/site/package-lock.json
 	@touch $@
 
 play: ## the simulation as a page, in bin/play: any browser opens it
+	@echo "play: compiling: up to a minute the first time, without output"
 	@$(GO) run ./chaos/play -dir $(BIN)/play
 
 image: ## container images without Docker, in bin/image; DO=twice compares two builds
@@ -152,6 +159,7 @@ contracts: ## public packages, openapi.yaml and the proto beside those of the la
 	@tools/contracts proto
 
 vulnerabilities: ## known vulnerabilities in code that is reached; needs the internet
+	@echo "vulnerabilities: compiling govulncheck"
 	@$(GO) -C tools build -o $(CURDIR)/$(BIN)/tools/govulncheck golang.org/x/vuln/cmd/govulncheck
 	@failed=0; for m in $$(git ls-files '*go.mod' ':!tools' | xargs -n 1 dirname); do \
 		echo "== govulncheck $$m"; (cd $$m && $(CURDIR)/$(BIN)/tools/govulncheck ./...) || failed=1; done; exit $$failed

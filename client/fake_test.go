@@ -20,6 +20,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/node"
@@ -220,9 +221,10 @@ func (w *callLog) call(do func() (client.Block, error)) error {
 	return nil
 }
 
-// check returns an error if an ID was returned twice (I1), or if a call that began
-// after another had returned got a smaller ID.
-func (w *callLog) check(ordered bool) error {
+// check fails if an ID was returned twice (I1), or if a call that began
+// after another had returned got a smaller ID (I2).
+func (w *callLog) check(t testing.TB, ordered bool) {
+	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seen := make(map[flake.ID]bool, len(w.given))
@@ -230,13 +232,14 @@ func (w *callLog) check(ordered bool) error {
 		for i := range g.block.Count {
 			id := g.block.At(i)
 			if seen[id] {
-				return fmt.Errorf("I1: %v was given twice", id)
+				history.Violated(t, "I1", "%v was given twice", id)
+				return
 			}
 			seen[id] = true
 		}
 	}
 	if !ordered {
-		return nil
+		return
 	}
 	type event struct {
 		at  int64
@@ -262,10 +265,10 @@ func (w *callLog) check(ordered bool) error {
 	}
 	for _, g := range w.given {
 		if g.block.First <= need[g.began] {
-			return fmt.Errorf("order: a call that began after %v had been returned got %v", need[g.began], g.block.First)
+			history.Violated(t, "I2", "a call that began after %v had been returned got %v", need[g.began], g.block.First)
+			return
 		}
 	}
-	return nil
 }
 
 // one returns an ID as a block of one.
@@ -276,9 +279,7 @@ func one(id flake.ID, err error) (client.Block, error) {
 // finish checks the calls, of which there have to be at least minimum.
 func (w *callLog) finish(t testing.TB, ordered bool, minimum int) {
 	t.Helper()
-	if err := w.check(ordered); err != nil {
-		t.Error(err)
-	}
+	w.check(t, ordered)
 	if len(w.given) < minimum {
 		t.Errorf("%d calls were served, fewer than %d show little", len(w.given), minimum)
 	}

@@ -39,9 +39,11 @@ func run(ctx context.Context, args []string) int {
 		return 2
 	}
 	wanted, err := regexp.Compile(*which)
-	if err != nil || flags.NArg() > 0 || *atOnce < 1 {
-		fmt.Fprintln(os.Stderr, "planted: -bugs must be a regular expression, -at-once at least 1, and there are no "+
-			"arguments:", err)
+	if flags.NArg() > 0 || *atOnce < 1 {
+		err = errors.Join(err, errors.New("there are no arguments, and -at-once is at least 1"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "planted:", err)
 		return 2
 	}
 	root, err := rootOf(".")

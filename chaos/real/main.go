@@ -76,6 +76,9 @@ func command() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_ = cmd.Help()
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("there is no command %q", args[0])}
+			}
 			return usageError{errors.New("no command given")}
 		},
 		Args: cobra.ArbitraryArgs,

@@ -23,6 +23,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -558,7 +559,7 @@ func draw(t *testing.T, work string) *drawing {
 			}
 			for id := range b.All() {
 				if seen[id] {
-					t.Errorf("%v came twice", id)
+					history.Violated(t, "I1", "%v came twice", id)
 				}
 				seen[id] = true
 			}

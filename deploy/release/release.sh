@@ -58,7 +58,10 @@ ready)
 	clean
 	echo "the change log, the chart and the stored forms are those of $VERSION"
 	;;
-notes) needs VERSION && awk -v head="## [$VERSION]" '/^## \[/ { found = index($0, head) == 1; next } found' CHANGELOG.md ;;
+notes)
+	needs VERSION
+	awk -v head="## [$VERSION]" '/^## \[/ { on = index($0, head) == 1; found = found || on; next } on; END { exit !found }' CHANGELOG.md ||
+		fail "CHANGELOG.md has no section of version $VERSION" ;;
 push) needs REGISTRY && pack push --dir $release "$REGISTRY" ;;
 *) echo "release: there is no DO=$do: use snapshot, test, evidence, ready, notes or push"; exit 2 ;;
 esac

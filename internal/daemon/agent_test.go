@@ -28,6 +28,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
@@ -372,9 +373,9 @@ func TestAgentOrder(t *testing.T) {
 		case err != nil:
 			t.Errorf("%s: %v in %s", name, err, answer)
 		case id <= before || id <= after:
-			t.Errorf("%s: %v above %v, and a call that had returned before got %v", name, id, after, before)
+			history.Violated(t, "I2", "%s: %v above %v, and a call that had returned before got %v", name, id, after, before)
 		case seen[id] != "":
-			t.Errorf("%v twice: over %s and %s", id, seen[id], name)
+			history.Violated(t, "I1", "%v twice: over %s and %s", id, seen[id], name)
 		}
 		seen[id], highest = name, max(highest, id)
 	}

@@ -100,7 +100,8 @@ func (c *crowd) check(t *testing.T) []answer {
 	byID := slices.SortedFunc(slices.Values(all), func(a, b answer) int { return a.block.First.Compare(b.block.First) })
 	for i, a := range byID[1:] {
 		if a.block.First <= byID[i].block.Last() {
-			t.Fatalf("I1: %+v overlaps %+v", a.block, byID[i].block)
+			history.Violated(t, "I1", "%+v overlaps %+v", a.block, byID[i].block)
+			t.FailNow()
 		}
 	}
 	// Largest ID of all calls that had ended when each one began.
@@ -113,7 +114,8 @@ func (c *crowd) check(t *testing.T) []answer {
 			high = max(high, byEnd[e].block.Last())
 		}
 		if a.block.First <= high {
-			t.Fatalf("I2: %+v began after %d had been returned", a, high)
+			history.Violated(t, "I2", "%+v began after %d had been returned", a, high)
+			t.FailNow()
 		}
 	}
 	return byBegin
@@ -239,7 +241,8 @@ func TestRaiseRace(t *testing.T) {
 	for _, a := range c.check(t) {
 		ms := clock.Millis(f.UnixMilli(a.block.Last())) - t0
 		if ms >= clock.Millis(len(announced))-1 || a.ended < announced[ms+1] {
-			t.Fatalf("I3: %+v at t0%+d ended at %d, before its ceiling was announced", a, ms, a.ended)
+			history.Violated(t, "I3", "%+v at t0%+d ended at %d, before its ceiling was announced", a, ms, a.ended)
+			t.FailNow()
 		}
 		used[ms] = true
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -535,12 +536,14 @@ func TestChangingTenures(t *testing.T) {
 		last := flake.ID(0)
 		for _, b := range blocks {
 			if b.First <= last {
-				t.Fatalf("caller %d: %v after %v", c, b.First, last)
+				history.Violated(t, "I2", "caller %d: %v after %v", c, b.First, last)
+				t.FailNow()
 			}
 			last = b.Last()
 			for i := range b.Count {
 				if seen[b.At(i)] {
-					t.Fatalf("%v was issued twice", b.At(i))
+					history.Violated(t, "I1", "%v was issued twice", b.At(i))
+					t.FailNow()
 				}
 				seen[b.At(i)] = true
 				total++

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -170,7 +171,8 @@ func TestNextID(t *testing.T) {
 		}
 		for _, id := range ids {
 			if seen[id] {
-				t.Fatalf("%d twice", id)
+				history.Violated(t, "I10", "%d came twice", id)
+				t.FailNow()
 			}
 			seen[id] = true
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -309,8 +310,9 @@ func (p *fleet) told(g *generator, d worker.Done) {
 		}
 		p.shared++
 		if o.from < g.to && g.from < o.to && o.from < o.to && g.from < g.to {
-			p.t.Fatalf("seed %d: sid %d is permitted twice: %s has [%d,%d) and %s has [%d,%d)", p.seed, g.handle.SID,
+			history.Violated(p.t, "I4", "seed %d: sid %d is permitted twice: %s has [%d,%d) and %s has [%d,%d)", p.seed, g.handle.SID,
 				g.handle.ID(), g.from-start, g.to-start, o.handle.ID(), o.from-start, o.to-start)
+			p.t.FailNow()
 		}
 	}
 }

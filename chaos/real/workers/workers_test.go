@@ -14,6 +14,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/real/clockhook"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/chaos/wait"
@@ -79,7 +80,7 @@ func TestWorkers(t *testing.T) {
 		case a.ids < int(*ids) && f.careful:
 			t.Errorf("%s: only %d IDs", f.name, a.ids)
 		case f.careful && a.duplicates > 0:
-			t.Errorf("I1: %d IDs were used twice, the first %d", a.duplicates, a.first)
+			history.Violated(t, "I1", "%d IDs were used twice, the first %d", a.duplicates, a.first)
 		case !f.careful && a.duplicates == 0:
 			t.Errorf("the programs that ask nobody have no duplicates: the faults show nothing")
 		}

@@ -195,30 +195,27 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestUnhurried: the list has each test that make test leaves to make check and the race detector's run skips.
-func TestUnhurried(t *testing.T) {
-	files, err := filepath.Glob("../../virtual/*_test.go")
-	fatal.If(t, err)
+// TestTwice: packages whose tests know of the race detector, and do less with it, run without it as well.
+func TestTwice(t *testing.T) {
+	t.Chdir("../../..")
+	out, err := exec.Command("git", "ls-files", "*/norace_test.go").Output()
+	if err != nil {
+		t.Skipf("not run: git ls-files: %v", err)
+	}
 	var want []string
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		fatal.If(t, err)
-		for _, body := range strings.Split(string(text), "\nfunc ")[1:] {
-			if strings.Contains(body, "\ttier.Check(") && strings.Contains(body, "\tslow(t)") {
-				want = append(want, body[:strings.IndexByte(body, '(')])
-			}
-		}
+	for _, name := range strings.Fields(string(out)) {
+		want = append(want, "./"+filepath.Dir(name))
 	}
 	slices.Sort(want)
-	if got := strings.Split(strings.Trim(unhurried, "^($)"), "|"); !slices.Equal(got, want) {
-		t.Errorf("the list has %v, want %v", got, want)
+	if got := slices.Sorted(slices.Values(slices.Concat(bubbles, twice))); !slices.Equal(got, want) {
+		t.Errorf("the lists have %v, want %v", got, want)
 	}
 }
 
 // TestTable: each package and program that the table names exists, and every module has a step.
 func TestTable(t *testing.T) {
 	t.Chdir("../../..")
-	for _, p := range slices.Concat(unraced, withEtcd, bubbles, fewLines, []string{commands}) {
+	for _, p := range slices.Concat(unraced, withEtcd, bubbles, twice, withAlone, fewLines, []string{commands}) {
 		if _, err := os.Stat(p); err != nil {
 			t.Error(err)
 		}
@@ -260,6 +257,10 @@ func TestMake(t *testing.T) {
 		"-n check PKG=./flake":      "check: PKG is an argument of test race fuzz bench",
 		"-n chart DO=twice":         "chart: DO is an argument of image release",
 		"fuzz PKG=./nothing":        "there is no fuzz target in ./nothing",
+		"-n fuzz":                   "go -C $dir test", // as a directory of another module needs
+		"-n test FOR=1h":            "test: FOR is an argument of sim release",
+		"bench PKG=./flake":         "bench: PKG is an argument of WHAT=go",
+		"test TIER=x PKG=./flake":   "TIER=x: there is no such tier",
 		"bench WHAT=nothing":        "there is no WHAT=nothing",
 		"release DO=nothing":        "there is no DO=nothing",
 		"image DO=nothing":          "there is no nothing",

@@ -57,6 +57,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err := flags.Parse(args[1:]); err != nil {
 		return 2
 	}
+	if t := os.Getenv(tier.Variable); t != "" && !slices.Contains(tier.Names, t) {
+		return wrong("%s=%s: there is no such tier: use %s", tier.Variable, t, strings.Join(tier.Names, ", "))
+	}
 	c := &ci{out: out, limit: *limit, dir: filepath.Join("bin", args[0])}
 	switch rest := flags.Args(); args[0] {
 	case "test":

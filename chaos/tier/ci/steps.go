@@ -81,17 +81,19 @@ var withEtcd = []string{
 	"./internal/inside/etcdserver", "./internal/inside/meet", "./internal/lease/etcdstore",
 }
 
-// alone are long tests of one goroutine in packages whose other tests run with the race detector, which would find
+// alone are long tests of one goroutine, in packages whose other tests run with the race detector, which would find
 // nothing in them and makes them take ten times as long.
 const alone = "^(TestOracle|TestHistories)$"
 
-// bubbles are packages that the race detector sees on one processor: the timers of a bubble of testing/synctest
-// share one context of the detector, and two threads that look at their channels at once corrupt it (Go 1.26;
-// a SIGSEGV outside Go code). Their time is virtual.
-var bubbles = []string{"./chaos/virtual"}
+var withAlone = []string{"./internal/gen", "./internal/clock"}
 
-// unhurried are tests of bubbles that are skipped under the race detector, and too long for make test.
-const unhurried = "^(TestFirstNight|TestLongOutage|TestMoreNodesThanSIDs)$"
+// twice are packages whose tests do less with the race detector, or cannot measure with it: they run without it, too.
+var twice = []string{"./internal/server", "./internal/server/grpcserver"}
+
+// bubbles are packages that run twice, too, and that the race detector sees on one processor: the timers of a
+// bubble of testing/synctest share one context of the detector, and two threads that look at their channels at once
+// corrupt it (Go 1.26; a SIGSEGV outside Go code). Their time is virtual.
+var bubbles = []string{"./chaos/virtual"}
 
 // fewLines are modules of few lines with much to link, which staticcheck reads for minutes: that is for the night.
 var fewLines = []string{"chaos/kube", "deploy"}
@@ -267,7 +269,7 @@ func compileAll(j *job) error {
 	if err != nil {
 		return err
 	}
-	if err := j.compile(false, without...); err != nil {
+	if err := j.compile(false, slices.Concat(without, bubbles, withAlone, twice)...); err != nil {
 		return err
 	}
 	if err := j.compile(detector(j), rest...); err != nil {
@@ -296,9 +298,9 @@ func commandLine(j *job) error {
 func simulated(j *job) error {
 	return errors.Join(
 		j.test(false, append([]string{"-p", "2"}, unraced...)...),
-		j.test(false, "-run", alone, "./internal/gen", "./internal/clock"),
+		j.test(false, append([]string{"-run", alone}, withAlone...)...),
 		j.test(detector(j), append([]string{"-cpu", "1"}, bubbles...)...),
-		j.test(false, append([]string{"-run", unhurried}, bubbles...)...))
+		j.test(false, bubbles...))
 }
 
 // raced tests all other packages with the race detector, and those with etcd without it.
@@ -309,7 +311,7 @@ func raced(j *job) error {
 	}
 	return errors.Join(
 		j.test(detector(j), append([]string{"-p", "2", "-skip", alone}, rest...)...),
-		j.test(false, append([]string{"-p", "2"}, withEtcd...)...))
+		j.test(false, slices.Concat([]string{"-p", "2"}, withEtcd, twice)...))
 }
 
 // moduleTests tests a module besides the root. Its tests read files outside of it, which Go's test cache ignores.
