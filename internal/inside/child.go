@@ -22,7 +22,7 @@ type child struct {
 }
 
 func (i *Inside) start() (*child, error) {
-	cmd := exec.Command(i.cfg.Program, append(slices.Clone(i.cfg.Arguments), string(i.dir))...)
+	cmd := exec.Command(i.cfg.Program, append(slices.Clone(i.cfg.Arguments), string(i.Dir))...)
 	cmd.Stderr = i.cfg.Stderr // the file itself: it outlives this process
 	cmd.SysProcAttr = apart()
 	if err := cmd.Start(); err != nil {
@@ -33,7 +33,7 @@ func (i *Inside) start() (*child, error) {
 		c.err = cmd.Wait()
 		close(c.ended)
 	}()
-	i.cfg.Log.Info("etcd inside started", "process", c.pid, "version", etcdstore.ServerVersion(), "directory", i.dir)
+	i.cfg.Log.Info("etcd inside started", "process", c.pid, "version", etcdstore.ServerVersion(), "directory", i.Dir)
 	return c, nil
 }
 

@@ -250,8 +250,8 @@ func (d Dir) Note(data *member.Data) error {
 	return nil
 }
 
-// SetAside keeps the data that is there under another name, so that a member starts without any.
-func (d Dir) SetAside(why string, now time.Time) error {
+// setAside keeps the data that is there under another name, so that a member starts without any.
+func (d Dir) setAside(why string, now time.Time) error {
 	err := os.Rename(d.Data(), d.Data()+"-"+why+"-"+now.UTC().Format(snapshotTime))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return d.unfit("cannot be written: %v", err)
@@ -269,7 +269,7 @@ type Copy struct {
 // copiesFor is how long copies stay; the latest of them stays longer.
 const copiesFor = 7 * 24 * time.Hour
 
-// Copies returns what SetAside kept, the latest first.
+// Copies returns what setAside kept, the latest first.
 func (d Dir) Copies() (out []Copy) {
 	paths, _ := filepath.Glob(d.Data() + "-*-*")
 	for _, path := range paths {

@@ -229,7 +229,7 @@ func TestForget(t *testing.T) {
 	for i, age := range []time.Duration{3 * week, 2 * week, 0, -time.Hour} {
 		fatal.If(t, os.MkdirAll(filepath.Join(d.Data(), "member"), 0o700))
 		fatal.If(t, os.WriteFile(filepath.Join(d.Data(), "member", "db"), make([]byte, i+1), 0o600))
-		fatal.If(t, d.SetAside("before", now.Add(-age)))
+		fatal.If(t, d.setAside("before", now.Add(-age)))
 		// A later one of them is the latest in its turn, and no earlier one is deleted while it is young.
 		gone, err := d.forget(now)
 		if want := map[int]int{0: 0, 1: 1, 2: 1, 3: 0}[i]; err != nil || len(gone) != want {

@@ -56,8 +56,9 @@ func TestHangs(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		fatal.If(t, err)
 		defer l.Close()
-		i := &Inside{host: tc.host, ip: own}
-		i.cfg.Etcd.TLS, i.cfg.Etcd.Inside.PeerPort = tc.tls, l.Addr().(*net.TCPAddr).Port
+		var cfg Config
+		cfg.Etcd.TLS, cfg.Etcd.Inside.PeerPort = tc.tls, l.Addr().(*net.TCPAddr).Port
+		i := &Inside{Site: siteOf(cfg, tc.host, own), cfg: cfg}
 		tc.member(l)
 		all.Go(func() {
 			if got := i.hangs(t.Context()); got != tc.want {

@@ -3,7 +3,7 @@ package inside
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,12 +39,8 @@ type Config struct {
 
 // Inside runs and tends the member of this node.
 type Inside struct {
+	Site
 	cfg     Config
-	dir     Dir
-	host    string   // this machine in join
-	ip      string   // It listens there.
-	join    []string // sorted
-	process string
 	intends atomic.Bool // It has written that it begins the cluster.
 	alone   bool        // It was logged of this start that there is one member.
 	// snapshotAfter is when a snapshot, or its copy, may be tried again after one that failed.
@@ -61,23 +57,37 @@ type Inside struct {
 // later.
 func New(ctx context.Context, cfg Config) (*Inside, error) {
 	in := cfg.Etcd.Inside
-	i := &Inside{cfg: cfg, dir: Dir(in.Dir), process: rand.Text(), join: slices.Sorted(slices.Values(in.Join)),
-		health: Health{Free: -1}}
 	if cfg.Program == "" {
 		return nil, errors.New("etcd.inside: only \"allocator serve\" runs an etcd inside: set etcd.endpoints or " +
 			"etcd.join")
 	}
-	var err error
-	if i.host, i.ip, err = OwnAddress(ctx, in); err != nil {
+	host, ip, err := OwnAddress(ctx, in)
+	if err != nil {
 		return nil, err
 	}
-	if len(i.join) == 0 {
-		i.join = []string{i.host}
-	}
-	if err := checkTLS(cfg.Etcd.TLS, i.host, time.Now()); err != nil {
+	if err := checkTLS(cfg.Etcd.TLS, host, time.Now()); err != nil {
 		return nil, err
 	}
-	return i, i.dir.Check()
+	i := &Inside{Site: siteOf(cfg, host, ip), cfg: cfg, health: Health{Free: -1}}
+	return i, i.Dir.Check()
+}
+
+// siteOf returns the member of a node at host in etcd.join, which listens at ip.
+func siteOf(cfg Config, host, ip string) Site {
+	e := cfg.Etcd
+	join := slices.Sorted(slices.Values(e.Inside.Join))
+	if len(join) == 0 {
+		join = []string{host}
+	}
+	return Site{
+		Dir:    Dir(e.Inside.Dir),
+		Own:    member.Own{Host: host, Node: cfg.Node, Process: rand.Text(), Join: join, Peer: e.PeerURL(host)},
+		Etcd:   member.Run{IP: ip, Quota: e.Inside.Quota, TLS: member.TLS(e.TLS), Log: cfg.LogFormat},
+		Peer:   e.PeerURL,
+		Client: e.ClientURL,
+		TLS:    func() (*tls.Config, error) { return tlsOf(e.TLS) },
+		Root:   func() (etcdstore.Config, error) { return cfg.Dial, nil },
+	}
 }
 
 const (
@@ -95,10 +105,10 @@ const (
 //
 // It returns ErrDir for a directory that cannot be written or that another node has.
 func (i *Inside) Run(ctx context.Context) error {
-	if err := os.MkdirAll(string(i.dir), 0o700); err != nil {
-		return i.dir.unfit("cannot be made: %v", err)
+	if err := os.MkdirAll(string(i.Dir), 0o700); err != nil {
+		return i.Dir.unfit("cannot be made: %v", err)
 	}
-	release, err := i.dir.lock()
+	release, err := i.Dir.lock()
 	if err != nil {
 		return err
 	}
@@ -150,24 +160,24 @@ func (i *Inside) say(level slog.Level, message, why string) {
 // up returns a member that runs: one that did already, or a new one once it is clear how to
 // start it.
 func (i *Inside) up(ctx context.Context) (*child, error) {
-	data, err := i.dir.Own()
+	data, err := i.Dir.Own()
 	if err != nil {
 		return nil, err
 	}
-	if pid := i.dir.runs(); pid == unnamed {
-		return nil, i.dir.heldUnnamed()
+	if pid := i.Dir.runs(); pid == unnamed {
+		return nil, i.Dir.heldUnnamed()
 	} else if pid != 0 {
-		c := adopt(i.dir, pid)
-		run, _ := i.dir.running() // What cannot be read differs from every one.
-		if data != nil && !i.dir.prepared() && run == i.wants(*data) {
+		c := adopt(i.Dir, pid)
+		run, _ := i.Dir.running() // What cannot be read differs from every one.
+		if data != nil && !i.Dir.prepared() && run == i.Runs(*data) {
 			i.cfg.Log.Info("etcd inside runs already: taken over", "process", pid)
 			return c, nil
 		}
 		i.cfg.Log.Warn("etcd inside runs with other settings or data: restarting it", "process", pid)
 		c.stop(i.cfg.Log)
 	}
-	if i.dir.prepared() {
-		taken, err := i.dir.takeRestored(time.Now())
+	if i.Dir.prepared() {
+		taken, err := i.Dir.takeRestored(time.Now())
 		if err != nil {
 			return nil, fmt.Errorf("take over the restored data: %w", err)
 		}
@@ -175,7 +185,7 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 			i.cfg.Log.Warn("etcd inside starts from a restored snapshot: nodes refuse until " +
 				"\"allocator admin recover\"")
 		}
-		if data, err = i.dir.Own(); err != nil {
+		if data, err = i.Dir.Own(); err != nil {
 			return nil, err
 		}
 		if taken && data != nil && data.Act.By != "" {
@@ -189,9 +199,9 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		return nil, err
 	}
 	if data.Version != etcdstore.ServerVersion() {
-		free, err := freeBytes(string(i.dir))
+		free, err := freeBytes(string(i.Dir))
 		if err == nil {
-			err = i.dir.beforeUpgrade(etcdstore.ServerVersion(), time.Now(), free)
+			err = i.Dir.beforeUpgrade(etcdstore.ServerVersion(), time.Now(), free)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("snapshot before the upgrade of etcd from %s: %w", data.Version, err)
@@ -199,11 +209,11 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 		data.Version = etcdstore.ServerVersion()
 	}
 	// The marker first: it says of every file that comes later whose it is.
-	if err := i.dir.Note(data); err != nil {
+	if err := i.Dir.Note(data); err != nil {
 		return nil, err
 	}
-	if err := i.dir.Prepare(i.wants(*data)); err != nil {
-		return nil, i.dir.unfit("cannot be written: %v", err)
+	if err := i.Dir.Prepare(i.Runs(*data)); err != nil {
+		return nil, i.Dir.unfit("cannot be written: %v", err)
 	}
 	return i.start()
 }
@@ -211,44 +221,15 @@ func (i *Inside) up(ctx context.Context) (*child, error) {
 // errPrepared says that a restore was prepared while the member waited.
 var errPrepared = errors.New("a restored snapshot is to be taken over")
 
-// peer returns the URL at which other members find this one.
-func (i *Inside) peer() string { return i.cfg.Etcd.PeerURL(i.host) }
-
-// owner returns who decides how to start with data.
-func (i *Inside) owner(data *member.Data) (member.Own, error) {
-	founds, err := ClusterOf(i.founding())
-	if err != nil {
-		return member.Own{}, fmt.Errorf("etcd.join: %w", err)
-	}
-	own := member.Own{
-		Host:    i.host,
-		Node:    i.cfg.Node,
-		Process: i.process,
-		Join:    i.join,
-		Peer:    i.peer(),
-		Founds:  founds,
-	}
-	if data != nil && data.Restored {
-		if founds, err = ClusterOf(data.Initial, data.Token); err != nil {
-			return member.Own{}, fmt.Errorf("the restored data: %w", err)
-		}
-		own = member.OfRestored(own, *data, founds)
-	} else if data == nil {
-		initial, token := i.founding()
-		own.Intends, err = i.dir.Intends(own.Peer, initial, token)
-	}
-	i.intends.Store(own.Intends)
-	return own, err
-}
-
 // decide asks the other members until it is clear how to start.
 //
 // It returns errPrepared if a restore was prepared meanwhile: up takes it over.
 func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, error) {
-	own, err := i.owner(data)
+	own, err := i.Owner(data)
 	if err != nil {
 		return nil, err
 	}
+	i.intends.Store(own.Intends)
 	m, s := member.NewMachine(own, data), &starting{Inside: i, own: own, data: data}
 	defer s.close()
 	step, err := meet.Start(ctx, m, s, askEvery)
@@ -257,14 +238,8 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case step.Action == member.Start:
-		return m.Data(), nil
-	case step.Action == member.Begin && own.Token != "":
-		data.Restored = false // Etcd runs in it from now on.
-		return data, nil
 	}
-	// What is left of data that was lost would be started from.
-	return i.begins(step), i.dir.SetAside("lost", time.Now())
+	return i.Take(step, m.Data())
 }
 
 // starting carries out the steps of a start.
@@ -284,7 +259,7 @@ func (s *starting) close() {
 // Ask asks the other addresses of the list.
 func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 	heard := s.ask(ctx, s.own)
-	if s.dir.prepared() {
+	if s.Dir.prepared() {
 		return nil, errPrepared
 	}
 	return heard, nil
@@ -292,11 +267,9 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 
 // Write writes that the member begins the cluster.
 func (s *starting) Write(step member.Step) error {
-	if err := s.dir.Note(s.begins(step)); err != nil {
-		return err
-	}
-	s.intends.Store(true)
-	return nil
+	err := s.Site.Write(step)
+	s.intends.Store(err == nil)
+	return err
 }
 
 // Say logs why the member waits. From then on it answers the others, unless it is to start from data that it has.
@@ -315,55 +288,4 @@ func (s *starting) Say(step member.Step) {
 			s.say(slog.LevelError, "etcd inside cannot listen", err.Error())
 		}
 	}
-}
-
-// founding returns the list and the token with which the members of etcd.join begin a cluster.
-func (i *Inside) founding() (initial, token string) {
-	initial = Initial(i.join, i.cfg.Etcd.PeerURL)
-	return initial, fmt.Sprintf("allocator-%x", sha256.Sum256([]byte(initial)))[:26]
-}
-
-// begins returns what the marker says of a new member.
-func (i *Inside) begins(step member.Step) *member.Data {
-	d := &member.Data{
-		Host:     i.host,
-		Peer:     i.peer(),
-		Version:  etcdstore.ServerVersion(),
-		Initial:  step.Initial,
-		Existing: step.Action == member.Join,
-	}
-	if step.Action != member.Join {
-		d.Initial, d.Token = i.founding()
-	}
-	return d
-}
-
-// wants returns what the member is to run with.
-func (i *Inside) wants(data member.Data) member.Run {
-	e := i.cfg.Etcd
-	return member.Run{
-		Version:  etcdstore.ServerVersion(),
-		Name:     i.host,
-		Client:   e.ClientURL(i.host),
-		Peer:     i.peer(),
-		IP:       i.ip,
-		Initial:  data.Initial,
-		Token:    data.Token,
-		Existing: data.Existing,
-		Quota:    e.Inside.Quota,
-		TLS:      member.TLS(e.TLS),
-		Log:      i.cfg.LogFormat,
-	}
-}
-
-// Dial connects to members of the cluster.
-func (i *Inside) Dial(clients []string) (*etcdstore.Group, error) {
-	dial := i.cfg.Dial
-	dial.Endpoints = clients
-	return etcdstore.OpenGroup(dial)
-}
-
-// group calls members of the cluster.
-func (i *Inside) group(ctx context.Context, clients []string, f func(context.Context, *etcdstore.Group) error) error {
-	return meet.Call(ctx, i.Dial, clients, f)
 }

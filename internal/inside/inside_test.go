@@ -36,8 +36,15 @@ import (
 
 // alone returns the only member of a list.
 func alone(d Dir, log slog.Handler) *Inside {
-	const host = "127.0.0.1"
-	return &Inside{cfg: Config{Log: slog.New(log)}, dir: d, host: host, ip: host, join: []string{host}}
+	return nodeAt("127.0.0.1", d, Config{Log: slog.New(log)})
+}
+
+// nodeAt returns the member at host of a list; none: it is alone.
+func nodeAt(host string, d Dir, cfg Config, join ...string) *Inside {
+	cfg.Etcd.Inside.Join = join
+	i := &Inside{Site: siteOf(cfg, host, host), cfg: cfg}
+	i.Dir = d
+	return i
 }
 
 // A member that waits for others ends its waiting when a restore was prepared, and takes it over.
@@ -46,7 +53,7 @@ func TestDecidePrepared(t *testing.T) {
 	defer cancel()
 	d := Dir(t.TempDir())
 	i := alone(d, slog.DiscardHandler)
-	i.join = append(i.join, "localhost") // Nobody is there.
+	i.Own.Join = append(i.Own.Join, "localhost") // Nobody is there.
 	time.AfterFunc(askEvery/2, func() {
 		if err := meet.WriteJSON(d.restoredMarker(), member.Data{Host: "a"}); err != nil {
 			t.Error(err)
@@ -76,7 +83,7 @@ func TestBeginsWithoutLeftovers(t *testing.T) {
 	}
 	// That it begins is written first: after a crash it begins, although others may have begun with it.
 	initial, token := i.founding()
-	if intends, err := d.Intends(i.peer(), initial, token); !intends || err != nil {
+	if intends, err := d.Intends(i.Own.Peer, initial, token); !intends || err != nil {
 		t.Errorf("it intends to begin: %v, %v", intends, err)
 	}
 }
@@ -115,12 +122,15 @@ func TestDecideElsewhere(t *testing.T) {
 		s.Listener = l
 		s.Start()
 		ctx, cancel := context.WithCancel(t.Context())
-		i := alone(Dir(t.TempDir()), slog.NewTextHandler(until{"still runs", cancel}, nil))
+		cfg, join := Config{Log: slog.New(slog.NewTextHandler(until{"still runs", cancel}, nil))}, []string{"127.0.0.1"}
+		if name == "left behind" {
+			join = append(join, "127.0.0.2")
+			cfg.Etcd.Inside.PeerPort = l.Addr().(*net.TCPAddr).Port
+		}
+		i := nodeAt("127.0.0.1", Dir(t.TempDir()), cfg, join...)
 		data := member.Data{Host: "a", Peer: elsewhere, Cluster: 7, ID: 1}
 		if name == "left behind" {
-			i.join = append(i.join, "127.0.0.2")
-			i.cfg.Etcd.Inside.PeerPort = l.Addr().(*net.TCPAddr).Port
-			data.Peer = i.cfg.Etcd.PeerURL(i.host)
+			data.Peer = i.Own.Peer
 		}
 		if got, err := i.decide(ctx, &data); got != nil || err != nil {
 			t.Errorf("%s: its member runs, and got %+v, %v; want to wait", name, got, err)
@@ -176,13 +186,8 @@ func TestDecideJoin(t *testing.T) {
 			tc.me.PeerURLs = []string{own}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
-		i := &Inside{
-			cfg:  Config{Etcd: of, Log: slog.New(slog.NewTextHandler(until{tc.says, cancel}, nil))},
-			dir:  Dir(t.TempDir()),
-			host: "127.0.0.1",
-			ip:   "127.0.0.1",
-			join: []string{"127.0.0.1", "127.0.0.2"},
-		}
+		cfg := Config{Etcd: of, Log: slog.New(slog.NewTextHandler(until{tc.says, cancel}, nil))}
+		i := nodeAt("127.0.0.1", Dir(t.TempDir()), cfg, "127.0.0.1", "127.0.0.2")
 		if tc.says == "" {
 			i.cfg.Log = slog.New(slog.DiscardHandler)
 		}
@@ -242,7 +247,7 @@ func TestUpWritesFirst(t *testing.T) {
 		return data
 	}
 	data := up("start " + i.cfg.Program)
-	if run, err := d.running(); err != nil || data.Token == "" || run != i.wants(*data) {
+	if run, err := d.running(); err != nil || data.Token == "" || run != i.Runs(*data) {
 		t.Errorf("it begins: %+v, to run with %+v, %v", data, run, err)
 	}
 	wal := filepath.Join(d.Data(), "member", "wal", "0-0.wal")
@@ -288,18 +293,12 @@ func TestDecideSilentAfterWaiting(t *testing.T) {
 	if err != nil {
 		t.Skipf("the port is taken: %v", err)
 	}
-	i := &Inside{
-		cfg:     Config{Log: slog.New(slog.DiscardHandler), Node: "one"},
-		host:    "127.0.0.1",
-		ip:      "127.0.0.1",
-		join:    []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"},
-		dir:     Dir(t.TempDir()),
-		process: "one",
-	}
-	i.cfg.Etcd.Inside.PeerPort = port
+	cfg := Config{Log: slog.New(slog.DiscardHandler), Node: "one"}
+	cfg.Etcd.Inside.PeerPort = port
+	i := nodeAt("127.0.0.1", Dir(t.TempDir()), cfg, "127.0.0.1", "127.0.0.2", "127.0.0.3")
 	var asked [2]atomic.Int32
 	for n, l := range []net.Listener{l, later} {
-		w := member.Waiting{Host: i.join[n+1], Node: i.join[n+1], Process: i.join[n+1], Join: i.join}
+		w := member.Waiting{Host: i.Own.Join[n+1], Node: i.Own.Join[n+1], Process: i.Own.Join[n+1], Join: i.Own.Join}
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 			// One waits at the first question alone, the other from the second on.
 			if waits := r.URL.Path == meetPath && (asked[n].Add(1) == 1) == (n == 0); !waits {
@@ -307,7 +306,7 @@ func TestDecideSilentAfterWaiting(t *testing.T) {
 				return
 			}
 			w.Now, w.Intends = time.Now(), n == 0
-			if a := AskOne(r.Context(), http.DefaultClient, i.peer()); n == 1 && a.Waiting != nil {
+			if a := askOne(r.Context(), http.DefaultClient, i.Own.Peer); n == 1 && a.Waiting != nil {
 				w.Intends = a.Waiting.Intends
 			}
 			_ = json.NewEncoder(out).Encode(w)
@@ -329,7 +328,7 @@ func TestAskOneSkew(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(member.Waiting{Host: "a", Process: "x", Now: time.Now().Add(by)})
 	}))
 	defer s.Close()
-	if a := AskOne(t.Context(), s.Client(), s.URL); a.Waiting == nil || (a.Skew-by).Abs() > meet.Timeout {
+	if a := askOne(t.Context(), s.Client(), s.URL); a.Waiting == nil || (a.Skew-by).Abs() > meet.Timeout {
 		t.Errorf("%+v, want a clock that is %v ahead", a, by)
 	}
 }
@@ -363,7 +362,7 @@ func TestAskOne(t *testing.T) {
 				http.NotFound(w, r)
 			}
 		}))
-		a := AskOne(t.Context(), s.Client(), s.URL)
+		a := askOne(t.Context(), s.Client(), s.URL)
 		s.Close()
 		if (a.Waiting != nil) != tc.waits || (len(a.Members) == 1 && a.Cluster == 0x10) != tc.members ||
 			(a.Err == nil) != (tc.waits || tc.members) {
@@ -444,7 +443,7 @@ func TestStopKills(t *testing.T) {
 
 // When nobody says who the members are, those of before are still needed, and none is healthy.
 func TestHealth(t *testing.T) {
-	i := &Inside{dir: Dir(t.TempDir())}
+	i := alone(Dir(t.TempDir()), slog.DiscardHandler)
 	down := member.Status{Err: errors.New("down")}
 	i.saw(member.Status{Size: 5}, []member.Status{{}, {}, down})
 	want := Health{Up: true, Quorum: member.Quorum{Voters: 3, Healthy: 2, Needs: 2}, Size: 5}
@@ -515,12 +514,8 @@ func TestPromotesWhatIsNoted(t *testing.T) {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
 		var log strings.Builder
-		i := &Inside{
-			cfg:  Config{Log: slog.New(slog.NewTextHandler(&log, nil))},
-			dir:  tc.dir,
-			host: "a",
-			join: []string{"a"}, // No other can promote it, so a try is an error.
-		}
+		// No other can promote it, so a try is an error.
+		i := nodeAt("a", tc.dir, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		i.answered(t.Context(), member.Status{Member: member.Member{ID: 4, Learner: true}, Cluster: 7}, nil)
 		data, err := tc.dir.read()
 		if err != nil || (data.Cluster == 7 && data.ID == 4) != tc.noted {
@@ -540,7 +535,7 @@ func TestAlone(t *testing.T) {
 	d := Dir(t.TempDir())
 	fatal.If(t, meet.WriteJSON(d.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}))
 	var log strings.Builder
-	i := &Inside{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, dir: d, host: "a"}
+	i := nodeAt("a", d, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	one := []member.Member{{ID: 1, Name: "a"}}
@@ -577,7 +572,7 @@ func TestSnapshotRoom(t *testing.T) {
 		t.Error("a snapshot takes what etcd needs")
 	}
 	var log strings.Builder
-	i := &Inside{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, dir: Dir(t.TempDir())}
+	i := alone(Dir(t.TempDir()), slog.NewTextHandler(&log, nil))
 	i.cfg.Etcd.Inside.SnapshotEvery, i.cfg.Etcd.Inside.SnapshotKeep = time.Hour, 1
 	logs := func() string {
 		defer log.Reset()
@@ -587,17 +582,17 @@ func TestSnapshotRoom(t *testing.T) {
 	// Those beyond the setting go even so: the message tells people to lower it.
 	old := time.Now().Add(-2 * time.Hour)
 	for n := range 3 {
-		path := i.dir.Snapshots().Path("hourly", old.Add(time.Duration(n)*time.Minute))
+		path := i.Dir.Snapshots().Path("hourly", old.Add(time.Duration(n)*time.Minute))
 		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)))
 	}
 	if got := logs(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "too little disk free for a snapshot") {
 		t.Errorf("a disk without room: %q", got)
 	}
-	if list, err := i.dir.Snapshots().List(time.Now()); err != nil || len(list) != 1 {
+	if list, err := i.Dir.Snapshots().List(time.Now()); err != nil || len(list) != 1 {
 		t.Errorf("left %v, %v", list, err)
 	}
 	// Another reason would be logged.
-	i.dir = Dir(filepath.Join(string(i.dir), "none"))
+	i.Dir = Dir(filepath.Join(string(i.Dir), "none"))
 	if got := logs(); got != "" {
 		t.Errorf("tried again at once: %q", got)
 	}
@@ -629,14 +624,11 @@ func TestTendEndsWithItsMember(t *testing.T) {
 	go func() { _ = server.Serve(l) }()
 	defer server.Stop()
 	var log strings.Builder
-	i := &Inside{
-		cfg:  Config{Log: slog.New(slog.NewTextHandler(&log, nil))},
-		dir:  Dir(t.TempDir()),
-		host: "127.0.0.1",
-	}
-	i.cfg.Etcd.Inside.ClientPort = l.Addr().(*net.TCPAddr).Port
-	i.cfg.Etcd.Inside.SnapshotEvery, i.cfg.Etcd.Inside.SnapshotKeep = time.Hour, 1
-	fatal.If(t, meet.WriteJSON(i.dir.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}))
+	cfg := Config{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	cfg.Etcd.Inside.ClientPort = l.Addr().(*net.TCPAddr).Port
+	cfg.Etcd.Inside.SnapshotEvery, cfg.Etcd.Inside.SnapshotKeep = time.Hour, 1
+	i := nodeAt("127.0.0.1", Dir(t.TempDir()), cfg)
+	fatal.If(t, meet.WriteJSON(i.Dir.marker(), member.Data{Host: "a", Peer: "http://a:1", Version: "3.7.3"}))
 	tended := make(chan struct{})
 	go func() {
 		defer close(tended)
@@ -684,8 +676,8 @@ func (m hangingMember) Snapshot(_ *etcdserverpb.SnapshotRequest, s etcdserverpb.
 
 // A member that was started long ago has answered: also one that hangs when a node takes it over is stopped.
 func TestQuietAtFirst(t *testing.T) {
-	i, now := &Inside{dir: Dir(t.TempDir())}, time.Now()
-	fatal.If(t, i.dir.Prepare(member.Run{}))
+	i, now := alone(Dir(t.TempDir()), slog.DiscardHandler), time.Now()
+	fatal.If(t, i.Dir.Prepare(member.Run{}))
 	for _, tc := range []struct {
 		name  string
 		c     *child

@@ -113,7 +113,7 @@ func (m machines) start(i, at int, join ...string) *node {
 // await waits until the node says that something is so.
 func (n *node) await(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	wait.NoError(t, n.host+": "+what, func() error {
+	wait.NoError(t, n.Own.Host+": "+what, func() error {
 		if so() {
 			return nil
 		}
@@ -140,11 +140,11 @@ func (n *node) with(t *testing.T, f func(context.Context, *clientv3.Client) erro
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
-	c, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{n.cfg.Etcd.ClientURL(n.host)}})
+	c, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{n.cfg.Etcd.ClientURL(n.Own.Host)}})
 	fatal.If(t, err)
 	defer c.Close()
 	if err := f(ctx, c); err != nil {
-		t.Fatalf("%s: %v", n.host, err)
+		t.Fatalf("%s: %v", n.Own.Host, err)
 	}
 }
 
@@ -170,14 +170,14 @@ func TestAddressIsTold(t *testing.T) {
 			peers = append(peers, member.PeerURLs...)
 		}
 		slices.Sort(peers)
-		if want := []string{one.peer(), two.peer()}; !slices.Equal(peers, want) {
+		if want := []string{one.Own.Peer, two.Own.Peer}; !slices.Equal(peers, want) {
 			t.Errorf("the members are at %v, want %v", peers, want)
 		}
 		return nil
 	})
 	one.await(t, "it notes its address", func() bool {
-		data, err := one.dir.read()
-		return err == nil && data.Host == host(2) && data.Peer == one.peer()
+		data, err := one.Dir.read()
+		return err == nil && data.Host == host(2) && data.Peer == one.Own.Peer
 	})
 }
 
@@ -241,25 +241,25 @@ func TestLifeOfARestore(t *testing.T) {
 	})
 	one.stop()
 	two.stop()
-	fatal.If(t, one.dir.beforeUpgrade("3.99.0", time.Now(), minFree+1<<30))
-	list, err := one.dir.Snapshots().List(time.Now())
+	fatal.If(t, one.Dir.beforeUpgrade("3.99.0", time.Now(), minFree+1<<30))
+	list, err := one.Dir.Snapshots().List(time.Now())
 	if err != nil || len(list) != 1 {
 		t.Fatalf("the copy: %v, %v", list, err)
 	}
-	before, err := one.dir.read()
+	before, err := one.Dir.read()
 	fatal.If(t, err)
 	plan := func(n *node) (Restored, error) {
-		return n.dir.PlanRestore(list[0].Path, n.host, n.peer(), Initial(join, n.cfg.Etcd.PeerURL), 0)
+		return n.Dir.PlanRestore(list[0].Path, n.Own.Host, n.Own.Peer, Initial(join, n.cfg.Etcd.PeerURL), 0)
 	}
 	restore := func(n *node) (r Restored) {
 		t.Helper()
 		r, err := plan(n)
 		if err == nil {
-			r.Act.By = "alice@" + n.host
-			err = n.dir.Restore(r, etcdserver.Restore)
+			r.Act.By = "alice@" + n.Own.Host
+			err = n.Dir.Restore(r, etcdserver.Restore)
 		}
 		if err != nil || r.Checked || r.Cluster == before.Cluster {
-			t.Fatalf("%s: %+v, %v", n.host, r, err)
+			t.Fatalf("%s: %+v, %v", n.Own.Host, r, err)
 		}
 		return r
 	}
@@ -270,7 +270,7 @@ func TestLifeOfARestore(t *testing.T) {
 	two = m.start(2, 3, join...)
 	one.voters(t, 2)
 	two.voters(t, 2)
-	if by := (<-one.restored).By; by != "alice@"+one.host {
+	if by := (<-one.restored).By; by != "alice@"+one.Own.Host {
 		t.Errorf("restored by %q", by)
 	}
 	one.with(t, func(ctx context.Context, c *clientv3.Client) error {
@@ -286,7 +286,7 @@ func TestLifeOfARestore(t *testing.T) {
 	}
 
 	two.stop()
-	fatal.If(t, os.RemoveAll(string(two.dir)))
+	fatal.If(t, os.RemoveAll(string(two.Dir)))
 	restore(two) // Nobody on this machine knows that it had started.
 	two = m.start(2, 3, join...)
 	two.logged(t, "has started from this restore already")
@@ -312,12 +312,12 @@ func TestCopies(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			log, dir := &output.Text{}, t.TempDir()
-			i := &Inside{cfg: Config{Program: tc.program, Log: slog.New(slog.NewTextHandler(log, nil))}, dir: Dir(dir)}
+			i := nodeAt("a", Dir(dir), Config{Program: tc.program, Log: slog.New(slog.NewTextHandler(log, nil))})
 			command, now := filepath.Join(dir, "copy.sh"), time.Now()
-			path := i.dir.Snapshots().Path(hourly, now)
+			path := i.Dir.Snapshots().Path(hourly, now)
 			i.cfg.Etcd.Inside.SnapshotEvery, i.cfg.Etcd.Inside.SnapshotCommand = time.Hour, "sh "+command+" "+dir
 			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("data"), 0o600),
-				os.WriteFile(i.dir.Snapshots().Path("before_3.8.0", now.Add(-time.Minute)), nil, 0o600),
+				os.WriteFile(i.Dir.Snapshots().Path("before_3.8.0", now.Add(-time.Minute)), nil, 0o600),
 				os.WriteFile(command, []byte("echo >> \"$1/runs\"\n"+tc.script+"\n"), 0o600)); err != nil {
 				t.Fatal(err)
 			}
@@ -335,7 +335,7 @@ func TestCopies(t *testing.T) {
 				t.Errorf("the command ran %d times, want %d", len(runs), tc.runs)
 			}
 			copied, err := os.ReadFile(filepath.Join(dir, "copy"))
-			if done := i.dir.Copied(); (err == nil && string(copied) == "data" && done.Path == path) != (tc.fails == "") ||
+			if done := i.Dir.Copied(); (err == nil && string(copied) == "data" && done.Path == path) != (tc.fails == "") ||
 				(done.Path == "") != (tc.fails != "") {
 				t.Errorf("copied %q, %v; noted %+v", copied, err, done)
 			}

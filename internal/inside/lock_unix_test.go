@@ -124,13 +124,7 @@ func TestUpTakesOver(t *testing.T) {
 	t.Setenv(holds, "1")
 	d := Dir(t.TempDir())
 	node := func() *Inside {
-		return &Inside{
-			cfg:  Config{Program: os.Args[0], Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)},
-			dir:  d,
-			host: "127.0.0.1",
-			ip:   "127.0.0.1",
-			join: []string{"127.0.0.1"},
-		}
+		return nodeAt("127.0.0.1", d, Config{Program: os.Args[0], Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)})
 	}
 	last := 0
 	for _, tc := range []struct {
@@ -140,10 +134,10 @@ func TestUpTakesOver(t *testing.T) {
 	}{
 		{"the first", func(*Inside) {}, false},
 		{"of the same settings", func(*Inside) {}, true},
-		{"of another quota", func(i *Inside) { i.cfg.Etcd.Inside.Quota = 1 << 30 }, false},
-		{"of another address", func(i *Inside) { i.cfg.Etcd.Inside.Quota, i.ip = 1<<30, "127.0.0.2" }, false},
+		{"of another quota", func(i *Inside) { i.Etcd.Quota = 1 << 30 }, false},
+		{"of another address", func(i *Inside) { i.Etcd.Quota, i.Etcd.IP = 1<<30, "127.0.0.2" }, false},
 		{"whose data was lost", func(i *Inside) {
-			i.cfg.Etcd.Inside.Quota, i.ip = 1<<30, "127.0.0.2"
+			i.Etcd.Quota, i.Etcd.IP = 1<<30, "127.0.0.2"
 			fatal.If(t, os.RemoveAll(d.Data()))
 		}, false},
 	} {

@@ -80,11 +80,11 @@ func checkTLS(files config.TLS, host string, now time.Time) error {
 
 // meet answers the other members until the server is closed.
 func (i *Inside) meet(own member.Own) (*http.Server, error) {
-	c, err := tlsOf(i.cfg.Etcd.TLS)
+	c, err := i.TLS()
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(i.ip, strconv.Itoa(i.cfg.Etcd.Inside.PeerPort)))
+	l, err := net.Listen("tcp", net.JoinHostPort(i.Etcd.IP, strconv.Itoa(i.cfg.Etcd.Inside.PeerPort)))
 	if err != nil {
 		return nil, fmt.Errorf("%w; is another etcd running there?", err)
 	}
@@ -103,30 +103,6 @@ func (i *Inside) meet(own member.Own) (*http.Server, error) {
 	return server, nil
 }
 
-// client returns what calls other members.
-func (i *Inside) client() (*http.Client, error) {
-	c, err := tlsOf(i.cfg.Etcd.TLS)
-	var from net.Dialer
-	if ip := net.ParseIP(i.ip); ip != nil && !ip.IsLoopback() {
-		// etcd compares the address of the caller with its certificate, and calls from there too.
-		from.LocalAddr = &net.TCPAddr{IP: ip}
-	}
-	return &http.Client{Transport: &http.Transport{
-		DialContext:       from.DialContext,
-		TLSClientConfig:   c,
-		DisableKeepAlives: true,
-	}}, err
-}
-
-// AskAt asks the URL of a member what is there.
-func (i *Inside) AskAt(ctx context.Context, peer string) member.Answer {
-	client, err := i.client()
-	if err != nil {
-		return member.Answer{Err: err}
-	}
-	return AskOne(ctx, client, peer)
-}
-
 // ask asks the other addresses of the list.
 func (i *Inside) ask(ctx context.Context, own member.Own) map[string]member.Answer {
 	out := map[string]member.Answer{}
@@ -137,7 +113,7 @@ func (i *Inside) ask(ctx context.Context, own member.Own) map[string]member.Answ
 			continue
 		}
 		all.Go(func() {
-			a := i.AskAt(ctx, i.cfg.Etcd.PeerURL(host))
+			a := i.AskAt(ctx, i.Peer(host))
 			mu.Lock()
 			defer mu.Unlock()
 			out[host] = a
@@ -145,32 +121,4 @@ func (i *Inside) ask(ctx context.Context, own member.Own) map[string]member.Answ
 	}
 	all.Wait()
 	return out
-}
-
-// AskOne asks one address what is there.
-func AskOne(ctx context.Context, client *http.Client, base string) (a member.Answer) {
-	code, body, _, err := meet.Get(ctx, client, base+meetPath)
-	switch {
-	case err != nil:
-		return member.Answer{Err: err}
-	case code == http.StatusOK:
-		if a.Waiting, a.Err = meet.ParseWaiting(body); a.Err == nil {
-			a.Skew = time.Until(a.Waiting.Now)
-		}
-		return a
-	}
-	code, body, header, err := meet.Get(ctx, client, base+membersPath)
-	if err == nil && code != http.StatusOK {
-		err = fmt.Errorf("HTTP status %d: no etcd inside is there", code)
-	}
-	if err == nil {
-		a.Members, err = meet.ParseMembers(body)
-	}
-	if err == nil {
-		a.Cluster, err = strconv.ParseUint(header.Get(clusterID), 16, 64)
-	}
-	if err != nil {
-		return member.Answer{Err: err}
-	}
-	return a
 }

@@ -215,7 +215,7 @@ func (d Dir) takeRestored(now time.Time) (taken bool, err error) {
 		return false, nil
 	}
 	if _, err := os.Stat(d.restored()); err == nil {
-		if err := d.SetAside("before", now); err != nil {
+		if err := d.setAside("before", now); err != nil {
 			return false, err
 		}
 		if err := os.Rename(d.restored(), d.Data()); err != nil {

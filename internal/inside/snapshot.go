@@ -17,7 +17,6 @@ import (
 	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
-	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
 const (
@@ -79,7 +78,7 @@ func (i *Inside) snapshotIfDue(ctx context.Context, own string, s member.Status)
 	if in.SnapshotEvery == 0 || s.Learner || s.Revision == 1 || now.Before(i.snapshotAfter) {
 		return
 	}
-	list, err := i.dir.Snapshots().List(now)
+	list, err := i.Dir.Snapshots().List(now)
 	if err != nil || meet.Due(list, now, in.SnapshotEvery) {
 		err = i.snapshot(ctx, own, s.Size)
 	}
@@ -114,11 +113,11 @@ func (d Dir) Copied() (s meet.Snapshot) {
 // copyLatest has a command copy the latest snapshot elsewhere, unless it did. printed is the end of what the program
 // printed that failed. It may have a secret, so the log alone gets it, and no event.
 func (i *Inside) copyLatest(ctx context.Context, command []string) (printed string, err error) {
-	list, err := i.dir.Snapshots().List(time.Now())
+	list, err := i.Dir.Snapshots().List(time.Now())
 	list = slices.DeleteFunc(list, func(s meet.Snapshot) bool {
 		return !strings.HasPrefix(filepath.Base(s.Path), hourly)
 	})
-	if err != nil || len(list) == 0 || list[0].Path == i.dir.Copied().Path {
+	if err != nil || len(list) == 0 || list[0].Path == i.Dir.Copied().Path {
 		return "", err
 	}
 	path := list[0].Path
@@ -129,7 +128,7 @@ func (i *Inside) copyLatest(ctx context.Context, command []string) (printed stri
 	if printed, err = execute(ctx, copyWithin, command[0], append(command[1:], path)...); err != nil {
 		return printed, fmt.Errorf("etcd.snapshot-command: %w", err)
 	}
-	return "", meet.WriteJSON(i.dir.copied(), list[0])
+	return "", meet.WriteJSON(i.Dir.copied(), list[0])
 }
 
 // execute runs a program, which is killed with what it started when ctx or its time ends, and returns the end of what
@@ -161,25 +160,23 @@ func (t *tail) Write(p []byte) (int, error) {
 func (i *Inside) snapshot(ctx context.Context, own string, size int64) error {
 	keep := i.cfg.Etcd.Inside.SnapshotKeep
 	// Of a disk without room, more than the setting allows must not stay until there is some.
-	if _, _, err := i.dir.Snapshots().Prune(time.Now(), keep); err != nil {
+	if _, _, err := i.Dir.Snapshots().Prune(time.Now(), keep); err != nil {
 		return err
 	}
-	free, err := freeBytes(string(i.dir))
+	free, err := freeBytes(string(i.Dir))
 	if err != nil {
-		return fmt.Errorf("free space of %s: %w", string(i.dir), err)
+		return fmt.Errorf("free space of %s: %w", string(i.Dir), err)
 	}
 	if err := room(free, size); err != nil {
 		return err
 	}
-	dial := i.cfg.Dial
-	dial.Endpoints = []string{own}
-	g, err := etcdstore.OpenGroup(dial)
+	g, err := i.Dial([]string{own})
 	if err != nil {
 		return err
 	}
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
-	_, _, err = i.dir.Snapshots().Take(ctx, g, hourly, time.Now(), keep)
+	_, _, err = i.Dir.Snapshots().Take(ctx, g, hourly, time.Now(), keep)
 	return err
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -48,7 +47,7 @@ func (i *Inside) tend(ctx context.Context, c *child) {
 	beside.Go(func() {
 		for s := range healthy { // A snapshot takes minutes, and one runs at a time.
 			i.forget()
-			i.snapshotIfDue(ctx, i.cfg.Etcd.ClientURL(i.host), s)
+			i.snapshotIfDue(ctx, i.client(), s)
 		}
 	})
 	beside.Go(func() {
@@ -63,7 +62,7 @@ func (i *Inside) tend(ctx context.Context, c *child) {
 
 // forget deletes old copies of the data.
 func (i *Inside) forget() {
-	gone, err := i.dir.forget(time.Now())
+	gone, err := i.Dir.forget(time.Now())
 	for _, one := range gone {
 		i.cfg.Log.Info("old copy of the data of etcd inside deleted", "path", one.Path, "bytes", one.Size)
 	}
@@ -139,7 +138,7 @@ const startsWithin = 10 * time.Minute
 // quiet returns the silence of a member at the beginning. One that another process started long ago has
 // answered since: a node that starts beside a member that hangs restarts it.
 func (i *Inside) quiet(c *child, now time.Time) silence {
-	run, err := os.Stat(i.dir.run()) // written before the member is started
+	run, err := os.Stat(i.Dir.run()) // written before the member is started
 	return silence{known: c.cmd == nil && err == nil && now.Sub(run.ModTime()) >= startsWithin}
 }
 
@@ -179,12 +178,12 @@ func (s *silence) step(now time.Time, failure error, hangs bool) quietStep {
 // it defragments, and with a certificate that has ended, a member sends something. One that has begun a TLS
 // handshake runs: etcd resolves the names in the caller's certificate next, and may wait for the resolver.
 func (i *Inside) hangs(ctx context.Context) bool {
-	conf, err := tlsOf(i.cfg.Etcd.TLS)
+	conf, err := i.TLS()
 	if err != nil {
 		return false
 	}
 	to := net.Dialer{Timeout: meet.Timeout}
-	c, err := to.DialContext(ctx, "tcp", net.JoinHostPort(i.ip, strconv.Itoa(i.cfg.Etcd.Inside.PeerPort)))
+	c, err := to.DialContext(ctx, "tcp", net.JoinHostPort(i.Etcd.IP, strconv.Itoa(i.cfg.Etcd.Inside.PeerPort)))
 	if err != nil {
 		return false
 	}
@@ -192,7 +191,7 @@ func (i *Inside) hangs(ctx context.Context) bool {
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	_ = c.SetDeadline(time.Now().Add(meet.Timeout))
 	if conf != nil {
-		conf.ServerName = i.host
+		conf.ServerName = i.Own.Host
 		err = tls.Client(c, conf).Handshake()
 	} else if _, err = fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", membersPath); err == nil {
 		_, err = c.Read(make([]byte, 1))
@@ -202,19 +201,8 @@ func (i *Inside) hangs(ctx context.Context) bool {
 
 // look notes who the members are, and promotes this one. It returns the status of the member, and why it,
 // or a majority, did not answer.
-func (i *Inside) look(ctx context.Context) (s member.Status, err error) {
-	own := i.cfg.Etcd.ClientURL(i.host)
-	var list []member.Member
-	var all []member.Status
-	err = i.group(ctx, []string{own}, func(ctx context.Context, g *etcdstore.Group) (err error) {
-		if s = g.Ask(ctx, own)[0]; s.Err != nil || s.Learner { // A learner answers nothing else.
-			return s.Err
-		}
-		if _, list, err = g.List(ctx); err == nil {
-			all = g.Status(ctx, list)
-		}
-		return err
-	})
+func (i *Inside) look(ctx context.Context) (member.Status, error) {
+	s, list, all, err := i.Look(ctx)
 	i.saw(s, all)
 	if err == nil {
 		i.answered(ctx, s, list)
@@ -222,30 +210,39 @@ func (i *Inside) look(ctx context.Context) (s member.Status, err error) {
 	return s, err
 }
 
-// answered notes what the member said, and then promotes a learner: a member that votes has it on
-// disk which one it is. A voter of which the members have another address tells them its own: nobody may
-// have answered before it started, or there is no other member.
+// answered settles what the member said, and logs it.
 func (i *Inside) answered(ctx context.Context, s member.Status, list []member.Member) {
-	switch err := i.note(s, list); {
-	case err != nil:
-		i.say(slog.LevelError, "etcd inside cannot note who its member is", err.Error())
-	case s.Learner:
-		i.promote(ctx, s.ID)
-	case member.OtherAddress(list, s.ID, i.peer()) != "":
-		own := []string{i.cfg.Etcd.ClientURL(i.host)}
-		if err := i.group(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
-			return g.Move(ctx, s.ID, i.peer())
-		}); err != nil {
-			i.say(slog.LevelError, "etcd inside cannot tell the members its address", err.Error())
+	before, changed, err := i.Settle(ctx, s, list)
+	if alone := len(list) == 1; before != nil && alone != i.alone {
+		if i.alone = alone; alone {
+			i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
+				"two more with etcd.join, or keep its snapshots elsewhere")
 		}
+	}
+	if changed && (len(list) != len(before.Members) || before.Cluster == 0) {
+		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.Own.Host, "members",
+			len(list), "learner", s.Learner)
+	}
+	switch {
+	case err == nil && s.Learner:
+		i.cfg.Log.Info("etcd inside has caught up and votes now", "member", i.Own.Host)
+	case err == nil:
+	case errors.Is(err, ErrDir):
+		i.say(slog.LevelError, "etcd inside cannot note who its member is", err.Error())
+	case errors.Is(err, etcdstore.ErrNotReady):
+		i.say(slog.LevelInfo, "etcd inside waits", "it catches up with the other members")
+	case s.Learner:
+		i.say(slog.LevelError, "etcd inside cannot become a voting member", err.Error())
+	default:
+		i.say(slog.LevelError, "etcd inside cannot tell the members its address", err.Error())
 	}
 }
 
 // saw keeps what Health returns.
 func (i *Inside) saw(s member.Status, all []member.Status) {
-	snapshots, _ := i.dir.Snapshots().List(time.Now())
-	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size, Free: i.dir.Free(),
-		Copied: i.dir.Copied().At}
+	snapshots, _ := i.Dir.Snapshots().List(time.Now())
+	h := Health{Up: s.Err == nil, Quorum: member.QuorumOf(all), Size: s.Size, Free: i.Dir.Free(),
+		Copied: i.Dir.Copied().At}
 	i.mu.Lock() // after the last call to a disk, which may be stuck
 	defer i.mu.Unlock()
 	h.SnapshotFails = i.health.SnapshotFails
@@ -257,53 +254,4 @@ func (i *Inside) saw(s member.Status, all []member.Status) {
 		h.Snapshot = snapshots[0].At
 	}
 	i.health = h
-}
-
-// note writes the marker if what it says has changed.
-//
-// It returns ErrDir if the marker does not say it durably.
-func (i *Inside) note(s member.Status, list []member.Member) error {
-	data, err := i.dir.read()
-	if err != nil {
-		return err
-	}
-	if data == nil {
-		return i.dir.unfit("has no member.json any more")
-	}
-	noted := data.Noted(s, list, i.host, i.peer())
-	if alone := len(list) == 1; alone != i.alone {
-		if i.alone = alone; alone {
-			i.cfg.Log.Warn("etcd inside has one member: the disk of this machine has the only copy of its data; join " +
-				"two more with etcd.join, or keep its snapshots elsewhere")
-		}
-	}
-	if reflect.DeepEqual(noted, *data) {
-		return nil
-	}
-	if err := i.dir.Note(&noted); err != nil {
-		return err
-	}
-	if len(list) != len(data.Members) || data.Cluster == 0 {
-		i.cfg.Log.Info("etcd inside answers", "cluster", fmt.Sprintf("%x", s.Cluster), "member", i.host, "members",
-			len(list), "learner", s.Learner)
-	}
-	return nil
-}
-
-func (i *Inside) promote(ctx context.Context, id uint64) {
-	var others []string
-	for _, host := range i.join {
-		if host != i.host {
-			others = append(others, i.cfg.Etcd.ClientURL(host))
-		}
-	}
-	err := i.group(ctx, others, func(ctx context.Context, g *etcdstore.Group) error { return g.Promote(ctx, id) })
-	switch {
-	case err == nil:
-		i.cfg.Log.Info("etcd inside has caught up and votes now", "member", i.host)
-	case errors.Is(err, etcdstore.ErrNotReady):
-		i.say(slog.LevelInfo, "etcd inside waits", "it catches up with the other members")
-	default:
-		i.say(slog.LevelError, "etcd inside cannot become a voting member", err.Error())
-	}
 }

@@ -3,17 +3,16 @@ package etcdpod
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -85,15 +84,12 @@ var tokenFormat = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // runner runs one member.
 type runner struct {
-	s      settings
-	self   host
-	others []host
-	all    []host
-	dir    inside.Dir   // named after the token, so that a restored cluster begins beside the one before
-	data   *member.Data // what etcd runs with; nil: it has not begun
-	state  *state
-	server inside.Server
-	log    *slog.Logger
+	inside.Site // Its directory is named after the token, so that a restored cluster begins beside the one before.
+	s           settings
+	others      []host
+	state       *state
+	server      inside.Server
+	log         *slog.Logger
 }
 
 func newRunner(s settings, log *slog.Logger) (*runner, error) {
@@ -112,24 +108,49 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	case s.user == "" || s.prefix == "":
 		return nil, cli.UsageError("--user or --prefix is empty: give the user of the nodes and their prefix")
 	}
-	r := &runner{s: s, self: all[i], all: all, log: log, server: etcdserver.Run}
-	r.dir = inside.Dir(filepath.Join(s.dir, s.token))
-	r.others = slices.Delete(slices.Clone(all), i, i+1)
+	r := &runner{Site: siteOf(s, all, log), s: s, log: log, server: etcdserver.Run}
+	r.others = slices.Delete(all, i, i+1)
 	local := s.listen
 	if ip := net.ParseIP(local); ip != nil && ip.IsUnspecified() {
 		local = "127.0.0.1"
 	}
-	// Others begin a cluster because of the first answer that they get.
-	holds, _, err := r.holds()
-	if err != nil {
-		return nil, err
-	}
 	r.state = &state{
 		metrics: "http://" + net.JoinHostPort(local, metricsPort),
-		report:  member.Report{Name: s.name, Token: s.token, Holds: holds, Snapshot: s.snapshot},
+		report:  member.Report{Name: s.name, Token: s.token, Snapshot: s.snapshot},
 		waiting: "starting",
 	}
-	return r, nil
+	_, _, err = r.holds() // Others begin a cluster because of the first answer that they get.
+	return r, err
+}
+
+// siteOf returns the member of the settings, which is one of all.
+func siteOf(s settings, all []host, log *slog.Logger) inside.Site {
+	at := map[string]host{}
+	for _, h := range all {
+		at[h.name] = h
+	}
+	ca, cert, key := files(s.tls)
+	site := inside.Site{
+		Dir: inside.Dir(filepath.Join(s.dir, s.token)),
+		Own: member.Own{Host: s.name, Node: s.name, Process: s.name, Join: slices.Sorted(maps.Keys(at)),
+			Peer: at[s.name].peer(), Replaces: true},
+		Etcd: member.Run{PeerName: memberName, IP: s.listen, Metrics: metricsPort, Quota: s.quota,
+			TLS: member.TLS{CA: ca, Cert: cert, Key: key}, Log: logFormat},
+		Token:  s.cluster + "-" + s.token,
+		Peer:   func(name string) string { return at[name].peer() },
+		Client: func(name string) string { return at[name].client() },
+		TLS:    func() (*tls.Config, error) { return clientTLS(s.tls, log) },
+		Root: func() (c etcdstore.Config, err error) {
+			c.TLS, err = clientTLS(s.rootTLS, log)
+			return c, err
+		},
+	}
+	// Members that restored different snapshots are of different clusters, which do not connect. No token of ours has
+	// a plus.
+	if s.snapshot != "" {
+		site.Token += "+" + s.snapshot
+	}
+	return site
 }
 
 // run runs the member until ctx ends or etcd does.
@@ -144,11 +165,11 @@ func (r *runner) run(ctx context.Context) error {
 			cancel(fmt.Errorf("listen for other members: %w", err))
 		}
 	})
-	step, err := r.decide(ctx)
-	if err != nil {
-		return ended(ctx, err)
+	step, data, err := r.decide(ctx)
+	if err == nil {
+		err = r.etcd(ctx, step, data)
 	}
-	return ended(ctx, r.etcd(ctx, step))
+	return ended(ctx, err)
 }
 
 // ended is the error of a process that was asked to stop, or could not go on.
@@ -171,95 +192,49 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// holds says what the volume holds, and whose data those are.
-func (r *runner) holds() (member.Holds, *member.Data, error) {
-	data, err := r.dir.Own()
-	if err != nil || data != nil {
-		return member.HoldsData, data, err
+// holds returns who decides with what the volume holds, which others are told from then on.
+func (r *runner) holds() (own member.Own, data *member.Data, err error) {
+	if data, err = r.Dir.Own(); err != nil {
+		return own, nil, err
 	}
 	// Versions before 0.1.0 had them in data.
-	for _, dir := range []string{r.dir.Data(), filepath.Join(string(r.dir), "data")} {
-		if has, err := meet.HasLog(dir); err != nil || has {
-			return "", nil, cmp.Or(err, fmt.Errorf("%s has the data of an etcd, and no member.json beside it says "+
+	for _, dir := range []string{r.Dir.Data(), filepath.Join(string(r.Dir), "data")} {
+		if has, err := meet.HasLog(dir); data == nil && (err != nil || has) {
+			return own, nil, cmp.Or(err, fmt.Errorf("%s has the data of an etcd, and no member.json beside it says "+
 				"whose: use the version that wrote them, or restore a snapshot", dir))
 		}
 	}
-	intends, err := r.dir.Intends(r.self.peer(), r.initial(), r.clusterToken())
-	if intends {
-		return member.HoldsIntent, nil, err
-	}
-	return member.HoldsNothing, nil, err
+	own, err = r.Owner(data)
+	r.state.set(func(s *state) {
+		switch {
+		case data != nil:
+			s.report.Holds = member.HoldsData
+		case own.Intends:
+			s.report.Holds = member.HoldsIntent
+		default:
+			s.report.Holds = member.HoldsNothing
+		}
+	})
+	return own, data, err
 }
 
 // machine returns the start of the member from its volume.
 func (r *runner) machine() (*member.Machine, error) {
-	if err := errors.Join(os.MkdirAll(string(r.dir), 0o700), durable.SyncDir(r.s.dir)); err != nil {
+	if err := errors.Join(os.MkdirAll(string(r.Dir), 0o700), durable.SyncDir(r.s.dir)); err != nil {
 		return nil, fmt.Errorf("write to the volume: %w", err)
 	}
-	holds, data, err := r.holds()
-	if err != nil {
-		return nil, err
-	}
-	self := r.self.name
-	own := member.Own{Host: self, Node: self, Process: self, Join: r.names(), Peer: r.self.peer(), Replaces: true,
-		Intends: holds == member.HoldsIntent}
-	return member.NewMachine(own, data), nil
+	own, data, err := r.holds()
+	return member.NewMachine(own, data), err
 }
 
-// names are those of all members.
-func (r *runner) names() (out []string) {
-	for _, h := range r.all {
-		out = append(out, h.name)
-	}
-	return out
-}
-
-// decide carries out steps until etcd can start, and returns the last one. The data are then those to start from.
-func (r *runner) decide(ctx context.Context) (step member.Step, err error) {
+// decide carries out steps until etcd can start, and returns the last one with the data that are then there.
+func (r *runner) decide(ctx context.Context) (step member.Step, data *member.Data, err error) {
 	m, err := r.machine()
 	if err != nil {
-		return step, err
+		return step, nil, err
 	}
 	step, err = meet.Start(ctx, m, &starting{runner: r}, again)
-	r.data = m.Data()
-	return step, err
-}
-
-// begins returns what the volume says of a new member.
-func (r *runner) begins(step member.Step) *member.Data {
-	d := &member.Data{
-		Host:     r.self.name,
-		Peer:     r.self.peer(),
-		Version:  etcdstore.ServerVersion(),
-		Initial:  r.initial(),
-		Token:    r.clusterToken(),
-		Existing: step.Action == member.Join,
-	}
-	if d.Existing {
-		d.Initial, d.Token = step.Initial, ""
-	}
-	return d
-}
-
-// setAside keeps the data that are there, and deletes those that were kept before: a volume has room for one copy.
-// What has neither a log nor a database was never used.
-func (r *runner) setAside(why string) error {
-	has, err := meet.HasLog(r.dir.Data())
-	if err == nil && !has {
-		_, err = os.Stat(r.dir.Database())
-		if errors.Is(err, fs.ErrNotExist) {
-			return os.RemoveAll(r.dir.Data())
-		}
-	}
-	if err != nil {
-		return err
-	}
-	for _, old := range r.dir.Copies() {
-		if err := os.RemoveAll(old.Path); err != nil {
-			return err
-		}
-	}
-	return cmp.Or(r.dir.SetAside(why, time.Now()), durable.SyncDir(string(r.dir)))
+	return step, m.Data(), err
 }
 
 // starting carries out the steps of a start.
@@ -283,32 +258,18 @@ func (s *starting) Say(step member.Step) {
 	s.state.set(func(st *state) { st.waiting = doing })
 }
 
-// Write writes to the volume that this member begins the cluster, or moves data that the cluster does not know away.
-func (s *starting) Write(step member.Step) (err error) {
-	holds := member.HoldsIntent
-	if step.Action == member.Intend {
-		err = s.dir.Note(s.begins(step))
-	} else {
-		holds, err = member.HoldsNothing, s.setAside("removed")
-	}
+// Write tells the others what the volume holds then.
+func (s *starting) Write(step member.Step) error {
+	err := s.Site.Write(step)
 	if err == nil {
-		s.state.set(func(st *state) { st.report.Holds = holds })
+		_, _, err = s.holds()
 	}
 	return err
 }
 
-// AskAt asks the URL of a member what is there.
-func (s *starting) AskAt(ctx context.Context, url string) member.Answer {
-	client, err := s.caller()
-	if err != nil {
-		return member.Answer{Err: err}
-	}
-	return inside.AskOne(ctx, client, url)
-}
-
 // Ask asks the others what their volumes hold, and for the list that a majority of those with data has.
 func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
-	asking, err := s.caller()
+	asking, err := s.Caller()
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +279,7 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 		report, err := ask(ctx, asking, h)
 		if err != nil {
 			heard[h.name] = member.Answer{Err: err}
-		} else if heard[h.name] = report.Answer(s.state.report, s.names()); report.Knows(s.s.token) {
+		} else if heard[h.name] = report.Answer(s.state.report, s.Own.Join); report.Knows(s.s.token) {
 			endpoints = append(endpoints, h.client())
 		}
 	}
@@ -341,93 +302,33 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 	return member.Heard{"a majority": majority}, nil
 }
 
-// caller calls others as a member, with the certificate as it is now.
-func (r *runner) caller() (*http.Client, error) {
-	ours, err := clientTLS(r.s.tls, r.log)
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: ours, DisableKeepAlives: true}}, err
-}
-
-// Dial connects to members as root.
-func (r *runner) Dial(clients []string) (*etcdstore.Group, error) {
-	t, err := clientTLS(r.s.rootTLS, r.log)
+// etcd runs etcd for the last step of a start until ctx ends or it does.
+func (r *runner) etcd(ctx context.Context, step member.Step, data *member.Data) error {
+	data, err := r.Take(step, data)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return etcdstore.OpenGroup(etcdstore.Config{Endpoints: clients, TLS: t})
-}
-
-func (r *runner) group(ctx context.Context, clients []string, f func(context.Context, *etcdstore.Group) error) error {
-	return meet.Call(ctx, r.Dial, clients, f)
-}
-
-// etcd runs etcd for a step until ctx ends or it does.
-func (r *runner) etcd(ctx context.Context, step member.Step) error {
-	if step.Action != member.Start {
-		if err := r.setAside("lost"); err != nil { // What is left of data that was lost would be started from.
-			return err
-		}
-		r.data = r.begins(step)
-	}
-	r.data.Version = etcdstore.ServerVersion()
-	if err := r.dir.Note(r.data); err != nil {
+	data.Version = etcdstore.ServerVersion()
+	if err := r.Dir.Note(data); err != nil {
 		return err
 	}
 	if step.Action == member.Begin && r.s.snapshot != "" {
-		if err := r.restore(ctx); err != nil {
+		if err := r.restore(ctx, *data); err != nil {
 			return err
 		}
 	}
 	r.state.set(func(s *state) { s.waiting, s.report.Holds = "", member.HoldsData })
-	runs := r.runs() // before tend changes what the volume says
 	ctx, stop := context.WithCancel(ctx)
 	var tended sync.WaitGroup
 	defer tended.Wait()
 	defer stop()
 	tended.Go(func() { r.tend(ctx) })
-	return r.server(ctx, runs, r.dir.Data(), func() {})
-}
-
-// runs returns what etcd runs with.
-func (r *runner) runs() member.Run {
-	ca, cert, key := files(r.s.tls)
-	return member.Run{
-		Name:     r.self.name,
-		Client:   r.self.client(),
-		Peer:     r.self.peer(),
-		PeerName: memberName,
-		IP:       r.s.listen,
-		Metrics:  metricsPort,
-		Initial:  r.data.Initial,
-		Token:    r.data.Token,
-		Existing: r.data.Existing,
-		Quota:    r.s.quota,
-		TLS:      member.TLS{CA: ca, Cert: cert, Key: key},
-		Log:      logFormat,
-	}
-}
-
-// initial lists the members as etcd's --initial-cluster does.
-func (r *runner) initial() string {
-	urls := map[string]string{}
-	for _, h := range r.all {
-		urls[h.name] = h.peer()
-	}
-	return inside.Initial(slices.Collect(maps.Keys(urls)), func(name string) string { return urls[name] })
-}
-
-// clusterToken is etcd's initial cluster token. Members that restored different snapshots are of
-// different clusters, which do not connect. No token of ours has a plus.
-func (r *runner) clusterToken() string {
-	token := r.s.cluster + "-" + r.s.token
-	if r.s.snapshot != "" {
-		token += "+" + r.s.snapshot
-	}
-	return token
+	return r.server(ctx, r.Runs(*data), r.Dir.Data(), func() {})
 }
 
 // restore makes the data of a new cluster from the snapshot, which is complete or not there.
-func (r *runner) restore(ctx context.Context) error {
-	file, dir := filepath.Join(string(r.dir), "fetched"), filepath.Join(string(r.dir), "restoring")
+func (r *runner) restore(ctx context.Context, data member.Data) error {
+	file, dir := filepath.Join(string(r.Dir), "fetched"), filepath.Join(string(r.Dir), "restoring")
 	err := os.RemoveAll(dir)
 	if err == nil {
 		err = r.fetch(ctx, file)
@@ -435,18 +336,18 @@ func (r *runner) restore(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("fetch snapshot %s: %w", r.s.snapshot, err)
 	}
-	if err := etcdserver.Restore(file, true, *r.data, dir); err != nil {
+	if err := etcdserver.Restore(file, true, data, dir); err != nil {
 		return fmt.Errorf("restore snapshot %s: %w", r.s.snapshot, err)
 	}
 	r.log.Info("restored", "snapshot", r.s.snapshot)
-	return errors.Join(os.Rename(dir, r.dir.Data()), durable.SyncDir(string(r.dir)), os.Remove(file))
+	return errors.Join(os.Rename(dir, r.Dir.Data()), durable.SyncDir(string(r.Dir)), os.Remove(file))
 }
 
 // fetch writes the snapshot that is offered into a file.
 func (r *runner) fetch(ctx context.Context, file string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
 	defer cancel()
-	c, err := r.caller()
+	c, err := r.Caller()
 	if err != nil {
 		return err
 	}
@@ -471,8 +372,8 @@ func (r *runner) fetch(ctx context.Context, file string) (err error) {
 func (r *runner) tend(ctx context.Context) {
 	var said string
 	for {
-		err := r.settle(ctx)
-		if err == nil {
+		done, err := r.settle(ctx)
+		if done {
 			r.state.set(func(s *state) { s.member = true })
 			r.log.Info("the member votes, and etcd knows its users")
 			return
@@ -480,68 +381,27 @@ func (r *runner) tend(ctx context.Context) {
 		if pause(ctx, again) != nil {
 			return
 		}
-		if kind := text.Kind(err.Error()); kind != said {
-			said = kind
+		if err != nil && text.Kind(err.Error()) != said {
+			said = text.Kind(err.Error())
 			r.log.Info("the member is not ready yet", "error", err)
 		}
 	}
 }
 
-func (r *runner) settle(ctx context.Context) error {
-	own := []string{r.self.client()}
-	var self member.Status
-	if err := r.group(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
-		self = g.Ask(ctx, own[0])[0]
-		return self.Err
-	}); err != nil {
-		return err
+// settle says that the member votes at its address, and that etcd knows its users, or takes a step to that.
+func (r *runner) settle(ctx context.Context) (done bool, err error) {
+	m, list, _, err := r.Look(ctx)
+	if m.ID != 0 { // It answered, if a majority did not.
+		if _, _, failed := r.Settle(ctx, m, list); failed != nil {
+			return false, failed
+		}
 	}
-	if err := r.answered(ctx, self); err != nil {
-		return err
+	if err != nil || m.Learner || member.OtherAddress(list, m.ID, r.Own.Peer) != "" {
+		return false, err
 	}
-	return r.group(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
-		_, list, err := g.List(ctx)
-		if err == nil && member.OtherAddress(list, self.ID, r.self.peer()) != "" {
-			if err = g.Move(ctx, self.ID, r.self.peer()); err == nil {
-				_, list, err = g.List(ctx)
-			}
-		}
-		if err == nil {
-			err = r.note(self, list)
-		}
-		if err == nil {
-			err = g.Grant(ctx, r.s.user, r.s.prefix)
-		}
-		return err
+	own := []string{r.Client(r.Own.Host)}
+	err = r.Call(ctx, own, func(ctx context.Context, g *etcdstore.Group) error {
+		return g.Grant(ctx, r.s.user, r.s.prefix)
 	})
-}
-
-// note writes which member this is, if the volume does not say it.
-func (r *runner) note(self member.Status, list []member.Member) error {
-	noted := r.data.Noted(self, list, r.self.name, r.self.peer())
-	if reflect.DeepEqual(noted, *r.data) {
-		return nil
-	}
-	err := r.dir.Note(&noted)
-	if err == nil {
-		r.data = &noted
-	}
-	return err
-}
-
-// answered writes which member this is, and then promotes a learner: a member that votes has that on
-// its volume.
-func (r *runner) answered(ctx context.Context, self member.Status) error {
-	if err := r.note(self, nil); err != nil {
-		return err
-	}
-	if !self.Learner {
-		return nil
-	}
-	// A learner does not take the call itself.
-	var others []string
-	for _, h := range r.others {
-		others = append(others, h.client())
-	}
-	return r.group(ctx, others, func(ctx context.Context, g *etcdstore.Group) error { return g.Promote(ctx, self.ID) })
+	return err == nil, err
 }

@@ -80,26 +80,27 @@ func TestFirstReport(t *testing.T) {
 	if got := reports(); got != member.HoldsNothing {
 		t.Errorf("an empty volume: %s", got)
 	}
-	fatal.If(t, os.Mkdir(string(r.dir), 0o700))
+	fatal.If(t, os.Mkdir(string(r.Dir), 0o700))
 	fatal.If(t, (&starting{runner: r}).Write(member.Step{Action: member.Intend}))
 	if told, got := r.state.report.Holds, reports(); told != member.HoldsIntent || got != told {
 		t.Errorf("intended: it tells %s, and %s after a restart", told, got)
 	}
-	fatal.If(t, os.MkdirAll(filepath.Join(r.dir.Data(), "member", "wal"), 0o700))
+	fatal.If(t, os.MkdirAll(filepath.Join(r.Dir.Data(), "member", "wal"), 0o700))
 	if got := reports(); got != member.HoldsIntent {
 		t.Errorf("a directory without a log: %s", got)
 	}
-	log(t, r.dir, "")
+	log(t, r.Dir, "")
 	if got := reports(); got != member.HoldsData {
 		t.Errorf("with a log: %s", got)
 	}
-	r.data = r.begins(member.Step{Action: member.Begin})
-	fatal.If(t, r.answered(t.Context(), member.Status{Member: member.Member{ID: 7}, Cluster: 5}))
-	if holds, data, err := r.holds(); err != nil || holds != member.HoldsData || data.ID != 7 || data.Cluster != 5 {
-		t.Errorf("identified: %s, %+v, %v", holds, data, err)
+	fatal.If(t, r.Dir.Note(&member.Data{Host: "a", Peer: r.Own.Peer, Version: "3"}))
+	_, _, err := r.Settle(t.Context(), member.Status{Member: member.Member{ID: 7}, Cluster: 5}, nil)
+	fatal.If(t, err)
+	if _, data, err := r.holds(); err != nil || r.state.report.Holds != member.HoldsData || data.ID != 7 || data.Cluster != 5 {
+		t.Errorf("identified: %s, %+v, %v", r.state.report.Holds, data, err)
 	}
 	// It may have voted: without its data it does not go on with what it intended.
-	fatal.If(t, os.RemoveAll(r.dir.Data()))
+	fatal.If(t, os.RemoveAll(r.Dir.Data()))
 	if got := reports(); got != member.HoldsNothing {
 		t.Errorf("its data was lost: %s", got)
 	}
@@ -108,15 +109,16 @@ func TestFirstReport(t *testing.T) {
 // The data of a removed member is kept once, and the volume counts as empty.
 func TestDiscard(t *testing.T) {
 	r := podOf(t, func(*settings) {})
-	fatal.If(t, os.Mkdir(string(r.dir), 0o700))
+	fatal.If(t, os.Mkdir(string(r.Dir), 0o700))
 	for _, text := range []string{"first", "second"} {
-		log(t, r.dir, text)
-		fatal.If(t, r.dir.Note(&member.Data{Host: "a", Peer: r.self.peer(), Version: "3", Cluster: 5, ID: 7}))
+		log(t, r.Dir, text)
+		fatal.If(t, r.Dir.Note(&member.Data{Host: "a", Peer: r.Own.Peer, Version: "3", Cluster: 5, ID: 7}))
 		fatal.If(t, (&starting{runner: r}).Write(member.Step{Action: member.Discard}))
-		if holds, data, err := r.holds(); err != nil || holds != member.HoldsNothing || data != nil || r.state.report.Holds != holds {
-			t.Errorf("%s: %s, %+v, %v; it tells %s", text, holds, data, err, r.state.report.Holds)
+		told := r.state.report.Holds
+		if own, data, err := r.holds(); err != nil || own.Intends || data != nil || told != member.HoldsNothing {
+			t.Errorf("%s: %+v, %+v, %v; it tells %s", text, own, data, err, told)
 		}
-		kept, err := filepath.Glob(r.dir.Data() + "-removed-*/member/wal/0-0.wal")
+		kept, err := filepath.Glob(r.Dir.Data() + "-removed-*/member/wal/0-0.wal")
 		if err != nil || len(kept) != 1 {
 			t.Fatalf("%s: kept %v, %v", text, kept, err)
 		}
@@ -130,9 +132,9 @@ func TestDiscard(t *testing.T) {
 func TestDataWithoutOwner(t *testing.T) {
 	for _, name := range []string{"etcd", "data"} { // "data": as written before 0.1.0
 		r := podOf(t, func(*settings) {})
-		wal := filepath.Join(string(r.dir), name, "member", "wal", "0-0.wal")
+		wal := filepath.Join(string(r.Dir), name, "member", "wal", "0-0.wal")
 		fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(wal), 0o700), os.WriteFile(wal, nil, 0o600)))
-		if _, err := r.decide(t.Context()); err == nil || !strings.Contains(err.Error(), "no member.json") {
+		if _, _, err := r.decide(t.Context()); err == nil || !strings.Contains(err.Error(), "no member.json") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := newRunner(r.s, slog.New(slog.DiscardHandler)); err == nil {
@@ -166,20 +168,20 @@ func TestEtcdBegins(t *testing.T) {
 		r := podOf(t, func(*settings) {})
 		_, err := r.machine()
 		fatal.If(t, err)
-		log(t, r.dir, "removed")
-		fatal.If(t, r.setAside("removed"))
+		log(t, r.Dir, "removed")
+		fatal.If(t, r.SetAside("removed"))
+		var data *member.Data
 		if step.Action == member.Start {
-			r.data = r.begins(member.Step{Action: member.Begin})
-			r.data.ID, r.data.Version = 7, "3.5.9"
+			data = &member.Data{Host: "a", Peer: r.Own.Peer, ID: 7, Version: "3.5.9"}
 		} else {
-			fatal.If(t, os.MkdirAll(filepath.Join(r.dir.Data(), "member", "snap"), 0o700))
+			fatal.If(t, os.MkdirAll(filepath.Join(r.Dir.Data(), "member", "snap"), 0o700))
 		}
 		ran := errors.New("it ran")
 		r.server = func(_ context.Context, run member.Run, dir string, _ func()) error {
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s: etcd finds what was left: %v", step.Action, err)
 			}
-			text, err := os.ReadFile(filepath.Join(string(r.dir), "member.json"))
+			text, err := os.ReadFile(filepath.Join(string(r.Dir), "member.json"))
 			fatal.If(t, err)
 			says, err := inside.ParseData(text)
 			if err != nil || says.Initial != run.Initial || says.Existing != (step.Action == member.Join) || (says.ID == 7) != (step.Action == member.Start) ||
@@ -188,10 +190,10 @@ func TestEtcdBegins(t *testing.T) {
 			}
 			return ran
 		}
-		if err := r.etcd(t.Context(), step); !errors.Is(err, ran) {
+		if err := r.etcd(t.Context(), step, data); !errors.Is(err, ran) {
 			t.Errorf("%s: %v", step.Action, err)
 		}
-		if copies := r.dir.Copies(); len(copies) != 1 || !strings.Contains(copies[0].Path, "-removed-") {
+		if copies := r.Dir.Copies(); len(copies) != 1 || !strings.Contains(copies[0].Path, "-removed-") {
 			t.Errorf("%s: copies %+v, want that of the removed member", step.Action, copies)
 		}
 	}
@@ -201,9 +203,9 @@ func TestEtcdBegins(t *testing.T) {
 func TestDatabaseWithoutLog(t *testing.T) {
 	r := podOf(t, func(*settings) {})
 	_, err := r.machine()
-	fatal.If(t, errors.Join(err, os.MkdirAll(filepath.Dir(r.dir.Database()), 0o700), os.WriteFile(r.dir.Database(), []byte("data"), 0o600)))
-	fatal.If(t, r.setAside("lost"))
-	if copies := r.dir.Copies(); len(copies) != 1 || copies[0].Size != 4 {
+	fatal.If(t, errors.Join(err, os.MkdirAll(filepath.Dir(r.Dir.Database()), 0o700), os.WriteFile(r.Dir.Database(), []byte("data"), 0o600)))
+	fatal.If(t, r.SetAside("lost"))
+	if copies := r.Dir.Copies(); len(copies) != 1 || copies[0].Size != 4 {
 		t.Errorf("kept %+v", copies)
 	}
 }
@@ -251,7 +253,7 @@ func TestAskWithoutRoot(t *testing.T) {
 	server.Listener, server.TLS = l, &tls.Config{Certificates: []tls.Certificate{pair}}
 	server.StartTLS()
 	defer server.Close()
-	if step, err := r.decide(t.Context()); err == nil || !strings.Contains(err.Error(), "open none") {
+	if step, _, err := r.decide(t.Context()); err == nil || !strings.Contains(err.Error(), "open none") {
 		t.Errorf("got %+v, %v", step, err)
 	}
 }
@@ -395,7 +397,7 @@ func podOf(t *testing.T, change func(*settings)) *runner {
 	s := settings{
 		name:    "a",
 		members: []string{"a=10.0.0.1", "b=10.0.0.2"},
-		listen:  "10.0.0.1",
+		listen:  "127.0.0.1",
 		dir:     t.TempDir(),
 		cluster: "allocator",
 		token:   "1",
@@ -428,17 +430,19 @@ func TestRuns(t *testing.T) {
 		{member.Step{Action: member.Join, Initial: joined}, true, joined, ""},
 	} {
 		r := podOf(t, func(s *settings) { s.quota = 1 << 27 })
-		r.data = r.begins(tc.step)
-		if d := r.data; d.Host != "a" || d.Peer != "https://10.0.0.1:2380" || d.Version != etcdstore.ServerVersion() || d.ID != 0 || d.Cluster != 0 {
+		d, err := r.Take(tc.step, nil)
+		fatal.If(t, errors.Join(os.Mkdir(string(r.Dir), 0o700), err))
+		if d.Host != "a" || d.Peer != "https://10.0.0.1:2380" || d.Version != etcdstore.ServerVersion() || d.ID != 0 || d.Cluster != 0 {
 			t.Errorf("%s: the volume says %+v", tc.step.Action, d)
 		}
-		got := r.runs()
+		got := r.Runs(*d)
 		want := member.Run{
+			Version:  etcdstore.ServerVersion(),
 			Name:     "a",
 			Client:   "https://10.0.0.1:2379",
 			Peer:     "https://10.0.0.1:2380",
 			PeerName: "etcd-member",
-			IP:       "10.0.0.1",
+			IP:       "127.0.0.1",
 			Metrics:  "2381",
 			Initial:  tc.initial,
 			Token:    tc.token,
@@ -487,32 +491,6 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// A learner gets no vote before its volume says which member it is.
-func TestPromotesWhatIsIdentified(t *testing.T) {
-	learner := member.Status{Member: member.Member{ID: 7, Learner: true}}
-	for _, tc := range []struct {
-		name, says string
-		writable   bool
-	}{
-		{"identified", "open none", true}, // It tries, without the certificate of root.
-		{"not identified", "cannot be written", false},
-	} {
-		r := podOf(t, func(*settings) {})
-		r.data = r.begins(member.Step{Action: member.Join})
-		if tc.writable {
-			fatal.If(t, os.Mkdir(string(r.dir), 0o700))
-		}
-		err := r.answered(t.Context(), learner)
-		if err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v; want %q", tc.name, err, tc.says)
-		}
-		text, err := os.ReadFile(filepath.Join(string(r.dir), "member.json"))
-		if strings.Contains(string(text), `"id": 7`) != tc.writable {
-			t.Errorf("%s: the volume says %q, %v", tc.name, text, err)
-		}
-	}
-}
-
 // Members that restore different snapshots under one token are not one cluster, and say what they restore.
 func TestClusterOfSnapshot(t *testing.T) {
 	seen := map[string]string{}
@@ -528,7 +506,7 @@ func TestClusterOfSnapshot(t *testing.T) {
 			prefix:   "/p/",
 		}, slog.New(slog.DiscardHandler))
 		fatal.If(t, err)
-		token := r.clusterToken()
+		token := r.Token
 		if other, ok := seen[token]; ok {
 			t.Errorf("snapshots %q and %q are one cluster: %s", snapshot, other, token)
 		}
