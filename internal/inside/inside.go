@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
-	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
@@ -232,7 +231,7 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 	i.intends.Store(own.Intends)
 	m, s := member.NewMachine(own, data), &starting{Inside: i, own: own, data: data}
 	defer s.close()
-	step, err := meet.Start(ctx, m, s, askEvery)
+	step, err := i.Start(ctx, m, s, askEvery)
 	switch {
 	case ctx.Err() != nil:
 		return nil, nil

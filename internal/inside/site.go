@@ -75,11 +75,6 @@ func (s *Site) Dial(clients []string) (*etcdstore.Group, error) {
 	return etcdstore.OpenGroup(c)
 }
 
-// Call calls members of the cluster.
-func (s *Site) Call(ctx context.Context, clients []string, f func(context.Context, *etcdstore.Group) error) error {
-	return meet.Call(ctx, s.Dial, clients, f)
-}
-
 // Caller returns what calls other members as a member.
 func (s *Site) Caller() (*http.Client, error) {
 	c, err := s.TLS()

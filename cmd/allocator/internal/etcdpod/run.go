@@ -233,7 +233,7 @@ func (r *runner) decide(ctx context.Context) (step member.Step, data *member.Dat
 	if err != nil {
 		return step, nil, err
 	}
-	step, err = meet.Start(ctx, m, &starting{runner: r}, again)
+	step, err = r.Start(ctx, m, &starting{runner: r}, again)
 	return step, m.Data(), err
 }
 

@@ -1,7 +1,8 @@
-package meet
+package inside
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"strings"
 	"testing"
@@ -29,16 +30,12 @@ func (s *script) Ask(context.Context) (member.Heard, error) {
 	return s.heard, nil
 }
 
-func (s *script) AskAt(context.Context, string) member.Answer { return member.Answer{Err: errScript} }
-
 func (s *script) Write(step member.Step) error {
 	if s.fails == step.Action {
 		return errScript
 	}
 	return nil
 }
-
-func (s *script) Dial([]string) (*etcdstore.Group, error) { return nil, errScript }
 
 func (s *script) Say(step member.Step) {
 	s.said = append(s.said, string(step.Action))
@@ -68,6 +65,10 @@ func TestStart(t *testing.T) {
 	moved := &member.Data{Host: "c", Peer: "http://c:1", Cluster: 7, ID: 1}
 	removed := &member.Data{Host: "a", Peer: url, Cluster: 7, ID: 5}
 	added := member.Member{ID: 1, Peers: []string{url}, Learner: true}
+	site := Site{
+		TLS:  func() (*tls.Config, error) { return nil, errScript },
+		Root: func() (c etcdstore.Config, err error) { return c, errScript },
+	}
 	for _, tc := range []struct {
 		name  string
 		own   member.Own
@@ -89,7 +90,7 @@ func TestStart(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &script{heard: tc.heard, fails: tc.fails, cancel: cancel}
-		step, err := Start(ctx, member.NewMachine(tc.own, tc.data), s, time.Microsecond)
+		step, err := site.Start(ctx, member.NewMachine(tc.own, tc.data), s, time.Microsecond)
 		cancel()
 		round, ends := strings.TrimPrefix(tc.said, "ask intend "), error(nil)
 		switch {
