@@ -15,25 +15,20 @@ import (
 	"github.com/flakelease/allocator/internal/durable"
 	"github.com/flakelease/allocator/internal/inside/meet"
 	"github.com/flakelease/allocator/internal/inside/member"
-	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
 // Restored is what a restore makes of a snapshot: a member of a cluster that never was before.
 type Restored struct {
-	File    string `json:"snapshot"`
-	SHA256  string `json:"sha256"`
-	Checked bool   `json:"checked"` // It has a checksum of etcd; the copy of a database has none.
-	Host    string `json:"host"`
-	Peer    string `json:"peer"`
-	Initial string `json:"initial"`
-	// Token is that of the new cluster. It follows from the snapshot, the members and how often that
-	// snapshot was restored before, so that it is the same on each machine, and no cluster that the
-	// snapshot knows has it: the snapshot was taken of that one.
-	Token   string    `json:"token"`
-	Cluster uint64    `json:"cluster"` // It follows from Initial and Token, as the IDs of the members do.
-	Runs    int       `json:"runs"`    // the process of the member that runs now; 0: none
-	Act     lease.Act `json:"-"`       // It says who restores. The caller sets it.
+	File    string
+	SHA256  string
+	Checked bool   // It has a checksum of etcd; the copy of a database has none.
+	Cluster uint64 // It follows from Initial and Token, as the IDs of the members do.
+	Runs    int    // the process of the member that runs now; 0: none
+	// Data is what the directory is to say. The caller sets its Act, which says who restores. Its Token follows from
+	// the snapshot, the members and how often that snapshot was restored before, so that it is the same on each
+	// machine, and no cluster that the snapshot knows has it: the snapshot was taken of that one.
+	member.Data
 }
 
 // ErrSnapshot is a file that cannot be restored.
@@ -63,7 +58,8 @@ func (d Dir) holdRestored() (release func(), err error) {
 //
 // It returns ErrSnapshot or ErrDir, or a *member.Refusal if the member has started from this restore already.
 func (d Dir) PlanRestore(file, host, peer, initial string, again uint) (Restored, error) {
-	r := Restored{File: file, Host: host, Peer: peer, Initial: initial, Runs: d.runs()}
+	r := Restored{File: file, Runs: d.runs(), Data: member.Data{Host: host, Peer: peer,
+		Version: etcdstore.ServerVersion(), Initial: initial, Restored: true}}
 	if r.Runs == unnamed {
 		return r, d.heldUnnamed()
 	}
@@ -167,16 +163,7 @@ func (d Dir) Restore(r Restored, restore func(file string, checked bool, of memb
 	if err != nil {
 		return d.unfit("cannot be written: %v", err)
 	}
-	data := member.Data{
-		Host:     r.Host,
-		Peer:     r.Peer,
-		Version:  etcdstore.ServerVersion(),
-		Initial:  r.Initial,
-		Token:    r.Token,
-		Restored: true,
-		Act:      r.Act,
-	}
-	err = restore(r.File, r.Checked, data, d.restored())
+	err = restore(r.File, r.Checked, r.Data, d.restored())
 	if err == nil {
 		err = r.unchanged()
 	}
@@ -187,7 +174,7 @@ func (d Dir) Restore(r Restored, restore func(file string, checked bool, of memb
 		_ = os.RemoveAll(d.restored())
 		return fmt.Errorf("%w: %s: %w", ErrSnapshot, r.File, err)
 	}
-	err = meet.WriteJSON(d.restoredMarker(), data)
+	err = meet.WriteJSON(d.restoredMarker(), r.Data)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func TestPlanRestore(t *testing.T) {
 	}
 	founder := list(3)
 	founder[2].Clients = nil
-	r := inside.Restored{Host: "c", Peer: "http://c:2380", Cluster: 9}
+	r := inside.Restored{Data: member.Data{Host: "c", Peer: "http://c:2380"}, Cluster: 9}
 	for _, tc := range []struct {
 		name    string
 		in      seen
