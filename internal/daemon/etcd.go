@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -103,8 +102,6 @@ func newInside(c Config, dial etcdstore.Config, restored chan<- lease.Act) (*ins
 		Etcd:      c.Settings.Etcd,
 		Node:      c.Settings.Node.Name,
 		Program:   c.Program,
-		Arguments: []string{"etcd", "run"},
-		Stderr:    os.Stderr,
 		Dial:      dial,
 		Log:       c.Logger,
 		LogFormat: c.Settings.Log.Format,

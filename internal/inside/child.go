@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
-	"slices"
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
@@ -22,8 +22,8 @@ type child struct {
 }
 
 func (i *Inside) start() (*child, error) {
-	cmd := exec.Command(i.cfg.Program, append(slices.Clone(i.cfg.Arguments), string(i.Dir))...)
-	cmd.Stderr = i.cfg.Stderr // the file itself: it outlives this process
+	cmd := exec.Command(i.cfg.Program, "etcd", "run", string(i.Dir))
+	cmd.Stderr = os.Stderr // the file itself: it outlives this process
 	cmd.SysProcAttr = apart()
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", i.cfg.Program, err)

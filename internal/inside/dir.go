@@ -20,7 +20,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -307,16 +306,8 @@ func (d Dir) forget(now time.Time) (gone []Copy, err error) {
 
 // newer reports whether version a is of a later minor version than b.
 func newer(a, b string) bool {
-	pa, pb := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range 2 {
-		if i >= len(pa) || i >= len(pb) {
-			return false
-		}
-		na, erra := strconv.Atoi(pa[i])
-		nb, errb := strconv.Atoi(pb[i])
-		if erra != nil || errb != nil || na != nb {
-			return erra == nil && errb == nil && na > nb
-		}
-	}
-	return false
+	var ofA, ofB struct{ major, minor int }
+	_, errA := fmt.Sscanf(a, "%d.%d", &ofA.major, &ofA.minor)
+	_, errB := fmt.Sscanf(b, "%d.%d", &ofB.major, &ofB.minor)
+	return errA == nil && errB == nil && (ofA.major > ofB.major || ofA.major == ofB.major && ofA.minor > ofB.minor)
 }

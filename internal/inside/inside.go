@@ -25,10 +25,8 @@ import (
 type Config struct {
 	Etcd config.Etcd
 	Node string // node.name
-	// Program runs the member, with Arguments behind it and then the directory.
+	// Program is this program, which runs the member too.
 	Program   string
-	Arguments []string
-	Stderr    *os.File // The member writes there.
 	Dial      etcdstore.Config
 	Log       *slog.Logger
 	LogFormat string // text or json: the member logs as the node does

@@ -77,7 +77,7 @@ func (m machines) start(i, at int, join ...string) *node {
 	m.t.Helper()
 	log := &output.Text{}
 	restored := make(chan lease.Act, 1)
-	cfg := Config{Node: "node-" + host(at), Program: os.Args[0], Stderr: os.Stderr, Log: slog.New(slog.NewTextHandler(log, nil)), Restored: restored}
+	cfg := Config{Node: "node-" + host(at), Program: os.Args[0], Log: slog.New(slog.NewTextHandler(log, nil)), Restored: restored}
 	cfg.Etcd.Inside = config.Inside{
 		Dir:        filepath.Join(m.dir, strconv.Itoa(i)),
 		Join:       join,

@@ -124,7 +124,7 @@ func TestUpTakesOver(t *testing.T) {
 	t.Setenv(holds, "1")
 	d := Dir(t.TempDir())
 	node := func() *Inside {
-		return nodeAt("127.0.0.1", d, Config{Program: os.Args[0], Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)})
+		return nodeAt("127.0.0.1", d, Config{Program: os.Args[0], Log: slog.New(slog.DiscardHandler)})
 	}
 	last := 0
 	for _, tc := range []struct {
