@@ -158,9 +158,10 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // snapshot writes a snapshot of about size bytes of this member.
 func (i *Inside) snapshot(ctx context.Context, own string, size int64) error {
-	keep := i.cfg.Etcd.Inside.SnapshotKeep
+	snapshots := i.Dir.Snapshots()
+	snapshots.Keep = i.cfg.Etcd.Inside.SnapshotKeep
 	// Of a disk without room, more than the setting allows must not stay until there is some.
-	if _, _, err := i.Dir.Snapshots().Prune(time.Now(), keep); err != nil {
+	if _, _, err := snapshots.Prune(time.Now(), snapshots.Keep); err != nil {
 		return err
 	}
 	free, err := freeBytes(string(i.Dir))
@@ -177,6 +178,6 @@ func (i *Inside) snapshot(ctx context.Context, own string, size int64) error {
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
-	_, _, err = i.Dir.Snapshots().Take(ctx, g, hourly, time.Now(), keep)
+	_, _, err = snapshots.Take(ctx, g, hourly, time.Now())
 	return err
 }

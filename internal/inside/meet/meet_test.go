@@ -206,13 +206,13 @@ func TestSnapshots(t *testing.T) {
 	g, err := etcdstore.OpenGroup(etcdstore.Config{Endpoints: []string{server.Endpoint()}})
 	fatal.If(t, err)
 	defer g.Close()
-	s := Snapshots{Dir: filepath.Join(t.TempDir(), "x"), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
+	s := Snapshots{Dir: filepath.Join(t.TempDir(), "x"), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot", Keep: 2}
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	if list, err := s.List(now); len(list) > 0 || err != nil {
 		t.Errorf("no directory: %v, %v", list, err)
 	}
 	for i, kind := range []string{"", "hourly", "", ""} {
-		list, removed, err := s.Take(t.Context(), g, kind, now.Add(time.Duration(i)*time.Hour), 2)
+		list, removed, err := s.Take(t.Context(), g, kind, now.Add(time.Duration(i)*time.Hour))
 		if err != nil || len(list) != min(i+1, 2) || removed != max(0, min(i-1, 1)) || list[0].Size < 1024 ||
 			!list[0].At.Equal(now.Add(time.Duration(i)*time.Hour)) {
 			t.Errorf("%d: %+v, removed %d, %v", i, list, removed, err)
@@ -231,7 +231,7 @@ func TestSnapshots(t *testing.T) {
 	began := time.Now()
 	for after, there := range map[time.Duration]bool{0: true, 2 * time.Hour: false} {
 		fatal.If(t, errors.Join(os.WriteFile(left, nil, 0o600), os.Chtimes(left, began, began)))
-		if _, _, err := s.Take(t.Context(), g, "", began.Add(after), 2); err != nil {
+		if _, _, err := s.Take(t.Context(), g, "", began.Add(after)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(left); (err == nil) != there {
@@ -268,7 +268,7 @@ func TestSnapshotsMakeRoom(t *testing.T) {
 		{"no snapshot, no room", 0, -1, full, 0, 0, syscall.ENOSPC},
 		{"another failure", 4, 0, other, 4, 0, other},
 	} {
-		s := Snapshots{Dir: t.TempDir(), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
+		s := Snapshots{Dir: t.TempDir(), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot", Keep: 2}
 		for i := range tc.has {
 			fatal.If(t, os.WriteFile(s.Path("", now.Add(time.Duration(i)*time.Hour)), nil, 0o600))
 		}
@@ -307,7 +307,7 @@ func TestSnapshotsOfAClockAhead(t *testing.T) {
 		{"more than are kept", []time.Duration{-2 * time.Hour, 48 * time.Hour, -time.Hour, 24 * time.Hour},
 			[]time.Duration{-time.Hour, -2 * time.Hour, 48 * time.Hour, 24 * time.Hour}, true},
 	} {
-		s := Snapshots{Dir: t.TempDir(), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot"}
+		s := Snapshots{Dir: t.TempDir(), Layout: "2006-01-02t15-04-05z", Suffix: ".snapshot", Keep: 2}
 		for _, after := range tc.named {
 			fatal.If(t, os.WriteFile(s.Path("", now.Add(after)), nil, 0o600))
 		}

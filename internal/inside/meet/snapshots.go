@@ -19,6 +19,7 @@ import (
 // UTC as Layout has it, and Suffix.
 type Snapshots struct {
 	Dir, Layout, Suffix string
+	Keep                int // Take leaves at most this many.
 }
 
 // Snapshot is a snapshot in a directory.
@@ -73,11 +74,11 @@ func Due(list []Snapshot, now time.Time, every time.Duration) bool {
 	return len(list) == 0 || list[0].At.After(now) || now.Sub(list[0].At) >= every
 }
 
-// Take writes a snapshot of a member of g, and then removes the oldest until keep are left. A full
+// Take writes a snapshot of a member of g, and then removes the oldest until Keep are left. A full
 // disk costs the oldest before, but never the last one. It returns those that are left, the latest
 // first, and how many it removed.
-func (s Snapshots) Take(ctx context.Context, g *etcdstore.Group, kind string, now time.Time, keep int) (
-	left []Snapshot, removed int, err error) {
+func (s Snapshots) Take(ctx context.Context, g *etcdstore.Group, kind string, now time.Time) (left []Snapshot,
+	removed int, err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, 0, err
 	}
@@ -92,7 +93,7 @@ func (s Snapshots) Take(ctx context.Context, g *etcdstore.Group, kind string, no
 	if err != nil {
 		return nil, removed, err
 	}
-	left, more, err := s.Prune(now, keep)
+	left, more, err := s.Prune(now, s.Keep)
 	return left, removed + more, err
 }
 

@@ -195,8 +195,11 @@ func (g *Group) Members(ctx context.Context, src clock.Source) []member.Status {
 	})
 }
 
-// Ask asks each endpoint for its status.
+// Ask asks each endpoint for its status; none given: all of the group.
 func (g *Group) Ask(ctx context.Context, endpoints ...string) []member.Status {
+	if len(endpoints) == 0 {
+		endpoints = g.client.Endpoints()
+	}
 	return statuses(at(endpoints), func(m member.Member) member.Status { return g.status(ctx, m) })
 }
 

@@ -98,19 +98,18 @@ func hosts(list []string) ([]host, error) {
 }
 
 // adminFlags adds the flags of commands that connect as root, and returns what connects.
-func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Group, []string, error) {
+func adminFlags(a *cli.App, cmd *cobra.Command) func() (*etcdstore.Group, error) {
 	known := strings.FieldsFunc(a.Getenv("ALLOCATOR_ETCD_ENDPOINTS"), func(r rune) bool { return r == ',' })
 	endpoints := cmd.Flags().StringSlice("endpoints", known, "client URLs of the members")
 	dir := cmd.Flags().String("root-tls", "/etc/etcd/root", "directory with ca.crt, and tls.crt and tls.key of root")
-	return func() (*etcdstore.Group, []string, error) {
+	return func() (*etcdstore.Group, error) {
 		if len(*endpoints) == 0 {
-			return nil, nil, cli.UsageError("--endpoints is empty: give the client URLs of the members")
+			return nil, cli.UsageError("--endpoints is empty: give the client URLs of the members")
 		}
 		t, err := clientTLS(*dir, logger(a))
 		if err != nil {
-			return nil, nil, cli.Exit(cli.ExitUsage, err)
+			return nil, cli.Exit(cli.ExitUsage, err)
 		}
-		c, err := etcdstore.OpenGroup(etcdstore.Config{Endpoints: *endpoints, TLS: t})
-		return c, *endpoints, err
+		return etcdstore.OpenGroup(etcdstore.Config{Endpoints: *endpoints, TLS: t})
 	}
 }

@@ -357,7 +357,7 @@ func TestKeeperDo(t *testing.T) {
 		tried := 0
 		k := &snapshotKeeper{
 			app:             &cli.App{Err: io.Discard},
-			store:           store{meet.Snapshots{Dir: t.TempDir(), Layout: stamp, Suffix: suffix}, 1},
+			store:           meet.Snapshots{Dir: t.TempDir(), Layout: stamp, Suffix: suffix, Keep: 1},
 			every:           time.Hour,
 			defragmentEvery: 24 * time.Hour,
 			failing:         map[string]bool{},
@@ -365,9 +365,9 @@ func TestKeeperDo(t *testing.T) {
 			failures:        prometheus.NewCounterVec(prometheus.CounterOpts{Name: "failures"}, []string{"task"}),
 			defragmented:    now,
 		}
-		k.connect = func() (*etcdstore.Group, []string, error) {
+		k.connect = func() (*etcdstore.Group, error) {
 			tried++
-			return nil, nil, errors.New("no certificate")
+			return nil, errors.New("no certificate")
 		}
 		if tc.latest >= 0 {
 			fatal.If(t, os.WriteFile(k.store.Path("", now.Add(-tc.latest)), nil, 0o600))

@@ -26,21 +26,15 @@ const stamp = "2006-01-02t15-04-05z"
 // suffix ends the names of complete snapshots.
 const suffix = ".snapshot"
 
-// store is a directory with snapshots.
-type store struct {
-	meet.Snapshots
-	keep int
-}
-
 // storeFlags adds the flags of commands that write snapshots.
-func storeFlags(cmd *cobra.Command) func() (store, error) {
+func storeFlags(cmd *cobra.Command) func() (meet.Snapshots, error) {
 	dir := cmd.Flags().String("dir", "/snapshots", "directory for snapshots; \"\": none are taken")
 	keep := cmd.Flags().Int("keep", 48, "number of snapshots to keep")
-	return func() (store, error) {
+	return func() (meet.Snapshots, error) {
 		if *keep < 1 {
-			return store{}, cli.UsageError("--keep is %d: keep at least one snapshot", *keep)
+			return meet.Snapshots{}, cli.UsageError("--keep is %d: keep at least one snapshot", *keep)
 		}
-		return store{meet.Snapshots{Dir: *dir, Layout: stamp, Suffix: suffix}, *keep}, nil
+		return meet.Snapshots{Dir: *dir, Layout: stamp, Suffix: suffix, Keep: *keep}, nil
 	}
 }
 
@@ -60,12 +54,12 @@ func snapshotCommand(a *cli.App) *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), *limit)
 		defer cancel()
-		c, _, err := connect()
+		c, err := connect()
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		list, removed, err := s.Take(ctx, c, "", time.Now(), s.keep)
+		list, removed, err := s.Take(ctx, c, "", time.Now())
 		if err != nil {
 			return cli.Exit(cli.ExitUnavailable, fmt.Errorf("snapshot into %s: %w", s.Dir, err))
 		}
@@ -112,9 +106,9 @@ the other every --defragment-every. It offers snapshots to members on port 2382,
 // snapshotKeeper takes snapshots and defragments. Its metrics are those of package prometheus.
 type snapshotKeeper struct {
 	app                    *cli.App
-	store                  store
+	store                  meet.Snapshots
 	every, defragmentEvery time.Duration
-	connect                func() (*etcdstore.Group, []string, error)
+	connect                func() (*etcdstore.Group, error)
 
 	failing      map[string]bool
 	taken        prometheus.Gauge
@@ -189,14 +183,14 @@ func (k *snapshotKeeper) do(ctx context.Context, now time.Time) {
 }
 
 func (k *snapshotKeeper) snapshot(ctx context.Context, now time.Time) error {
-	c, _, err := k.connect()
+	c, err := k.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	list, removed, err := k.store.Take(ctx, c, "", now, k.store.keep)
+	list, removed, err := k.store.Take(ctx, c, "", now)
 	if err != nil {
 		return fmt.Errorf("snapshot into %s: %w", k.store.Dir, err)
 	}
@@ -212,12 +206,12 @@ const leastGain = 64 << 20
 
 // defragment says in the log what it does.
 func (k *snapshotKeeper) defragment(ctx context.Context) error {
-	c, endpoints, err := k.connect()
+	c, err := k.connect()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	ask := func(ctx context.Context) []member.Status { return c.Ask(ctx, endpoints...) }
+	ask := func(ctx context.Context) []member.Status { return c.Ask(ctx) }
 	d, err := meet.PlanDefragmentation(ctx, c, ask, leastGain)
 	for _, line := range d.Found() {
 		fmt.Fprintln(k.app.Err, line)
