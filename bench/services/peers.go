@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -18,7 +17,8 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
@@ -76,15 +76,7 @@ func Serve(kind, addr string) error {
 type filer interface{ File() (*os.File, error) }
 
 func serveEtcd(ctx context.Context, addr string) error {
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		return err
-	}
-	s, err := devetcd.Start(ctx, devetcd.Config{ClientPort: n})
+	s, err := etcdserver.Start(ctx, etcdserver.Alone{Run: member.Run{Client: "http://" + addr}})
 	if err != nil {
 		return err
 	}

@@ -30,8 +30,8 @@ var owned = []struct {
 }{
 	{[]string{"go.etcd.io/etcd/client", "go.etcd.io/etcd/api"}, "internal/lease/etcdstore", "chaos/etcdsim",
 		"only etcdstore knows etcd's API: it sends the transactions of records, and I4 rests on their compares"},
-	{[]string{"go.etcd.io/etcd/server"}, "internal/inside/etcdserver", "internal/dev/devetcd chaos/real/etcd",
-		"only etcdserver and devetcd start an etcd in a process of ours: its server is large and has settings of its own"},
+	{[]string{"go.etcd.io/etcd/server"}, "internal/inside/etcdserver", "chaos/real/etcd",
+		"only etcdserver starts an etcd in a process of ours: its server is large and has settings of its own"},
 	{[]string{"github.com/hashicorp/memberlist"}, "internal/cluster", "",
 		"only the gossip shell uses memberlist: all other packages take clock samples"},
 	{[]string{"github.com/jackc/pgx"}, "internal/userdb", "internal/fence internal/sqlid chaos/fence chaos/sqlid",
@@ -176,7 +176,7 @@ func TestImports(t *testing.T) {
 		t.Error(b)
 	}
 	// A rule about a package that does not exist would always hold.
-	for _, path := range append([]string{"client", "worker", "internal/lease/etcdstore", "internal/dev/devetcd", "chaos/storetest"}, core...) {
+	for _, path := range append([]string{"client", "worker", "internal/lease/etcdstore", "internal/inside/etcdserver", "chaos/storetest"}, core...) {
 		if _, ok := g[path]; !ok {
 			t.Errorf("there is no package %s any more: its rule checks nothing", path)
 		}
@@ -188,30 +188,30 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 	sound := func() graph {
 		g := graph{}
 		for path, imports := range map[string][]string{
-			"flake":                    {"fmt", "internal/crockford"},
-			"ulid":                     {"fmt", "flake", "internal/crockford"},
-			"internal/crockford":       {"strconv"},
-			"internal/clock":           {"time", "sync"},
-			"internal/gen":             {"flake", "internal/clock"},
-			"internal/lease":           {"flake", "internal/clock", "encoding/json"},
-			"chaos/history":            {"flake", "internal/clock", "internal/audit"},
-			"internal/describe":        {"flake", "ulid"},
-			"internal/node":            {"internal/gen", "internal/lease", "internal/clock", "context"},
-			"internal/config":          {"os", "flake"},
-			"internal/lease/keeper":    {"internal/lease", "log/slog"},
-			"internal/lease/etcdstore": {"internal/lease", "go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/api/v3/mvccpb"},
-			"internal/dev/devetcd":     {"go.etcd.io/etcd/server/v3/embed", "os"},
-			"chaos/storetest":          {"internal/lease", "testing"},
-			"chaos/sim":                {"chaos/storetest", "internal/node"},
-			"internal/cluster":         {"github.com/hashicorp/memberlist", "internal/clock"},
-			"internal/server":          {"internal/node", "google.golang.org/grpc", "net/http"},
-			"internal/daemon":          {"internal/server", "internal/lease/etcdstore"},
-			"embed":                    {"internal/daemon"},
-			"internal/audit":           {"internal/describe", "compress/gzip"},
-			"client":                   {"flake", "ulid", "google.golang.org/grpc", "net"},
-			"worker":                   {"google.golang.org/grpc", "os"},
+			"flake":                      {"fmt", "internal/crockford"},
+			"ulid":                       {"fmt", "flake", "internal/crockford"},
+			"internal/crockford":         {"strconv"},
+			"internal/clock":             {"time", "sync"},
+			"internal/gen":               {"flake", "internal/clock"},
+			"internal/lease":             {"flake", "internal/clock", "encoding/json"},
+			"chaos/history":              {"flake", "internal/clock", "internal/audit"},
+			"internal/describe":          {"flake", "ulid"},
+			"internal/node":              {"internal/gen", "internal/lease", "internal/clock", "context"},
+			"internal/config":            {"os", "flake"},
+			"internal/lease/keeper":      {"internal/lease", "log/slog"},
+			"internal/lease/etcdstore":   {"internal/lease", "go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/api/v3/mvccpb"},
+			"internal/inside/etcdserver": {"go.etcd.io/etcd/server/v3/embed", "os"},
+			"chaos/storetest":            {"internal/lease", "testing"},
+			"chaos/sim":                  {"chaos/storetest", "internal/node"},
+			"internal/cluster":           {"github.com/hashicorp/memberlist", "internal/clock"},
+			"internal/server":            {"internal/node", "google.golang.org/grpc", "net/http"},
+			"internal/daemon":            {"internal/server", "internal/lease/etcdstore"},
+			"embed":                      {"internal/daemon"},
+			"internal/audit":             {"internal/describe", "compress/gzip"},
+			"client":                     {"flake", "ulid", "google.golang.org/grpc", "net"},
+			"worker":                     {"google.golang.org/grpc", "os"},
 			"cmd/allocator": {"internal/audit", "internal/config", "internal/daemon", "internal/cluster", "internal/lease/keeper",
-				"internal/lease/nothingour", "internal/dev/devetcd"},
+				"internal/lease/nothingour", "internal/inside/etcdserver"},
 			"internal/lease/nothingour": {"netfoo.example/os"}, // like a forbidden name, and none
 		} {
 			g[path] = pkg{ImportPath: path, Imports: imports}
@@ -257,8 +257,8 @@ func TestRulesFindPlantedEdges(t *testing.T) {
 		{"chaos/history", "chaos/sim", []string{"tests only: chaos/history > chaos/sim"}},
 		{"cmd/allocator", "chaos/history", []string{"product apart: cmd/allocator > chaos/history"}},
 		{"internal/spare", "fmt", []string{"product used: internal/spare"}},
-		{"internal/daemon", "internal/dev/devetcd", []string{
-			"embed: embed > internal/daemon > internal/dev/devetcd > go.etcd.io/etcd/server/v3/embed"}},
+		{"internal/daemon", "internal/inside/etcdserver", []string{
+			"embed: embed > internal/daemon > internal/inside/etcdserver > go.etcd.io/etcd/server/v3/embed"}},
 
 		{"flake", "golang.org/x/exp/slices", []string{
 			"codecs: flake > golang.org/x/exp/slices", "codecs: ulid > flake > golang.org/x/exp/slices"}},

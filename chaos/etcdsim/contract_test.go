@@ -24,7 +24,8 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/netsim"
 	"github.com/flakelease/allocator/chaos/storetest"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
@@ -40,7 +41,7 @@ var both = map[string]etcd{}
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		theirs, err := devetcd.Start(context.Background(), devetcd.Config{NoSync: true, Log: os.Stderr})
+		theirs, err := etcdserver.Start(context.Background(), etcdserver.Alone{NoSync: true, Run: member.Run{Log: "text"}})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1

@@ -22,7 +22,7 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -30,7 +30,7 @@ import (
 // testCluster is an etcd, and what its nodes have issued.
 type testCluster struct {
 	*testing.T
-	etcd  *devetcd.Server
+	etcd  *etcdserver.Server
 	began time.Time
 	user  config.Etcd // of nodes and commands: name and password; zero where etcd asks nobody
 
@@ -42,9 +42,9 @@ type testCluster struct {
 var buildDev = sync.OnceValues(func() (string, error) { return build.Allocator(context.Background(), builtDir) })
 
 // startEtcd starts an etcd that is closed when the test ends.
-func startEtcd(t *testing.T) *devetcd.Server {
+func startEtcd(t *testing.T) *etcdserver.Server {
 	t.Helper()
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true, StartTimeout: wait.Most})
+	etcd, err := etcdserver.Start(t.Context(), etcdserver.Alone{Dir: filepath.Join(t.TempDir(), "etcd"), NoSync: true})
 	fatal.If(t, err)
 	t.Cleanup(func() { _ = etcd.Close() })
 	return etcd

@@ -17,7 +17,9 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/dev/loopback"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
+	etcdmember "github.com/flakelease/allocator/internal/inside/member"
 )
 
 const day = 24 * time.Hour
@@ -31,8 +33,8 @@ func TestSecuredEtcd(t *testing.T) {
 	ca, next := certstest.NewAuthority(t, "ca"), certstest.NewAuthority(t, "next")
 	etcdCert, etcdKey := ca.Issue(t, "etcd", -time.Hour, day).Write(t, dir, "etcd")
 	clients := certstest.File(t, dir, "clients.pem", ca.PEM)
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{
-		NoSync: true, Cert: etcdCert, Key: etcdKey, ClientCA: clients,
+	etcd, err := etcdserver.Start(t.Context(), etcdserver.Alone{
+		NoSync: true, Run: etcdmember.Run{Client: "https://" + loopback.Address(), TLS: etcdmember.TLS{CA: clients, Cert: etcdCert, Key: etcdKey}},
 		TokenTTL: time.Second, // a node calls every 1.25 to 5 s
 	})
 	fatal.If(t, err)
@@ -104,7 +106,8 @@ func TestSecuredEtcdRefuses(t *testing.T) {
 	dir := t.TempDir()
 	ca, other := certstest.NewAuthority(t, "ca"), certstest.NewAuthority(t, "other")
 	etcdCert, etcdKey := ca.Issue(t, "etcd", -time.Hour, day).Write(t, dir, "etcd")
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true, Cert: etcdCert, Key: etcdKey, ClientCA: certstest.File(t, dir, "ca.pem", ca.PEM)})
+	etcd, err := etcdserver.Start(t.Context(), etcdserver.Alone{NoSync: true, Run: etcdmember.Run{Client: "https://" + loopback.Address(),
+		TLS: etcdmember.TLS{CA: certstest.File(t, dir, "ca.pem", ca.PEM), Cert: etcdCert, Key: etcdKey}}})
 	fatal.If(t, err)
 	t.Cleanup(func() { _ = etcd.Close() })
 	mine := func(a *certstest.Authority, name string, from, until time.Duration) config.TLS {

@@ -77,7 +77,7 @@ var unraced = []string{
 // server would be compiled once more and run ten times as slowly, to check the code of etcd; our code has it at night.
 var withEtcd = []string{
 	"./chaos/etcdsim", "./cmd/allocator/internal/dev", "./cmd/allocator/internal/etcd",
-	"./cmd/allocator/internal/etcdpod", "./internal/dev/devetcd", "./internal/inside",
+	"./cmd/allocator/internal/etcdpod", "./internal/inside",
 	"./internal/inside/etcdserver", "./internal/inside/meet", "./internal/lease/etcdstore",
 }
 

@@ -1,6 +1,6 @@
 // Package etcdserver is etcd's own server for the members that nodes and pods of the chart run: it runs one, and makes
-// the data of one from a snapshot. It is apart from package inside so that programs with a node in them, which
-// run no member (package embed), do not link the server.
+// the data of one from a snapshot. Alone is a member for "allocator dev", and for tests. The package is apart from
+// package inside so that programs with a node in them, which run no member (package embed), do not link the server.
 package etcdserver
 
 import (
@@ -22,7 +22,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/flakelease/allocator/internal/inside/member"
-	"github.com/flakelease/allocator/internal/lease/etcdstore"
+	"github.com/flakelease/allocator/internal/lease/etcdstore/etcdlog"
 )
 
 // Times of raft. etcd's own are 100 ms and 1 s. An election that comes a second later costs
@@ -47,11 +47,8 @@ func Run(ctx context.Context, r member.Run, dir string, started func()) error {
 	}
 	// Warnings repeat what members say of each other while one restarts.
 	level := zap.NewAtomicLevelAt(zap.ErrorLevel)
-	var handler slog.Handler = slog.NewTextHandler(os.Stderr, nil)
-	if r.Log == "json" {
-		handler = slog.NewJSONHandler(os.Stderr, nil)
-	}
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(handler, level))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(handler(r.Log), level))
+	cfg.TickMs, cfg.ElectionMs = uint(heartbeat/time.Millisecond), uint(election/time.Millisecond)
 	etcd, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return fmt.Errorf("etcd in %s: %w", dir, err)
@@ -115,6 +112,14 @@ func Restore(file string, checked bool, d member.Data, dir string) error {
 	})
 }
 
+// handler returns what writes a log to stderr, as text or json.
+func handler(form string) slog.Handler {
+	if form == "json" {
+		return slog.NewJSONHandler(os.Stderr, nil)
+	}
+	return slog.NewTextHandler(os.Stderr, nil)
+}
+
 // logger passes what etcd logs on, from a level on, in the form of the node's log.
 func logger(to slog.Handler, from zapcore.LevelEnabler) *zap.Logger {
 	level := func(l zapcore.Level) slog.Level {
@@ -123,7 +128,7 @@ func logger(to slog.Handler, from zapcore.LevelEnabler) *zap.Logger {
 		}
 		return slog.LevelError
 	}
-	return zap.New(etcdstore.Log{Handler: to, Level: level, Message: "etcd inside"}, zap.IncreaseLevel(from))
+	return zap.New(etcdlog.Log{Handler: to, Level: level, Message: "etcd inside"}, zap.IncreaseLevel(from))
 }
 
 func config(r member.Run, dir string) (*embed.Config, error) {
@@ -154,7 +159,6 @@ func config(r member.Run, dir string) (*embed.Config, error) {
 	if r.Existing {
 		cfg.ClusterState = embed.ClusterStateFlagExisting
 	}
-	cfg.TickMs, cfg.ElectionMs = uint(heartbeat/time.Millisecond), uint(election/time.Millisecond)
 	// Every extension of a window is a revision, and etcd keeps them all by default.
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
 	cfg.QuotaBackendBytes = r.Quota

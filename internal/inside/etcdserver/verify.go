@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,13 +14,9 @@ import (
 
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/internal/inside/member"
-	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
 
 // Open reads every page and every record of a snapshot.
@@ -193,43 +188,24 @@ func element(page []byte, kind uint16, i int) (_, value []byte) {
 	return key[:keyLen], key[keyLen:][:valueLen:valueLen]
 }
 
-// Try restores a member from a snapshot, starts it, and returns the space that it has. Nobody else can call the
-// member, which needs no password of the snapshot's users, and is gone when Try returns.
-func Try(ctx context.Context, file string, checked bool, root, space string) (v lease.View, err error) {
-	const peer = "http://localhost:2380" // Nobody listens there.
+// Try restores a member from a snapshot, starts it, and calls look with its URL. Nobody else can call the member, which
+// needs no password of the snapshot's users, and is gone when Try returns.
+func Try(ctx context.Context, file string, checked bool, look func(endpoint string) error) error {
 	dir, err := os.MkdirTemp("", "snapshot-")
 	if err != nil {
-		return v, fmt.Errorf("a directory to restore it in: %w: set TMPDIR to one that can be written", err)
+		return fmt.Errorf("a directory to restore it in: %w: set TMPDIR to one that can be written", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	data := filepath.Join(dir, "etcd")
-	d := member.Data{Host: "snapshot", Peer: peer, Initial: "snapshot=" + peer, Token: "snapshot"}
-	if err = Restore(file, checked, d, data); err != nil {
-		return v, fmt.Errorf("restore %s: %w", file, err)
+	alone := Alone{Dir: filepath.Join(dir, "etcd"), NoSync: true, NoUsers: true, Run: member.Run{
+		Client: "unix://" + filepath.Join(dir, "clients"), Peer: "http://localhost:2380"}} // Nobody listens there.
+	d := member.Data{Host: name, Peer: alone.Run.Peer, Initial: name + "=" + alone.Run.Peer, Token: name}
+	if err = Restore(file, checked, d, alone.Dir); err != nil {
+		return fmt.Errorf("restore %s: %w", file, err)
 	}
-	cfg, err := config(member.Run{Name: d.Host, Client: "unix://" + filepath.Join(dir, "clients"), Peer: peer,
-		IP: "127.0.0.1", Initial: d.Initial, Token: d.Token}, data)
+	s, err := Start(ctx, alone)
 	if err != nil {
-		return v, err
+		return fmt.Errorf("start a member from %s: %w", file, err)
 	}
-	cfg.UnsafeNoFsync = true
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(slog.NewTextHandler(os.Stderr, nil), zap.PanicLevel))
-	etcd, err := embed.StartEtcd(cfg)
-	if err != nil {
-		return v, fmt.Errorf("start a member from %s: %w", file, err)
-	}
-	defer etcd.Close()
-	select {
-	case <-etcd.Server.ReadyNotify():
-	case <-ctx.Done():
-		return v, fmt.Errorf("start a member from %s: %w", file, ctx.Err())
-	}
-	etcd.Server.AuthStore().AuthDisable()
-	client := v3client.New(etcd.Server)
-	defer client.Close()
-	store, err := etcdstore.New(client, root, space)
-	if err != nil {
-		return v, err
-	}
-	return store.Load(ctx)
+	defer func() { _ = s.Close() }()
+	return look(s.Endpoint())
 }

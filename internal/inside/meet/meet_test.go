@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
@@ -200,7 +200,7 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 // Snapshots are taken whole, and the oldest give way; nothing else is removed.
 func TestSnapshots(t *testing.T) {
-	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	server, err := etcdserver.Start(t.Context(), etcdserver.Alone{NoSync: true})
 	fatal.If(t, err)
 	defer server.Close()
 	g, err := etcdstore.OpenGroup(etcdstore.Config{Endpoints: []string{server.Endpoint()}})

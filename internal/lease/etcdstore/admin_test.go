@@ -15,7 +15,7 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/records"
 	"github.com/flakelease/allocator/internal/lease/repair"
@@ -191,7 +191,7 @@ func TestBeginEra(t *testing.T) {
 
 // With authentication on, the role decides; nothing is written to find out.
 func TestRole(t *testing.T) {
-	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	server, err := etcdserver.Start(t.Context(), etcdserver.Alone{NoSync: true})
 	fatal.If(t, err)
 	defer server.Close()
 	ctx := timeout(t, time.Minute)
@@ -246,7 +246,7 @@ func TestRole(t *testing.T) {
 }
 
 func TestMembersAndCompaction(t *testing.T) {
-	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	server, err := etcdserver.Start(t.Context(), etcdserver.Alone{NoSync: true})
 	fatal.If(t, err)
 	defer server.Close()
 	ctx := timeout(t, time.Minute)
@@ -299,7 +299,7 @@ func (s stopped) MemberRemove(ctx context.Context, id uint64) (*clientv3.MemberR
 
 // A member that was removed is so also if the answer is lost, and one that is still listed is not.
 func TestRemoveMember(t *testing.T) {
-	server, err := devetcd.Start(t.Context(), devetcd.Config{NoSync: true})
+	server, err := etcdserver.Start(t.Context(), etcdserver.Alone{NoSync: true})
 	fatal.If(t, err)
 	defer server.Close()
 	ctx := timeout(t, time.Minute)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/flakelease/allocator/internal/lease/etcdstore/etcdlog"
 )
 
 func TestNames(t *testing.T) {
@@ -58,7 +60,7 @@ func TestClientLogsThroughSlog(t *testing.T) {
 			return a
 		},
 	})
-	log := zap.New(Log{Handler: h, Level: quiet}).Named("etcd-client").With(zap.String("target", "t"))
+	log := zap.New(etcdlog.Log{Handler: h, Level: quiet}).Named("etcd-client").With(zap.String("target", "t"))
 	log.Warn("retrying", zap.Int("attempt", 2), zap.Error(errors.New("no route")))
 	log.Error("token refused", zap.Duration("after", time.Second))
 	want := `level=DEBUG msg=retrying target=t logger=etcd-client attempt=2 error="no route"
@@ -68,7 +70,7 @@ level=WARN msg="token refused" target=t logger=etcd-client after=1s
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	out.Reset()
-	to := zap.New(Log{Handler: slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo}), Level: quiet})
+	to := zap.New(etcdlog.Log{Handler: slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo}), Level: quiet})
 	to.Warn("retrying")
 	if out.Len() != 0 {
 		t.Errorf("a debug line got through: %s", out.String())

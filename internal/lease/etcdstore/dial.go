@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -14,6 +13,8 @@ import (
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"github.com/flakelease/allocator/internal/lease/etcdstore/etcdlog"
 )
 
 // Config is how to connect to etcd.
@@ -69,7 +70,7 @@ func Dial(c Config) (*clientv3.Client, error) {
 	c.DialTimeout = cmp.Or(c.DialTimeout, 3*time.Second)
 	log := zap.NewNop()
 	if c.Log != nil {
-		log = zap.New(Log{Handler: c.Log, Level: quiet})
+		log = zap.New(etcdlog.Log{Handler: c.Log, Level: quiet})
 	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            c.Endpoints,
@@ -105,13 +106,6 @@ func Dial(c Config) (*clientv3.Client, error) {
 // the time between two extensions of a window: with its jitter it stays under 1 s.
 const maxReconnect = time.Second * 4 / 5
 
-// Log hands what etcd logs through zap to a slog handler.
-type Log struct {
-	Handler slog.Handler
-	Level   func(zapcore.Level) slog.Level
-	Message string // Each record has it, and etcd's own message as "line"; "": etcd's own alone.
-}
-
 // quiet maps zap's levels down: what the client warns of comes back to us as the
 // error of a call, and is logged by its caller.
 func quiet(l zapcore.Level) slog.Level {
@@ -119,52 +113,4 @@ func quiet(l zapcore.Level) slog.Level {
 		return slog.LevelWarn
 	}
 	return slog.LevelDebug
-}
-
-// Enabled reports whether the handler takes a level.
-func (l Log) Enabled(level zapcore.Level) bool {
-	return l.Handler.Enabled(context.Background(), l.Level(level))
-}
-
-// With returns l with fields in each record.
-func (l Log) With(fields []zapcore.Field) zapcore.Core {
-	l.Handler = l.Handler.WithAttrs(attrs(fields))
-	return l
-}
-
-// Check adds l to what logs an entry.
-func (l Log) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if !l.Enabled(e.Level) {
-		return to
-	}
-	return to.AddCore(e, l)
-}
-
-// Write logs an entry.
-func (l Log) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	r := slog.NewRecord(e.Time, l.Level(e.Level), cmp.Or(l.Message, e.Message), 0)
-	if l.Message != "" {
-		r.AddAttrs(slog.String("line", e.Message))
-	}
-	if e.LoggerName != "" {
-		r.AddAttrs(slog.String("logger", e.LoggerName))
-	}
-	r.AddAttrs(attrs(fields)...)
-	return l.Handler.Handle(context.Background(), r)
-}
-
-// Sync does nothing: a record is written as a whole.
-func (Log) Sync() error { return nil }
-
-// attrs returns fields in their order.
-func attrs(fields []zapcore.Field) []slog.Attr {
-	out := make([]slog.Attr, 0, len(fields))
-	for _, f := range fields {
-		enc := zapcore.NewMapObjectEncoder() // One for all fields would lose their order.
-		f.AddTo(enc)
-		for k, v := range enc.Fields {
-			out = append(out, slog.Any(k, v))
-		}
-	}
-	return out
 }

@@ -13,21 +13,22 @@ import (
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/storetest"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
 // shared is the one etcd of the tests that leave it running, each with a space
 // of its own.
 var (
-	shared *devetcd.Server
+	shared *etcdserver.Server
 	spaces atomic.Int32
 )
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		var err error
-		if shared, err = devetcd.Start(context.Background(), devetcd.Config{NoSync: true, Log: os.Stderr}); err != nil {
+		if shared, err = etcdserver.Start(context.Background(), etcdserver.Alone{NoSync: true, Run: member.Run{Log: "text"}}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 // open returns a space of its own in the etcd of server.
-func open(t *testing.T, server *devetcd.Server, options ...grpc.DialOption) *Store {
+func open(t *testing.T, server *etcdserver.Server, options ...grpc.DialOption) *Store {
 	t.Helper()
 	client, err := Dial(Config{Endpoints: []string{server.Endpoint()}, Options: options})
 	fatal.If(t, err)

@@ -20,9 +20,9 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/dev/duplicates"
 	"github.com/flakelease/allocator/internal/dev/loopback"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/text"
 )
@@ -97,7 +97,7 @@ type dev struct {
 	verbose, json, resp       bool
 	space                     flake.Format
 
-	etcd    *devetcd.Server
+	etcd    *etcdserver.Server
 	daemons []*daemon.Daemon // as they were started first
 	members []*member
 	console string // URL
@@ -109,6 +109,9 @@ type dev struct {
 	given     *duplicates.Checker // IDs that the nodes gave the client of the console
 }
 
+// etcdStarts is far more than etcd takes to start on an idle machine: about 1 s.
+const etcdStarts = 30 * time.Second
+
 func (d *dev) run(ctx context.Context) error {
 	dir := d.dir
 	if dir != "" {
@@ -118,11 +121,13 @@ func (d *dev) run(ctx context.Context) error {
 		}
 	}
 	var err error
-	d.etcd, err = devetcd.Start(ctx, devetcd.Config{Dir: dir, NoSync: dir == ""})
+	within, done := context.WithTimeout(ctx, etcdStarts)
+	d.etcd, err = etcdserver.Start(within, etcdserver.Alone{Dir: dir, NoSync: dir == ""})
+	done()
 	switch {
 	case ctx.Err() != nil:
 		return cli.Exit(cli.ExitInterrupted, nil)
-	case errors.Is(err, devetcd.ErrInUse):
+	case errors.Is(err, etcdserver.ErrInUse):
 		return cli.Exit(cli.ExitInvalid,
 			fmt.Errorf("--data-dir %s is in use by another process, such as another \"allocator dev\": stop that "+
 				"one, or choose another --data-dir", dir))

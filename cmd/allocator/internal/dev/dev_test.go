@@ -11,7 +11,7 @@ import (
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
 )
 
 // What dev prints of a node holds the clocks of all others, but those known to
@@ -36,7 +36,7 @@ func TestOthers(t *testing.T) {
 // etcd itself waits without a limit for data that another process has open.
 func TestDataDirInUse(t *testing.T) {
 	dir := t.TempDir()
-	other, err := devetcd.Start(t.Context(), devetcd.Config{Dir: dir, NoSync: true})
+	other, err := etcdserver.Start(t.Context(), etcdserver.Alone{Dir: dir, NoSync: true})
 	fatal.If(t, err)
 	var stderr strings.Builder
 	ended := make(chan int, 1)

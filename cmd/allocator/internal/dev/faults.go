@@ -136,7 +136,9 @@ func (d *dev) breakEtcd(ctx context.Context, action string) error {
 			return nil
 		}
 		d.etcdState.Store("starting")
-		if err := d.etcd.Restart(context.WithoutCancel(ctx)); err != nil {
+		within, done := context.WithTimeout(context.WithoutCancel(ctx), etcdStarts)
+		defer done()
+		if err := d.etcd.Restart(within); err != nil {
 			d.etcdState.Store("stopped")
 			return err
 		}

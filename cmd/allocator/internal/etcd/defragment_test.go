@@ -12,7 +12,8 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
+	"github.com/flakelease/allocator/internal/inside/etcdserver"
+	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/etcdstore"
 )
@@ -21,7 +22,7 @@ import (
 // takes writes again.
 func TestDefragment(t *testing.T) {
 	const quota = 16 << 20
-	s, err := devetcd.Start(t.Context(), devetcd.Config{Quota: quota, NoSync: true})
+	s, err := etcdserver.Start(t.Context(), etcdserver.Alone{Run: member.Run{Quota: quota}, NoSync: true})
 	fatal.If(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	c, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{s.Endpoint()}})

@@ -159,7 +159,10 @@ nobody else can call, and reads the space there. It needs no etcd, and room for 
 			ctx, cancel := context.WithTimeout(cmd.Context(), *limit)
 			defer cancel()
 			var view lease.View
-			view, err = etcdserver.Try(ctx, v.File, v.Checked, s.Root, s.Space)
+			err = etcdserver.Try(ctx, v.File, v.Checked, func(endpoint string) (err error) {
+				view, err = spaceAt(ctx, endpoint, s)
+				return err
+			})
 			v.Space, v.Era, v.SIDs = s.Space, view.Era.Value.Number, len(view.SIDs)
 			if err == nil && (!view.Config.Exists() || view.Config.Err != nil || v.Era == 0) {
 				err = fmt.Errorf("%s has no space %q under root %q, or not all of it: is it the snapshot of another "+
@@ -184,6 +187,20 @@ nobody else can call, and reads the space there. It needs no etcd, and room for 
 		return nil
 	}
 	return cmd
+}
+
+// spaceAt returns the space that a member has.
+func spaceAt(ctx context.Context, endpoint string, s config.Config) (v lease.View, err error) {
+	client, err := etcdstore.Dial(etcdstore.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		return v, err
+	}
+	defer client.Close()
+	store, err := etcdstore.New(client, s.Root, s.Space)
+	if err != nil {
+		return v, err
+	}
+	return store.Load(ctx)
 }
 
 // restoreCommand returns "allocator etcd restore".

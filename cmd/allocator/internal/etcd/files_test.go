@@ -18,7 +18,6 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/dev/devetcd"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
@@ -54,7 +53,8 @@ func TestFilesAreKept(t *testing.T) {
 // database returns the database of an etcd that has the space "ids", and that asks who calls.
 func database(t *testing.T) []byte {
 	t.Helper()
-	etcd, err := devetcd.Start(t.Context(), devetcd.Config{Dir: t.TempDir(), NoSync: true})
+	dir := t.TempDir()
+	etcd, err := etcdserver.Start(t.Context(), etcdserver.Alone{Dir: dir, NoSync: true})
 	fatal.If(t, err)
 	defer etcd.Close()
 	dial := etcdstore.Config{Endpoints: []string{etcd.Endpoint()}}
@@ -72,7 +72,7 @@ func database(t *testing.T) []byte {
 	defer g.Close()
 	fatal.If(t, g.Grant(t.Context(), "ids", "/allocator/ids/"))
 	etcd.Stop()
-	db, err := os.ReadFile(filepath.Join(etcd.Dir(), "member", "snap", "db"))
+	db, err := os.ReadFile(filepath.Join(dir, "member", "snap", "db"))
 	fatal.If(t, err)
 	return db
 }

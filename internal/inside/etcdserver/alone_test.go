@@ -1,4 +1,4 @@
-package devetcd
+package etcdserver
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/dev/loopback"
+	"github.com/flakelease/allocator/internal/inside/member"
 )
 
 func dial(t *testing.T, s *Server) *clientv3.Client {
@@ -28,7 +31,7 @@ func dial(t *testing.T, s *Server) *clientv3.Client {
 func TestRestartKeepsDataAndAddress(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Most)
 	defer cancel()
-	s, err := Start(ctx, Config{NoSync: true})
+	s, err := Start(ctx, Alone{NoSync: true})
 	fatal.If(t, err)
 	defer s.Close()
 	c := dial(t, s)
@@ -38,13 +41,15 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 	watch := c.Watch(ctx, "k", clientv3.WithCreatedNotify()) // must not hold the stop up
 	<-watch
 	endpoint := s.Endpoint()
-	for _, port := range []int{s.cfg.ClientPort, s.cfg.PeerPort} {
+	for _, at := range []string{s.cfg.Run.Client, s.cfg.Run.Peer} {
+		port, err := strconv.Atoi(at[strings.LastIndexByte(at, ':')+1:])
+		fatal.If(t, err)
 		if port < 10_000 || port >= 20_000 {
 			t.Errorf("port %d is not of %s: an outgoing connection can take it while the server is stopped", port, loopback.Range)
 		}
 	}
-	if err := s.Restart(ctx); !errors.Is(err, ErrRunning) {
-		t.Errorf("restart of a running server: got %v, want ErrRunning", err)
+	if err := s.Restart(ctx); !errors.Is(err, ErrStart) {
+		t.Errorf("restart of a running server: got %v, want ErrStart", err)
 	}
 
 	began := time.Now()
@@ -56,7 +61,7 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 	if s.Failed() != nil {
 		t.Error("a stopped server has a failure channel")
 	}
-	if _, err := net.DialTimeout("tcp", address(s.cfg.ClientPort), time.Second); err == nil {
+	if _, err := net.DialTimeout("tcp", strings.TrimPrefix(endpoint, "http://"), time.Second); err == nil {
 		t.Error("stopped server accepts connections")
 	}
 
@@ -80,7 +85,7 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 		t.Error("watch did not survive the restart")
 	}
 
-	dir := s.Dir()
+	dir := s.cfg.Dir
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -90,29 +95,30 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("temporary directory after close: got %v, want it gone", err)
 	}
-	if err := s.Restart(ctx); !errors.Is(err, ErrClosed) {
-		t.Errorf("restart of a closed server: got %v, want ErrClosed", err)
+	if err := s.Restart(ctx); !errors.Is(err, ErrStart) {
+		t.Errorf("restart of a closed server: got %v, want ErrStart", err)
 	}
 }
 
 func TestStartRefuses(t *testing.T) {
-	l, err := net.Listen("tcp", address(0))
+	l, err := net.Listen("tcp", loopback.Any)
 	fatal.If(t, err)
 	defer l.Close()
-	taken := l.Addr().(*net.TCPAddr).Port
 	file := filepath.Join(t.TempDir(), "file")
 	fatal.If(t, os.WriteFile(file, nil, 0o600))
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
+	late, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
 	for _, tc := range []struct {
 		name string
 		ctx  context.Context
-		cfg  Config
+		cfg  Alone
 	}{
-		{"port taken", t.Context(), Config{ClientPort: taken}},
-		{"directory is a file", t.Context(), Config{Dir: file}},
-		{"cancelled", cancelled, Config{NoSync: true}},
-		{"deadline", t.Context(), Config{NoSync: true, StartTimeout: time.Nanosecond}},
+		{"port taken", t.Context(), Alone{Run: member.Run{Client: "http://" + l.Addr().String()}}},
+		{"directory is a file", t.Context(), Alone{Dir: file}},
+		{"cancelled", cancelled, Alone{NoSync: true}},
+		{"deadline", late, Alone{NoSync: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := Start(tc.ctx, tc.cfg)
