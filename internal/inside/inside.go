@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
@@ -37,9 +36,8 @@ type Config struct {
 // Inside runs and tends the member of this node.
 type Inside struct {
 	Site
-	cfg     Config
-	intends atomic.Bool // It has written that it begins the cluster.
-	alone   bool        // It was logged of this start that there is one member.
+	cfg   Config
+	alone bool // It was logged of this start that there is one member.
 	// snapshotAfter is when a snapshot, or its copy, may be tried again after one that failed.
 	snapshotAfter time.Time
 
@@ -226,17 +224,16 @@ func (i *Inside) decide(ctx context.Context, data *member.Data) (*member.Data, e
 	if err != nil {
 		return nil, err
 	}
-	i.intends.Store(own.Intends)
-	m, s := member.NewMachine(own, data), &starting{Inside: i, own: own, data: data}
+	s := &starting{Inside: i, own: own, data: data}
 	defer s.close()
-	step, err := i.Start(ctx, m, s, askEvery)
+	step, data, err := i.Start(ctx, own, data, s, askEvery)
 	switch {
 	case ctx.Err() != nil:
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	return i.Take(step, m.Data())
+	return i.Take(step, data)
 }
 
 // starting carries out the steps of a start.
@@ -260,13 +257,6 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 		return nil, errPrepared
 	}
 	return heard, nil
-}
-
-// Write writes that the member begins the cluster.
-func (s *starting) Write(step member.Step) error {
-	err := s.Site.Write(step)
-	s.intends.Store(err == nil)
-	return err
 }
 
 // Say logs why the member waits. From then on it answers the others, unless it is to start from data that it has.

@@ -94,8 +94,9 @@ func (i *Inside) meet(own member.Own) (*http.Server, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+meetPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
+		intends, _ := i.intends() // A directory that cannot be read says nothing.
 		_ = json.NewEncoder(w).Encode(member.Waiting{Host: own.Host, Node: own.Node, Process: own.Process,
-			Join: own.Join, Token: own.Token, Intends: i.intends.Load(), Now: time.Now()})
+			Join: own.Join, Token: own.Token, Intends: own.Intends || intends, Now: time.Now()})
 	})
 	server := meet.Server(mux, i.cfg.Log)
 	server.WriteTimeout = meet.Timeout

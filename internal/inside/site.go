@@ -46,6 +46,12 @@ func (s *Site) founding() (initial, token string) {
 	return initial, cmp.Or(s.Token, fmt.Sprintf("allocator-%x", sha256.Sum256([]byte(initial)))[:26])
 }
 
+// intends reports whether the directory says that the member begins the cluster.
+func (s *Site) intends() (bool, error) {
+	initial, token := s.founding()
+	return s.Dir.Intends(s.Own.Peer, initial, token)
+}
+
 // Owner returns who decides how to start with data; nil: without any.
 func (s *Site) Owner(data *member.Data) (own member.Own, err error) {
 	own = s.Own
@@ -55,7 +61,7 @@ func (s *Site) Owner(data *member.Data) (own member.Own, err error) {
 	}
 	switch {
 	case data == nil:
-		own.Intends, err = s.Dir.Intends(own.Peer, initial, token)
+		own.Intends, err = s.intends()
 	case data.Restored:
 		if own.Founds, err = ClusterOf(data.Initial, data.Token); err != nil {
 			return own, fmt.Errorf("the restored data: %w", err)

@@ -20,9 +20,11 @@ type Shell interface {
 	Say(step member.Step)
 }
 
-// Start carries out the steps of m until etcd can start, and returns the last one. It pauses after a step that waits
-// or failed.
-func (s *Site) Start(ctx context.Context, m *member.Machine, sh Shell, pause time.Duration) (member.Step, error) {
+// Start carries out the steps of a start with what the directory holds, until etcd can start. It returns the last step
+// and the data that are there then. It pauses after a step that waits or failed.
+func (s *Site) Start(ctx context.Context, own member.Own, data *member.Data, sh Shell, pause time.Duration) (
+	member.Step, *member.Data, error) {
+	m := member.NewMachine(own, data)
 	for e := member.Event(member.Tick{}); ; {
 		step := m.Step(e)
 		sh.Say(step)
@@ -41,7 +43,7 @@ func (s *Site) Start(ctx context.Context, m *member.Machine, sh Shell, pause tim
 		case member.Intend, member.Discard:
 			e, err = member.Done{}, sh.Write(step)
 		case member.Start, member.Begin, member.Join:
-			return step, nil
+			return step, m.Data(), nil
 		default:
 			e = s.carryOut(ctx, step)
 		}
@@ -49,7 +51,7 @@ func (s *Site) Start(ctx context.Context, m *member.Machine, sh Shell, pause tim
 			err = ctx.Err()
 		}
 		if err != nil {
-			return member.Step{}, err
+			return member.Step{}, nil, err
 		}
 	}
 }

@@ -90,7 +90,7 @@ func TestStart(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &script{heard: tc.heard, fails: tc.fails, cancel: cancel}
-		step, err := site.Start(ctx, member.NewMachine(tc.own, tc.data), s, time.Microsecond)
+		step, _, err := site.Start(ctx, tc.own, tc.data, s, time.Microsecond)
 		cancel()
 		round, ends := strings.TrimPrefix(tc.said, "ask intend "), error(nil)
 		switch {

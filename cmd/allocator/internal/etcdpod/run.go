@@ -218,23 +218,16 @@ func (r *runner) holds() (own member.Own, data *member.Data, err error) {
 	return own, data, err
 }
 
-// machine returns the start of the member from its volume.
-func (r *runner) machine() (*member.Machine, error) {
-	if err := errors.Join(os.MkdirAll(string(r.Dir), 0o700), durable.SyncDir(r.s.dir)); err != nil {
-		return nil, fmt.Errorf("write to the volume: %w", err)
-	}
-	own, data, err := r.holds()
-	return member.NewMachine(own, data), err
-}
-
 // decide carries out steps until etcd can start, and returns the last one with the data that are then there.
 func (r *runner) decide(ctx context.Context) (step member.Step, data *member.Data, err error) {
-	m, err := r.machine()
+	if err := errors.Join(os.MkdirAll(string(r.Dir), 0o700), durable.SyncDir(r.s.dir)); err != nil {
+		return step, nil, fmt.Errorf("write to the volume: %w", err)
+	}
+	own, data, err := r.holds()
 	if err != nil {
 		return step, nil, err
 	}
-	step, err = r.Start(ctx, m, &starting{runner: r}, again)
-	return step, m.Data(), err
+	return r.Start(ctx, own, data, &starting{runner: r}, again)
 }
 
 // starting carries out the steps of a start.

@@ -147,14 +147,12 @@ func TestDataWithoutOwner(t *testing.T) {
 func TestIntendsFromVolume(t *testing.T) {
 	for _, want := range []member.Action{member.Wait, member.Begin} {
 		r := podOf(t, func(*settings) {})
-		m, err := r.machine()
-		fatal.If(t, err)
 		if want == member.Begin {
-			fatal.If(t, (&starting{runner: r}).Write(member.Step{Action: member.Intend}))
-			m, err = r.machine() // after a restart
-			fatal.If(t, err)
+			fatal.If(t, errors.Join(os.Mkdir(string(r.Dir), 0o700), (&starting{runner: r}).Write(member.Step{Action: member.Intend})))
 		}
-		if step := m.Step(member.Heard{"b": {Began: true}}); step.Action != want {
+		own, data, err := r.holds() // after a restart
+		fatal.If(t, err)
+		if step := member.NewMachine(own, data).Step(member.Heard{"b": {Began: true}}); step.Action != want {
 			t.Errorf("%+v, want %s", step, want)
 		}
 	}
@@ -166,8 +164,6 @@ func TestEtcdBegins(t *testing.T) {
 	const joined = "b=https://10.0.0.2:2380,a=https://10.0.0.1:2380"
 	for _, step := range []member.Step{{Action: member.Begin}, {Action: member.Join, Initial: joined}, {Action: member.Start}} {
 		r := podOf(t, func(*settings) {})
-		_, err := r.machine()
-		fatal.If(t, err)
 		log(t, r.Dir, "removed")
 		fatal.If(t, r.SetAside("removed"))
 		var data *member.Data
@@ -202,8 +198,7 @@ func TestEtcdBegins(t *testing.T) {
 // A database whose log was lost may be all that is left of a cluster: it is kept.
 func TestDatabaseWithoutLog(t *testing.T) {
 	r := podOf(t, func(*settings) {})
-	_, err := r.machine()
-	fatal.If(t, errors.Join(err, os.MkdirAll(filepath.Dir(r.Dir.Database()), 0o700), os.WriteFile(r.Dir.Database(), []byte("data"), 0o600)))
+	fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(r.Dir.Database()), 0o700), os.WriteFile(r.Dir.Database(), []byte("data"), 0o600)))
 	fatal.If(t, r.SetAside("lost"))
 	if copies := r.Dir.Copies(); len(copies) != 1 || copies[0].Size != 4 {
 		t.Errorf("kept %+v", copies)
