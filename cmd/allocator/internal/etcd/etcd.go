@@ -67,50 +67,42 @@ func newCall(a *cli.App, cmd *cobra.Command, changes bool) *call {
 	return c
 }
 
-// record has nodes log what is done to their etcd. Without it that is done all the same: etcd may be ill.
-func (c *call) record(title string) {
-	s, _, err := c.open()
-	if err == nil {
-		defer s.Close()
-		ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
-		defer cancel()
-		err = s.Store.Record(ctx, cli.Act(title, *c.reason))
-	}
-	if err != nil {
-		fmt.Fprintf(c.a.Err, "warning: nodes do not log who did this: %v\n", err)
-	}
-}
-
-// open connects to the members, as to any etcd that has a space. The caller closes the space.
-func (c *call) open() (*deployment.Space, *etcdstore.Group, error) {
+// do calls f with the members, as those of any etcd that has a space, for as long as --timeout says.
+func (c *call) do(f func(ctx context.Context, s *deployment.Space, g *etcdstore.Group) error) error {
 	open := deployment.OpenSpace
 	if c.yes == nil {
 		open = deployment.ViewSpace
 	}
 	s, err := open(c.a, "etcd "+c.cmd.Name(), c.load)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
+	defer s.Close()
 	g, err := s.Store.Group()
 	if err != nil {
-		s.Close()
-		return nil, nil, err
+		return err
 	}
-	return s, g, nil
+	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
+	defer cancel()
+	return f(ctx, s, g)
 }
 
-// with returns what runs f with the members, for as long as --timeout says.
+// record has nodes log what is done to their etcd. Without it that is done all the same: etcd may be ill.
+func (c *call) record(title string) {
+	if err := c.do(func(ctx context.Context, s *deployment.Space, _ *etcdstore.Group) error {
+		return s.Store.Record(ctx, cli.Act(title, *c.reason))
+	}); err != nil {
+		fmt.Fprintf(c.a.Err, "warning: nodes do not log who did this: %v\n", err)
+	}
+}
+
+// with returns what runs f with the members.
 func (c *call) with(f func(ctx context.Context, s config.Config, g *etcdstore.Group, args []string) error) func(
 	*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		s, g, err := c.open()
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), *c.timeout)
-		defer cancel()
-		return f(ctx, s.Cfg, g, args)
+	return func(_ *cobra.Command, args []string) error {
+		return c.do(func(ctx context.Context, s *deployment.Space, g *etcdstore.Group) error {
+			return f(ctx, s.Cfg, g, args)
+		})
 	}
 }
 
@@ -167,15 +159,14 @@ func (c *call) look(ctx context.Context, s config.Config, g *etcdstore.Group, le
 }
 
 // ask asks the members for a command that does its work without them too.
-func (c *call) ask() seen {
-	s, g, err := c.open()
-	if err != nil {
-		return seen{problem: err}
+func (c *call) ask() (in seen) {
+	if err := c.do(func(ctx context.Context, s *deployment.Space, g *etcdstore.Group) error {
+		in = c.look(ctx, s.Cfg, g, 0)
+		return nil
+	}); err != nil {
+		in.problem = err
 	}
-	defer s.Close()
-	ctx, cancel := context.WithTimeout(c.cmd.Context(), *c.timeout)
-	defer cancel()
-	return c.look(ctx, s.Cfg, g, 0)
+	return in
 }
 
 // unavailable is the error of a cluster without a quorum.
