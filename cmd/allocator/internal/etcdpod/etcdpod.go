@@ -69,27 +69,20 @@ func clientTLS(dir string, log *slog.Logger) (*tls.Config, error) {
 	return c.Config(), nil
 }
 
-// A host is a member's name, and where it is reached.
-type host struct{ name, address string }
-
-func (h host) client() string { return "https://" + h.address + ":" + clientPort }
-func (h host) peer() string   { return "https://" + h.address + ":" + peerPort }
-func (h host) report() string { return "https://" + h.address + ":" + reportPort + "/report" }
-
 // hosts reads NAME=ADDRESS of each member.
-func hosts(list []string) ([]host, error) {
-	var out []host
+func hosts(list []string) (map[string]string, error) {
+	out := map[string]string{}
 	for _, s := range list {
 		name, address, ok := strings.Cut(s, "=")
 		if !ok || name == "" || address == "" {
 			return nil, cli.UsageError("--members has %q: write NAME=ADDRESS", s)
 		}
-		for _, h := range out {
-			if h.name == name || h.address == address {
+		for n, a := range out {
+			if n == name || a == address {
 				return nil, cli.UsageError("--members names %s or %s twice: give each member its own", name, address)
 			}
 		}
-		out = append(out, host{name, address})
+		out[name] = address
 	}
 	if len(out) == 0 {
 		return nil, cli.UsageError("--members is empty: write NAME=ADDRESS of each member")

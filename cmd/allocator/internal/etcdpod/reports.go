@@ -126,14 +126,14 @@ func serve(ctx context.Context, address, dir string, h http.Handler, log *slog.L
 	return nil
 }
 
-// ask returns what another member reports.
-func ask(ctx context.Context, c *http.Client, h host) (member.Report, error) {
-	status, body, _, err := meet.Get(ctx, c, h.report())
+// ask returns what another member reports at a URL.
+func ask(ctx context.Context, c *http.Client, name, at string) (member.Report, error) {
+	status, body, _, err := meet.Get(ctx, c, at)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("HTTP status %d", status)
 	}
 	if err != nil {
-		return member.Report{}, fmt.Errorf("%s: %w", h.report(), err)
+		return member.Report{}, fmt.Errorf("%s: %w", at, err)
 	}
-	return meet.ParseReport(body, h.name)
+	return meet.ParseReport(body, name)
 }

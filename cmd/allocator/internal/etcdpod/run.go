@@ -86,7 +86,7 @@ var tokenFormat = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 type runner struct {
 	inside.Site // Its directory is named after the token, so that a restored cluster begins beside the one before.
 	s           settings
-	others      []host
+	addresses   map[string]string // by name
 	state       *state
 	server      inside.Server
 	log         *slog.Logger
@@ -97,9 +97,8 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, func(h host) bool { return h.name == s.name })
 	switch {
-	case i < 0:
+	case all[s.name] == "":
 		return nil, cli.UsageError("--name is %q: it is not one of --members", s.name)
 	case !tokenFormat.MatchString(s.token):
 		return nil, cli.UsageError("--token is %q: use a-z, 0-9 and dashes, at most 63 characters", s.token)
@@ -108,8 +107,7 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	case s.user == "" || s.prefix == "":
 		return nil, cli.UsageError("--user or --prefix is empty: give the user of the nodes and their prefix")
 	}
-	r := &runner{Site: siteOf(s, all, log), s: s, log: log, server: etcdserver.Run}
-	r.others = slices.Delete(all, i, i+1)
+	r := &runner{Site: siteOf(s, all, log), s: s, addresses: all, log: log, server: etcdserver.Run}
 	local := s.listen
 	if ip := net.ParseIP(local); ip != nil && ip.IsUnspecified() {
 		local = "127.0.0.1"
@@ -123,22 +121,20 @@ func newRunner(s settings, log *slog.Logger) (*runner, error) {
 	return r, err
 }
 
+func url(address, port string) string { return "https://" + address + ":" + port }
+
 // siteOf returns the member of the settings, which is one of all.
-func siteOf(s settings, all []host, log *slog.Logger) inside.Site {
-	at := map[string]host{}
-	for _, h := range all {
-		at[h.name] = h
-	}
+func siteOf(s settings, all map[string]string, log *slog.Logger) inside.Site {
 	ca, cert, key := files(s.tls)
 	site := inside.Site{
 		Dir: inside.Dir(filepath.Join(s.dir, s.token)),
-		Own: member.Own{Host: s.name, Node: s.name, Process: s.name, Join: slices.Sorted(maps.Keys(at)),
-			Peer: at[s.name].peer(), Replaces: true},
+		Own: member.Own{Host: s.name, Node: s.name, Process: s.name, Join: slices.Sorted(maps.Keys(all)),
+			Peer: url(all[s.name], peerPort), Replaces: true},
 		Etcd: member.Run{PeerName: memberName, IP: s.listen, Metrics: metricsPort, Quota: s.quota,
 			TLS: member.TLS{CA: ca, Cert: cert, Key: key}, Log: logFormat},
 		Token:  s.cluster + "-" + s.token,
-		Peer:   func(name string) string { return at[name].peer() },
-		Client: func(name string) string { return at[name].client() },
+		Peer:   func(name string) string { return url(all[name], peerPort) },
+		Client: func(name string) string { return url(all[name], clientPort) },
 		TLS:    func() (*tls.Config, error) { return clientTLS(s.tls, log) },
 		Root: func() (c etcdstore.Config, err error) {
 			c.TLS, err = clientTLS(s.rootTLS, log)
@@ -268,12 +264,15 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 	}
 	heard := member.Heard{}
 	var endpoints []string
-	for _, h := range s.others {
-		report, err := ask(ctx, asking, h)
+	for _, name := range s.Own.Join {
+		if name == s.Own.Host {
+			continue
+		}
+		report, err := ask(ctx, asking, name, url(s.addresses[name], reportPort)+"/report")
 		if err != nil {
-			heard[h.name] = member.Answer{Err: err}
-		} else if heard[h.name] = report.Answer(s.state.report, s.Own.Join); report.Knows(s.s.token) {
-			endpoints = append(endpoints, h.client())
+			heard[name] = member.Answer{Err: err}
+		} else if heard[name] = report.Answer(s.state.report, s.Own.Join); report.Knows(s.s.token) {
+			endpoints = append(endpoints, s.Client(name))
 		}
 	}
 	if len(endpoints) == 0 {
