@@ -115,7 +115,7 @@ func TestDebugZip(t *testing.T) {
 		names := slices.Sorted(maps.Keys(texts))
 		has := func(name, want string) {
 			if !strings.Contains(texts[name], want) {
-				t.Errorf("etcd %s: %s lacks %q, of %v", etcd, name, want, names)
+				t.Errorf("etcd %s: %s lacks %q, of %v; etcd: %s", etcd, name, want, names, texts["etcd/records.error.txt"])
 			}
 		}
 		for name, text := range texts {
