@@ -8,6 +8,9 @@
 // Inside (the node's part) asks the other members, has internal/inside/member decide how to start, and
 // tends the child: it promotes a learner, notes the members, writes snapshots, and restarts a
 // member that ended. Serve is the child. Neither is on the path of a request for IDs.
+//
+// Site is the part of a member that nodes and pods of the chart have in common: what its directory is to say, what its
+// etcd runs with, and how it is asked, noted, promoted and moved.
 package inside
 
 import (
