@@ -22,51 +22,51 @@ var (
 )
 
 // collectClocks sends the series made from r. sids is those of the space.
-func collectClocks(r clock.Report, sids lease.SIDRange, gauge, counter func(name string, v float64, labels ...string)) {
+func collectClocks(r clock.Report, sids lease.SIDRange, out sink) {
 	g, j, a := r.Gate, r.Gate.Judgement, r.Anchor
 	now := g.Verdict.Phase // the one field of the verdict that is set before the first evaluation
 	for _, s := range clockStates {
-		gauge(clockVerdict, flag(s == now.State()), s.String())
+		out.flag(clockVerdict, s == now.State(), s.String())
 	}
 	for _, p := range clockPhases {
-		gauge(clockPhase, flag(p == now), p.String())
+		out.flag(clockPhase, p == now, p.String())
 	}
 	for _, f := range clockFindings {
-		gauge(clockFinding, flag(f == j.Finding), f.String())
+		out.flag(clockFinding, f == j.Finding, f.String())
 	}
 	for i, n := range []int{j.Agree, j.Disagree, j.Ambiguous, j.Silent} {
-		gauge(clockNodes, float64(n), opinions[i])
+		out.send(clockNodes, float64(n), opinions[i])
 	}
-	gauge(clockQuorum, float64(j.Quorum))
-	gauge(clockFalsetickers, float64(len(j.Falsetickers)))
+	out.send(clockQuorum, float64(j.Quorum))
+	out.send(clockFalsetickers, float64(len(j.Falsetickers)))
 	if j.Known {
-		gauge(clusterOffset, j.Offset.Seconds())
-		gauge(clusterUncertainty, j.Uncertainty.Seconds())
+		out.send(clusterOffset, j.Offset.Seconds())
+		out.send(clusterUncertainty, j.Uncertainty.Seconds())
 	}
 	for _, p := range holders(r.Peers, sids) {
 		label := strconv.Itoa(p.SID)
-		gauge(peerOffset, p.Offset.Seconds(), label)
-		gauge(peerUncertainty, p.Error.Seconds(), label)
+		out.send(peerOffset, p.Offset.Seconds(), label)
+		out.send(peerUncertainty, p.Error.Seconds(), label)
 	}
-	counter(clockShuts, float64(g.Shuts))
-	counter(clockUnverified, g.Unverified.Seconds())
-	counter(clockJumps, float64(r.Discontinuities))
+	out.send(clockShuts, float64(g.Shuts))
+	out.send(clockUnverified, g.Unverified.Seconds())
+	out.send(clockJumps, float64(r.Discontinuities))
 	for i, n := range []int64{a.StepsForward, a.StepsBack} {
-		counter(clockSteps, float64(n), directions[i])
+		out.send(clockSteps, float64(n), directions[i])
 	}
 	for i, n := range []int64{a.NudgesForward, a.NudgesBack} {
-		counter(clockNudges, float64(n), directions[i])
+		out.send(clockNudges, float64(n), directions[i])
 	}
-	counter(clockSuspends, float64(a.Suspends))
-	counter(clockStalls, float64(a.Stalls))
-	gauge(stepPending, flag(a.Pending))
-	gauge(clockHeld, a.Held.Seconds())
-	gauge(tickDelay, a.TickDelay.Seconds())
+	out.send(clockSuspends, float64(a.Suspends))
+	out.send(clockStalls, float64(a.Stalls))
+	out.flag(stepPending, a.Pending)
+	out.send(clockHeld, a.Held.Seconds())
+	out.send(tickDelay, a.TickDelay.Seconds())
 	if r.Kernel.Known {
-		gauge(kernelSynchronized, flag(r.Kernel.Synchronized))
-		gauge(kernelMaxError, r.Kernel.MaxError.Seconds())
+		out.flag(kernelSynchronized, r.Kernel.Synchronized)
+		out.send(kernelMaxError, r.Kernel.MaxError.Seconds())
 	}
-	gauge(gossipMembers, float64(r.Gossip))
+	out.send(gossipMembers, float64(r.Gossip))
 }
 
 // holders returns the recently measured peers that report a sid, one for each sid:

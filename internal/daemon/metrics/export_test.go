@@ -1,4 +1,4 @@
 package metrics
 
 // Definitions has every family of this package, in the order of the reference.
-var Definitions = definitions
+func Definitions() []*definition { return definitions }

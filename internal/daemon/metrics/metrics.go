@@ -20,8 +20,7 @@ import (
 	"github.com/flakelease/allocator/internal/watermark"
 )
 
-// Config is what the series are read from. All fields are required, but Clocks, Security
-// and Gossip.
+// Config is what the series are read from. All fields are required, but Inside.
 type Config struct {
 	Node     *node.Node
 	Keeper   *keeper.Keeper
@@ -32,18 +31,15 @@ type Config struct {
 	Latencies *Latencies
 	// Requests returns the number of requests so far of each surface and outcome.
 	Requests func() []server.Count
-	// Clocks returns the measurements of this node's clock and its peers'. nil:
-	// there are no such series.
+	// Clocks returns the measurements of this node's clock and its peers'.
 	Clocks func() clock.Report
-	// Marks reads the watermark. nil: there are no such series.
-	Marks *watermark.Reader
-	// Security returns the state of connections, certificates and tokens. nil: there
-	// are no such series.
+	Marks  *watermark.Reader // It reads the watermark.
+	// Security returns the state of connections, certificates and tokens.
 	Security func() Security
 	// Inside returns the state of the node's member of etcd. nil: it has none, and there are no
 	// such series.
 	Inside func() inside.Health
-	// Gossip returns the counters of gossip. nil: gossip is disabled.
+	// Gossip returns the counters of gossip, which are 0 while it does not run.
 	Gossip func() cluster.Stats
 }
 
@@ -56,22 +52,16 @@ func compared(c config.Config) map[string]time.Duration {
 	}
 }
 
-// latencyBuckets are upper bounds in seconds. A request takes about 10 µs, or up to
-// 100 ms if it waits for the clock.
-var latencyBuckets = []float64{
+// LatencyBounds are the upper bounds of the counts of Latencies.Of, in seconds; the last count has no bound. A request
+// takes about 10 µs, or up to 100 ms if it waits for the clock.
+var LatencyBounds = []float64{
 	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1,
 }
 
 // New returns what has the series of the node, of the Go runtime and of the process.
 func New(cfg Config) prometheus.Gatherer {
-	c := collector{cfg: cfg, desc: map[string]*prometheus.Desc{}}
-	for _, d := range definitions {
-		if d.Name != issueLatency {
-			c.desc[d.Name] = d.desc()
-		}
-	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(c, cfg.Latencies.all,
+	registry.MustRegister(collector{cfg}, cfg.Latencies.all,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return registry
@@ -85,12 +75,10 @@ type Latencies struct {
 
 // NewLatencies returns one for requests on these surfaces.
 func NewLatencies(surfaces []string) *Latencies {
-	i := slices.IndexFunc(definitions, func(d definition) bool { return d.Name == issueLatency })
-	d := definitions[i]
 	l := &Latencies{
 		all: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: d.Name, Help: d.Help, Buckets: latencyBuckets,
-		}, d.Labels),
+			Name: issueLatency.Name, Help: issueLatency.Help, Buckets: LatencyBounds,
+		}, issueLatency.Labels),
 		of: map[string]prometheus.Observer{},
 	}
 	for _, surface := range surfaces {
@@ -104,19 +92,16 @@ func (l *Latencies) Observe(surface string, took time.Duration) {
 	l.of[surface].Observe(took.Seconds())
 }
 
-// LatencyBounds are the upper bounds of the counts of Of; the last count has no bound.
-var LatencyBounds = latencyBuckets
-
 // Of returns how many requests on those surfaces took how long: one count for each of
 // LatencyBounds, without those of the bounds before, and one more for what took longer.
 func (l *Latencies) Of(surfaces []string) []uint64 {
 	counts := make([]uint64, len(LatencyBounds)+1)
 	for _, surface := range surfaces {
-		var series dto.Metric
-		if l.of[surface].(prometheus.Metric).Write(&series) != nil {
+		var one dto.Metric
+		if l.of[surface].(prometheus.Metric).Write(&one) != nil {
 			continue // A histogram of one series always has its form.
 		}
-		h, before := series.GetHistogram(), uint64(0)
+		h, before := one.GetHistogram(), uint64(0)
 		for i, b := range h.GetBucket() {
 			counts[i] += b.GetCumulativeCount() - before
 			before = b.GetCumulativeCount()
@@ -127,15 +112,14 @@ func (l *Latencies) Of(surfaces []string) []uint64 {
 }
 
 // collector makes series from what Stats returns at the time of a scrape.
-type collector struct {
-	cfg  Config
-	desc map[string]*prometheus.Desc
-}
+type collector struct{ cfg Config }
 
 // Describe sends the descriptions of all series.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range c.desc {
-		ch <- d
+	for _, d := range definitions {
+		if d != issueLatency {
+			ch <- d.desc
+		}
 	}
 }
 
@@ -161,122 +145,108 @@ var (
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	now := c.cfg.Clock.Now()
 	n, k := c.cfg.Node.Stats(), c.cfg.Keeper.Stats()
-	send := func(kind prometheus.ValueType, name string, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(c.desc[name], kind, v, labels...)
-	}
-	gauge := func(name string, v float64, labels ...string) { send(prometheus.GaugeValue, name, v, labels...) }
-	counter := func(name string, v float64, labels ...string) { send(prometheus.CounterValue, name, v, labels...) }
+	out := sink(ch)
 
-	counter(idsIssued, float64(n.Issued))
-	counter(idsUnverified, float64(n.Unverified))
+	out.send(idsIssued, float64(n.Issued))
+	out.send(idsUnverified, float64(n.Unverified))
 	for _, r := range c.cfg.Requests() {
-		counter(requests, float64(r.Requests), r.Surface, r.Outcome)
+		out.send(requests, float64(r.Requests), r.Surface, r.Outcome)
 	}
 	for _, r := range node.Reasons {
-		counter(refusals, float64(n.Refused[r]), r.String())
+		out.send(refusals, float64(n.Refused[r]), r.String())
 	}
-	gauge(ready, flag(c.cfg.Node.Ready() == nil))
-	gauge(lead, max(n.Lead, 0).Duration().Seconds())
-	gauge(windowRemaining, n.WindowLeft().Duration().Seconds())
+	out.flag(ready, c.cfg.Node.Ready() == nil)
+	out.send(lead, max(n.Lead, 0).Duration().Seconds())
+	out.send(windowRemaining, n.WindowLeft().Duration().Seconds())
 
 	l := k.Lease
 	if l.Lease != 0 {
-		gauge(leaseRemaining, max(l.LeaseUntil.Sub(now.Mono), 0).Seconds())
+		out.send(leaseRemaining, max(l.LeaseUntil.Sub(now.Mono), 0).Seconds())
 	} else {
-		gauge(leaseRemaining, 0)
+		out.send(leaseRemaining, 0)
 	}
 	if l.Held {
-		gauge(sid, float64(l.Grant.SID))
-		gauge(term, float64(l.Grant.Term))
+		out.send(sid, float64(l.Grant.SID))
+		out.send(term, float64(l.Grant.Term))
 	} else {
-		gauge(sid, -1)
-		gauge(term, 0)
+		out.send(sid, -1)
+		out.send(term, 0)
 	}
-	gauge(era, float64(l.Era.Number))
-	gauge(watermarkAt, float64(l.Mark.At)/1000)
+	out.send(era, float64(l.Era.Number))
+	out.send(watermarkAt, float64(l.Mark.At)/1000)
 	for _, p := range phases {
-		gauge(phase, flag(p == l.Phase), p.String())
+		out.flag(phase, p == l.Phase, p.String())
 	}
 	if l.Revision != 0 {
-		pool := func(name string, p lease.Pool) {
-			gauge(name, float64(p.Held), "held")
-			gauge(name, float64(p.Quarantined), "quarantined")
-			gauge(name, float64(p.Reserved), "reserved")
-			gauge(name, float64(p.Free()), "free")
+		pool := func(name *definition, p lease.Pool) {
+			out.send(name, float64(p.Held), "held")
+			out.send(name, float64(p.Quarantined), "quarantined")
+			out.send(name, float64(p.Reserved), "reserved")
+			out.send(name, float64(p.Free()), "free")
 		}
 		pool(poolSIDs, l.Pool)
 		pool(workerSIDs, l.WorkerPool)
 	}
-	if c.cfg.Marks != nil {
-		collectMark(c.cfg.Marks, gauge)
-	}
-	gauge(historyRewound, flag(l.Phase == lease.Rewound))
+	collectMark(c.cfg.Marks, out)
+	out.flag(historyRewound, l.Phase == lease.Rewound)
 	for _, kind := range alarmKinds {
-		counter(alarms, float64(k.Alarms[kind]), string(kind))
+		out.send(alarms, float64(k.Alarms[kind]), string(kind))
 	}
 	for _, op := range ops {
 		s := k.Calls[op]
-		ch <- prometheus.MustNewConstHistogram(c.desc[etcdLatency], s.Calls, s.Seconds, buckets(s), string(op))
-		counter(etcdErrors, float64(s.Errors), string(op))
+		ch <- prometheus.MustNewConstHistogram(etcdLatency.desc, s.Calls, s.Seconds, buckets(s), string(op))
+		out.send(etcdErrors, float64(s.Errors), string(op))
 	}
-	gauge(tickAge, max(now.Mono.Sub(c.cfg.Keeper.Ticked()), 0).Seconds())
+	out.send(tickAge, max(now.Mono.Sub(c.cfg.Keeper.Ticked()), 0).Seconds())
 	end := c.cfg.Node.Config().Gen.Epoch + clock.Millis(c.cfg.Node.Config().Gen.Layout.End())
-	gauge(epochRemaining, float64(end-now.Wall)/1000) // 278 years are more than a Duration of any epoch holds
+	out.send(epochRemaining, float64(end-now.Wall)/1000) // 278 years are more than a Duration of any epoch holds
 	for key, value := range compared(c.cfg.Settings) {
-		gauge(settings, value.Seconds(), key)
+		out.send(settings, value.Seconds(), key)
 	}
-	gauge(nodeInfo, 1, c.cfg.Node.Config().Name, c.cfg.Settings.Space, fmt.Sprint(c.cfg.Node.Config().Gen.Layout))
-	gauge(buildInfo, 1, c.cfg.Version)
-	if c.cfg.Clocks != nil {
-		collectClocks(c.cfg.Clocks(),
-			lease.Space{Layout: c.cfg.Node.Config().Gen.Layout, Part: l.Space.Part}.SIDs(), gauge, counter)
-	}
-	if c.cfg.Security != nil {
-		collectSecurity(c.cfg.Security(), now.Wall, gauge, counter)
-	}
+	out.send(nodeInfo, 1, c.cfg.Node.Config().Name, c.cfg.Settings.Space, fmt.Sprint(c.cfg.Node.Config().Gen.Layout))
+	out.send(buildInfo, 1, c.cfg.Version)
+	collectClocks(c.cfg.Clocks(),
+		lease.Space{Layout: c.cfg.Node.Config().Gen.Layout, Part: l.Space.Part}.SIDs(), out)
+	collectSecurity(c.cfg.Security(), now.Wall, out)
 	if c.cfg.Inside != nil {
-		collectInside(c.cfg.Inside(), c.cfg.Settings.Etcd.Inside.Quota, now.Wall, gauge)
+		collectInside(c.cfg.Inside(), c.cfg.Settings.Etcd.Inside.Quota, now.Wall, out)
 	}
-	var g cluster.Stats
-	if c.cfg.Gossip != nil {
-		g = c.cfg.Gossip()
-	}
-	counter(gossipExchanges, float64(g.Exchanges))
-	counter(gossipUnanswered, float64(g.Unanswered))
+	g := c.cfg.Gossip()
+	out.send(gossipExchanges, float64(g.Exchanges))
+	out.send(gossipUnanswered, float64(g.Unanswered))
 	for _, reason := range cluster.DropReasons() {
-		counter(gossipDropped, float64(g.Dropped[reason]), reason)
+		out.send(gossipDropped, float64(g.Dropped[reason]), reason)
 	}
 }
 
 // collectMark sends the series of the watermark.
-func collectMark(marks *watermark.Reader, gauge func(name string, v float64, labels ...string)) {
+func collectMark(marks *watermark.Reader, out sink) {
 	mark, err := marks.Read()
 	if err == nil {
-		gauge(watermarkLag, float64(mark.Lag)/1000)
-		gauge(watermarkHeld, flag(mark.Held))
+		out.send(watermarkLag, float64(mark.Lag)/1000)
+		out.flag(watermarkHeld, mark.Held)
 	}
 	for _, why := range watermark.Whys {
 		blocked := slices.ContainsFunc(mark.BlockedBy, func(b watermark.Blocker) bool { return b.Why == why })
-		gauge(watermarkBlocked, flag(blocked), string(why))
+		out.flag(watermarkBlocked, blocked, string(why))
 	}
-	gauge(watermarkReaders, float64(marks.Waiting()))
+	out.send(watermarkReaders, float64(marks.Waiting()))
 }
 
 // collectInside sends the series about the member of etcd that the node runs, with its quota in bytes.
-func collectInside(h inside.Health, quota int64, now clock.Millis,
-	gauge func(name string, v float64, labels ...string)) {
-	gauge(etcdMemberUp, flag(h.Up))
-	gauge(etcdMembers, float64(h.Quorum.Voters), "voting")
-	gauge(etcdMembers, float64(h.Quorum.Healthy), "answering")
-	gauge(etcdDatabase, float64(h.Size))
-	gauge(etcdQuota, float64(quota))
+func collectInside(h inside.Health, quota int64, now clock.Millis, out sink) {
+	out.flag(etcdMemberUp, h.Up)
+	out.send(etcdMembers, float64(h.Quorum.Voters), "voting")
+	out.send(etcdMembers, float64(h.Quorum.Healthy), "answering")
+	out.send(etcdDatabase, float64(h.Size))
+	out.send(etcdQuota, float64(quota))
 	if h.Free >= 0 {
-		gauge(etcdFree, float64(h.Free))
+		out.send(etcdFree, float64(h.Free))
 	}
-	gauge(etcdSnapshotFailing, flag(h.SnapshotFails != ""))
-	for name, at := range map[string]time.Time{etcdSnapshotAge: h.Snapshot, etcdCopyAge: h.Copied} {
+	out.flag(etcdSnapshotFailing, h.SnapshotFails != "")
+	for name, at := range map[*definition]time.Time{etcdSnapshotAge: h.Snapshot, etcdCopyAge: h.Copied} {
 		if !at.IsZero() {
-			gauge(name, now.Time().Sub(at).Seconds())
+			out.send(name, now.Time().Sub(at).Seconds())
 		}
 	}
 }
@@ -292,11 +262,4 @@ func buckets(s keeper.CallStats) map[float64]uint64 {
 		}
 	}
 	return out
-}
-
-func flag(on bool) float64 {
-	if on {
-		return 1
-	}
-	return 0
 }

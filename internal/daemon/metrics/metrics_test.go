@@ -274,7 +274,7 @@ func TestSeriesOfARunningNode(t *testing.T) {
 		t.Error("series of the runtime or of the process are missing")
 	}
 
-	for _, d := range metrics.Definitions {
+	for _, d := range metrics.Definitions() {
 		f := families[d.Name]
 		if f == nil {
 			t.Errorf("%s is defined and not served", d.Name)
@@ -343,20 +343,6 @@ func TestSeriesOfClocks(t *testing.T) {
 		if v, ok := got[key]; !ok || v != want {
 			t.Errorf("at the start: %s = %v (present %v), want %v", key, v, ok, want)
 		}
-	}
-}
-
-// TestNoClocks: the series of a node that judges no clocks are the others.
-func TestNoClocks(t *testing.T) {
-	r := newRig(t)
-	cfg := metrics.Config{Node: r.node, Keeper: r.keeper, Clock: r.node.Clock(), Latencies: r.latency, Requests: func() []server.Count { return nil }}
-	r.metrics = metrics.New(cfg)
-	got, families := r.gather(t)
-	if families["allocator_clock_verdict"] != nil {
-		t.Error("a verdict, of nobody")
-	}
-	if v, ok := got["allocator_gossip_dropped_total stale"]; !ok || v != 0 {
-		t.Errorf("dropped: %v (present %v), want 0", v, ok)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 var page = flags.String("page", "", "write the reference of all series, as Markdown, into this file; make docs does")
 
 // readers has what the reference says of each family to people who read it.
-var readers = map[string]struct {
+var readers = map[*definition]struct {
 	when  string // what question the family answers
 	alert string // values that are not normal; "" if any may be
 }{
@@ -100,7 +100,7 @@ var readers = map[string]struct {
 // The reference says of each family when to read it, and of no other.
 func TestReference(t *testing.T) {
 	for _, d := range definitions {
-		if readers[d.Name].when == "" {
+		if readers[d].when == "" {
 			t.Errorf("the reference does not say when to read %s", d.Name)
 		}
 	}
@@ -128,30 +128,31 @@ gauges. [Alerts](alerts.md) watch most of these.
 |---|---|---|---|
 `)
 	for _, d := range definitions {
-		name, alert := d.Name, readers[d.Name].alert
+		name, alert := d.Name, readers[d].alert
 		if len(d.Labels) > 0 {
 			name += "{" + strings.Join(d.Labels, ",") + "}"
 		}
 		if alert == "" {
 			alert = "–"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, d.Help, readers[d.Name].when, alert)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, d.Help, readers[d].when, alert)
 	}
 	fmt.Fprintf(&b, "\n## Values of labels\n\n")
 	for _, l := range []struct {
-		name, of string // The label has these values in the families named by of; "" stands for all.
-		values   []string
+		name   string
+		of     *definition // The label has these values in that family; nil stands for all.
+		values []string
 	}{
 		{"reason", refusals, texts(node.Reasons)}, {"reason", gossipDropped, cluster.DropReasons()},
-		{"kind", "", texts(alarmKinds)}, {"op", "", texts(ops)},
-		{"why", "", texts(watermark.Whys)}, {"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
+		{"kind", nil, texts(alarmKinds)}, {"op", nil, texts(ops)},
+		{"why", nil, texts(watermark.Whys)}, {"phase", phase, texts(phases)}, {"phase", clockPhase, texts(clockPhases)},
 		{"state", poolSIDs, poolStates}, {"state", workerSIDs, poolStates}, {"state", clockVerdict, texts(clockStates)},
-		{"finding", "", texts(clockFindings)}, {"opinion", "", opinions}, {"direction", "", directions},
-		{"listener", "", listenerNames}, {"files", "", []string{"tls", "tokens", "gossip_keys", "etcd_tls"}}, {"certificate", "", []string{"server", "etcd_client"}},
+		{"finding", nil, texts(clockFindings)}, {"opinion", nil, opinions}, {"direction", nil, directions},
+		{"listener", nil, listenerNames}, {"files", nil, []string{"tls", "tokens", "gossip_keys", "etcd_tls"}}, {"certificate", nil, []string{"server", "etcd_client"}},
 	} {
 		of := ""
-		if l.of != "" {
-			of = " of `" + l.of + "`"
+		if l.of != nil {
+			of = " of `" + l.of.Name + "`"
 		}
 		fmt.Fprintf(&b, "- `%s`%s: `%s`\n", l.name, of, strings.Join(l.values, "`, `"))
 	}

@@ -21,22 +21,22 @@ type Security struct {
 // listenerNames are the values of the label listener.
 var listenerNames = []string{"grpc", "http", "admin", "resp"}
 
-func collectSecurity(s Security, now clock.Millis, gauge, counter func(name string, v float64, labels ...string)) {
+func collectSecurity(s Security, now clock.Millis, out sink) {
 	for name, l := range s.Listeners {
-		gauge(connections, float64(l.Open), name)
-		counter(connectionsRefused, float64(l.Refused), name)
-		counter(connectionsSlowed, float64(l.Slowed), name)
+		out.send(connections, float64(l.Open), name)
+		out.send(connectionsRefused, float64(l.Refused), name)
+		out.send(connectionsSlowed, float64(l.Slowed), name)
 		for cause, n := range l.Closed {
-			counter(connectionsClosed, float64(n), name, cause)
+			out.send(connectionsClosed, float64(n), name, cause)
 		}
 	}
-	gauge(connectionMemory, float64(s.Held))
-	gauge(connectionMemoryLimit, float64(s.HeldLimit))
+	out.send(connectionMemory, float64(s.Held))
+	out.send(connectionMemoryLimit, float64(s.HeldLimit))
 	for name, f := range s.Files {
-		gauge(reloadFailing, flag(f.Failing), name)
-		counter(reloads, float64(f.Reloads), name)
+		out.flag(reloadFailing, f.Failing, name)
+		out.send(reloads, float64(f.Reloads), name)
 	}
 	for name, expires := range s.Certificates {
-		gauge(certificateRemaining, expires.Sub(now.Time()).Seconds(), name)
+		out.send(certificateRemaining, expires.Sub(now.Time()).Seconds(), name)
 	}
 }
