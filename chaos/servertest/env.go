@@ -134,7 +134,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 	if cfg.Workers != nil {
 		workers = cfg.Workers(n)
 	}
-	e.Service = must(server.New(server.Config{
+	e.Service = server.New(server.Config{
 		Node:             n,
 		Guard:            cfg.Guard,
 		MaxTextCount:     cfg.MaxTextCount,
@@ -147,8 +147,8 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 			Reload:   30 * time.Second,
 			Vanished: 45 * time.Second,
 		},
-	}))
-	e.Reader = must(status.New(status.Config{
+	})
+	e.Reader = status.New(status.Config{
 		Node:      n,
 		Directory: e.Dir,
 		Space:     "test",
@@ -157,7 +157,7 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 		Clocks:    cfg.Clocks,
 		Marks:     e.Service.Marks(),
 		Bounds:    lease.Bounds{Window: time.Minute},
-	}))
+	})
 	e.Drainer = operate.NewDrainer(operate.DrainConfig{
 		Node:    n,
 		Release: cfg.Drain,
@@ -169,20 +169,20 @@ func NewOn(t testing.TB, n *node.Node, change ...func(*Config)) *Env {
 			return send("profile.txt", []byte(profile.String()))
 		}
 	}
-	e.GRPC = must(grpcserver.New(grpcserver.Config{
+	e.GRPC = grpcserver.New(grpcserver.Config{
 		Service: e.Service,
 		Reader:  e.Reader,
 		Drainer: e.Drainer,
 		Logger:  grpcLog,
 		Feed:    e.Feed,
 		Debug:   cfg.Debug,
-	}))
-	e.HTTP = must(httpserver.New(httpserver.Config{
+	})
+	e.HTTP = httpserver.New(httpserver.Config{
 		Service: e.Service,
 		Reader:  e.Reader,
 		Hosts:   cfg.Hosts,
 		Feed:    e.Feed,
-	}))
+	})
 	if !cfg.From.IsValid() {
 		cfg.From = netip.MustParseAddr("127.0.0.1")
 	}
@@ -276,11 +276,11 @@ func (e *Env) Send(req *http.Request) *http.Response {
 // Redis sends a line to a RESP listener and returns a reader of the answer.
 func (e *Env) Redis(line string) *bufio.Reader {
 	e.T.Helper()
-	listener := must(respserver.New(respserver.Config{
+	listener := respserver.New(respserver.Config{
 		Service: e.Service,
 		Reader:  e.Reader,
 		Logger:  slog.New(slog.DiscardHandler),
-	}))
+	})
 	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	ended := make(chan error, 1)
 	go func() { ended <- listener.Serve(l) }()

@@ -171,11 +171,7 @@ func (a *Agent) limit(ctx context.Context) (int, error) {
 // serve answers on ls until ctx ends.
 func (a *Agent) serve(ctx context.Context, issuer *agent.Agent, ls listeners) error {
 	stopping := make(chan struct{}) // closed when requests are refused
-	f, admin, err := a.front(issuer, ls, stopping)
-	if err != nil {
-		ls.close()
-		return err
-	}
+	f, admin := a.front(issuer, ls, stopping)
 	log, cfg := a.cfg.Logger, a.cfg.Settings
 	grpcServer, httpServer := f.grpc.GRPC(a.security.grpcOptions(cfg.Listen.GRPC)...), httpserver.NewServer(f.http, log)
 	// A stop goes through these lines from the last to the first.
@@ -204,34 +200,30 @@ func (a *Agent) serve(ctx context.Context, issuer *agent.Agent, ls listeners) er
 		"admin", a.addrs.Admin, "layout", about.Format.Layout, "limit", about.MaxBlock, "version", a.cfg.Version)
 	<-l.ending.Done()
 	log.Info("stopping", "agent", about.Name, "timeout", cfg.Drain.Timeout)
-	err = l.stop()
+	err := l.stop()
 	log.Info("stopped", "agent", about.Name, "issued", issuer.Stats().Issued)
 	return err
 }
 
 // front returns what answers clients, and the server of the admin port.
-func (a *Agent) front(issuer *agent.Agent, ls listeners, stopping <-chan struct{}) (f front, admin *http.Server,
-	err error) {
+func (a *Agent) front(issuer *agent.Agent, ls listeners, stopping <-chan struct{}) (f front, admin *http.Server) {
 	cfg, log := a.cfg.Settings, a.cfg.Logger
-	service, err := server.New(server.Config{
+	service := server.New(server.Config{
 		Agent:  issuer,
 		Nodes:  a.cfg.Client.Targets,
 		Guard:  a.security.guard,
 		Logger: log,
 	})
-	if err != nil {
-		return f, nil, err
-	}
 	var hosts *httpserver.Hosts
 	if cfg.CheckHost() {
 		hosts = httpserver.NewHosts(cfg.HTTP.Hosts...)
 	}
-	f, err = newFront(grpcserver.Config{
+	f = newFront(grpcserver.Config{
 		Service:  service,
 		Logger:   log,
 		Draining: func() <-chan struct{} { return stopping },
 	}, hosts, ls, a.security, a.cfg.Version)
-	return f, httpserver.NewServer(a.adminHandler(issuer, service), log), err
+	return f, httpserver.NewServer(a.adminHandler(issuer, service), log)
 }
 
 // adminHandler serves probes and metrics.

@@ -95,13 +95,11 @@ func (m *moody) NextNow(count int, after flake.ID) (gen.Block, bool, error) {
 // serve answers on three sockets of a directory, as a node's listeners do.
 func (m *moody) serve(t *testing.T, dir string) {
 	t.Helper()
-	service, err := server.New(server.Config{Agent: m, Nodes: []string{"nobody:1"}})
-	fatal.If(t, err)
+	service := server.New(server.Config{Agent: m, Nodes: []string{"nobody:1"}})
 	log := slog.New(slog.DiscardHandler)
-	g, err1 := grpcserver.New(grpcserver.Config{Service: service, Logger: log, Draining: func() <-chan struct{} { return nil }})
-	h, err2 := httpserver.New(httpserver.Config{Service: service})
-	r, err3 := respserver.New(respserver.Config{Service: service, Logger: log})
-	fatal.If(t, errors.Join(err1, err2, err3))
+	g := grpcserver.New(grpcserver.Config{Service: service, Logger: log, Draining: func() <-chan struct{} { return nil }})
+	h := httpserver.New(httpserver.Config{Service: service})
+	r := respserver.New(respserver.Config{Service: service, Logger: log})
 	gs, hs := g.GRPC(grpc.Creds(insecure.NewCredentials())), httpserver.NewServer(h, log)
 	var all sync.WaitGroup
 	for name, serve := range map[string]func(net.Listener) error{"g": gs.Serve, "h": hs.Serve, "r": r.Serve} {

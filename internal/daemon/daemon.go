@@ -233,10 +233,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := d.listen(ctx); err != nil {
 		return err
 	}
-	if err := d.build(); err != nil {
-		d.closeListeners()
-		return err
-	}
+	d.build()
 	grpcServer, httpServer, adminServer := d.servers()
 
 	// A stop goes through these lines from the last to the first.
@@ -324,13 +321,10 @@ func (d *Daemon) runLease(ctx context.Context) error {
 }
 
 // build makes the parts that depend on the addresses.
-func (d *Daemon) build() (err error) {
+func (d *Daemon) build() {
 	d.lessee = d.newLessee()
-	if d.answers, err = d.newAnswers(); err != nil {
-		return err
-	}
-	d.surfaces, err = d.newSurfaces()
-	return err
+	d.answers = d.newAnswers()
+	d.surfaces = d.newSurfaces()
 }
 
 // machine returns the settings of the lease.
@@ -386,9 +380,9 @@ func (d *Daemon) newLessee() (l lessee) {
 	return l
 }
 
-func (d *Daemon) newAnswers() (a answers, err error) {
+func (d *Daemon) newAnswers() (a answers) {
 	l := d.cfg.Lease
-	a.service, err = server.New(server.Config{
+	a.service = server.New(server.Config{
 		Node: d.node, Guard: d.security.guard, WorkersPerClient: d.cfg.Worker.Quota(), Logger: d.log,
 		Watermark: watermark.Config{
 			Interval: d.cfg.Watermark.Interval,
@@ -401,10 +395,7 @@ func (d *Daemon) newAnswers() (a answers, err error) {
 		}),
 		Observe: d.latencies.Observe,
 	})
-	if err != nil {
-		return a, err
-	}
-	a.reader, err = status.New(status.Config{
+	a.reader = status.New(status.Config{
 		Node:      d.node,
 		Directory: d.etcd.store,
 		Space:     d.cfg.Space,
@@ -420,17 +411,14 @@ func (d *Daemon) newAnswers() (a answers, err error) {
 		Bounds:    d.machine().Bounds(),
 		Expected:  d.cfg.Cluster.Expect,
 	})
-	if err != nil {
-		return a, err
-	}
 	a.drainer = operate.NewDrainer(operate.DrainConfig{
 		Node: d.node, Release: d.release, Resume: d.resume, Window: a.reader.Window,
 	})
-	return a, nil
+	return a
 }
 
-func (d *Daemon) newSurfaces() (s surfaces, err error) {
-	s.front, err = newFront(grpcserver.Config{
+func (d *Daemon) newSurfaces() (s surfaces) {
+	s.front = newFront(grpcserver.Config{
 		Service: d.service,
 		Reader:  d.reader,
 		Drainer: d.drainer,
@@ -438,9 +426,6 @@ func (d *Daemon) newSurfaces() (s surfaces, err error) {
 		Feed:    d.feed,
 		Debug:   d.debug,
 	}, d.hosts(d.cfg.CheckHost()), d.listeners, d.security, d.version)
-	if err != nil {
-		return s, err
-	}
 	var member func() inside.Health
 	if d.inside != nil {
 		member = d.inside.Health
@@ -460,7 +445,7 @@ func (d *Daemon) newSurfaces() (s surfaces, err error) {
 		Requests:  d.service.Stats,
 	})
 	s.console = d.newConsole()
-	return s, nil
+	return s
 }
 
 // retryAfter is the pause after a failed call to etcd: short compared with a window, and

@@ -131,11 +131,3 @@ func advertised(configured string, l net.Listener) string {
 	}
 	return net.JoinHostPort(host, fmt.Sprint(tcp.Port))
 }
-
-// closeListeners closes every port.
-func (d *Daemon) closeListeners() {
-	d.listeners.close()
-	if d.gossip != nil {
-		_ = d.gossip.Shutdown()
-	}
-}

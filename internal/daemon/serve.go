@@ -24,23 +24,21 @@ type front struct {
 }
 
 // newFront returns what answers clients on ls. The other APIs need a part of what gRPC needs.
-func newFront(c grpcserver.Config, hosts *httpserver.Hosts, ls listeners, s *security,
-	version string) (f front, err error) {
-	if f.grpc, err = grpcserver.New(c); err != nil {
-		return f, err
+func newFront(c grpcserver.Config, hosts *httpserver.Hosts, ls listeners, s *security, version string) front {
+	f := front{
+		grpc: grpcserver.New(c),
+		http: httpserver.New(httpserver.Config{Service: c.Service, Reader: c.Reader, Hosts: hosts, Feed: c.Feed}),
 	}
-	f.http, err = httpserver.New(httpserver.Config{Service: c.Service, Reader: c.Reader, Hosts: hosts, Feed: c.Feed})
-	if err != nil || ls.resp == nil {
-		return f, err
+	if ls.resp != nil {
+		f.resp = respserver.New(respserver.Config{
+			Service:        c.Service,
+			Reader:         c.Reader,
+			Version:        version,
+			Logger:         c.Logger,
+			MaxConnections: s.limit.Connections,
+		})
 	}
-	f.resp, err = respserver.New(respserver.Config{
-		Service:        c.Service,
-		Reader:         c.Reader,
-		Version:        version,
-		Logger:         c.Logger,
-		MaxConnections: s.limit.Connections,
-	})
-	return f, err
+	return f
 }
 
 // servers returns the servers of the gRPC, HTTP and admin listeners.

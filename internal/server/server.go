@@ -1,8 +1,8 @@
 package server
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -49,7 +49,7 @@ type Issuer interface {
 	Stats() node.Stats
 }
 
-// Config is what a Service needs. Either Node or Agent is required.
+// Config is what a Service needs: a Node, or an Agent and its Nodes.
 type Config struct {
 	Node *node.Node
 	// Agent issues instead of a node, and answers nothing but requests for IDs. Nodes are the
@@ -89,24 +89,11 @@ type Service struct {
 	waits, streams access.Places[string] // Callers of marks take these.
 }
 
-// New returns a Service. The error names the field of cfg that is wrong.
-func New(cfg Config) (*Service, error) {
+// New returns a Service.
+func New(cfg Config) *Service {
 	issuer := cfg.Agent
-	switch {
-	case cfg.Node == nil && cfg.Agent == nil:
-		return nil, errors.New("server: config node: is required")
-	case cfg.Node != nil && cfg.Agent != nil:
-		return nil, errors.New("server: config agent: there is a node too")
-	case cfg.Node != nil:
-		issuer, cfg.Nodes = cfg.Node, nil
-	case len(cfg.Nodes) == 0:
-		return nil, errors.New("server: config nodes: are required of an agent")
-	}
-	switch {
-	case cfg.MaxTextCount < 0:
-		return nil, fmt.Errorf("server: config max text count: %d is negative", cfg.MaxTextCount)
-	case cfg.MaxTextCount == 0:
-		cfg.MaxTextCount = DefaultMaxTextCount
+	if cfg.Node != nil {
+		issuer = cfg.Node
 	}
 	about := issuer.About()
 	layout := about.Format.Layout
@@ -117,7 +104,7 @@ func New(cfg Config) (*Service, error) {
 		refused: rate.NewLimiter(rate.Every(refusedEvery), refusedLines),
 		workers: Workers{broker: cfg.Broker, issuer: issuer, guard: cfg.Guard, perClient: cfg.WorkersPerClient},
 		limits: Limits{
-			Count:  min(cfg.MaxTextCount, about.MaxBlock),
+			Count:  min(cmp.Or(cfg.MaxTextCount, DefaultMaxTextCount), about.MaxBlock),
 			Wide:   err1 == nil && err2 == nil,
 			Format: about.Format,
 		},
@@ -127,7 +114,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Node != nil {
 		s.marks = watermark.New(cfg.Node, cfg.Watermark)
 	}
-	return s, nil
+	return s
 }
 
 // Issuer returns what issues.

@@ -3,7 +3,6 @@ package server_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,17 +23,6 @@ func TestObserve(t *testing.T) {
 	env.Do("GET", "/v1/ids/1", "")
 	if want := []string{"http_ids0s", "http_ids0s", "http_decode0s"}; !slices.Equal(seen, want) {
 		t.Errorf("got %v", seen)
-	}
-}
-
-func TestConfig(t *testing.T) {
-	n := servertest.New(t).Node
-	for field, cfg := range map[string]server.Config{
-		"node": {}, "max text count": {Node: n, MaxTextCount: -1},
-	} {
-		if _, err := server.New(cfg); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s: %v", field, err)
-		}
 	}
 }
 

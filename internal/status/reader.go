@@ -1,8 +1,8 @@
 package status
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -103,26 +103,16 @@ type doing struct {
 	wrong int64  // since when a majority finds its clock wrong, Unix ms; 0: none does
 }
 
-// New returns a Reader. The error names the field of cfg that is missing.
-func New(cfg Config) (*Reader, error) {
-	switch {
-	case cfg.Node == nil:
-		return nil, errors.New("status: config node: is required")
-	case cfg.Directory == nil:
-		return nil, errors.New("status: config directory: is required")
-	case cfg.Space == "":
-		return nil, errors.New("status: config space: is required")
-	case cfg.Logger == nil:
-		cfg.Logger = slog.Default()
-	}
+// New returns a Reader.
+func New(cfg Config) *Reader {
 	g := cfg.Node.Config().Gen
 	ending, end := context.WithCancel(context.Background())
 	return &Reader{
 		ending: ending, end: end,
-		cfg: cfg, node: cfg.Node, clock: cfg.Node.Clock(), log: cfg.Logger,
+		cfg: cfg, node: cfg.Node, clock: cfg.Node.Clock(), log: cmp.Or(cfg.Logger, slog.Default()),
 		format:  flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
 		lookups: make(chan struct{}, maxLookups),
-	}, nil
+	}
 }
 
 // End ends the reads of etcd that are under way, and returns when they have ended. None begins then.

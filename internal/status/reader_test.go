@@ -19,7 +19,6 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/status"
 )
 
 // decode asks HTTP and returns the answer's bytes.
@@ -342,17 +341,6 @@ func TestClusterWithoutEtcd(t *testing.T) {
 			t.Errorf("after %d reads the other got %s", env.Dir.Loads, got)
 		}
 	})
-}
-
-func TestConfig(t *testing.T) {
-	env := servertest.New(t)
-	for field, cfg := range map[string]status.Config{
-		"node": {Directory: env.Dir, Space: "s"}, "directory": {Node: env.Node, Space: "s"}, "space": {Node: env.Node, Directory: env.Dir},
-	} {
-		if _, err := status.New(cfg); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
 }
 
 // TestClusterOfGarbage: thousands of registrations fit into an answer that gRPC clients

@@ -47,7 +47,7 @@ func TestSnapshot(t *testing.T) {
 func TestPicturesTakeTurns(t *testing.T) {
 	env := servertest.New(t)
 	var making, most atomic.Int32
-	r, err := status.New(status.Config{
+	r := status.New(status.Config{
 		Node: env.Node, Directory: env.Dir, Space: "s",
 		Reports: func(bool) map[string]status.Heard {
 			most.Store(max(most.Load(), making.Add(1)))
@@ -56,9 +56,6 @@ func TestPicturesTakeTurns(t *testing.T) {
 			return nil
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
-	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -83,7 +82,7 @@ func TestGlance(t *testing.T) {
 		Nodes:   []lease.Registration{{Instance: "a-1", Node: "a"}, {Instance: "b-1", Node: "b"}, {Instance: "c-1", Node: "c"}},
 		Holders: []lease.Held{{SID: 7, Instance: "b-1", Node: "b"}},
 	})
-	r, err := New(Config{Node: n, Directory: nobody{t}, Space: "test", Logger: slog.New(slog.DiscardHandler),
+	r := New(Config{Node: n, Directory: nobody{t}, Space: "test", Logger: slog.New(slog.DiscardHandler),
 		Members: func(context.Context) Etcd { t.Error("etcd was asked"); return Etcd{} },
 		Clocks: func() clock.Report {
 			return clock.Report{Peers: []clock.PeerReport{{Name: "b", Instance: "b-1", SID: 7}, {Name: "d", Instance: "d-1", SID: -1}, {Name: "c", Instance: "c-1", SID: 9, Term: 4}}}
@@ -97,7 +96,6 @@ func TestGlance(t *testing.T) {
 				"c-1": {Report: &Report{Rate: 6, Age: 20_001}},
 			}
 		}})
-	fatal.If(t, err)
 	got := r.Glance(20 * time.Second)
 	if len(got.Nodes) != 3 || got.Nodes[1].SID != 7 || got.Nodes[1].State != Serving || got.Nodes[1].Report.Rate != 5 {
 		t.Errorf("%+v", got.Nodes)
@@ -114,9 +112,8 @@ func TestGlance(t *testing.T) {
 func TestClusterAsksMembers(t *testing.T) {
 	src := clocktest.NewManual(1_795_000_000_000)
 	asked := make(chan struct{})
-	r, err := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: empty{}, Space: "test",
+	r := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: empty{}, Space: "test",
 		Members: func(context.Context) Etcd { <-asked; return Etcd{Endpoints: 3, Answer: 3} }})
-	fatal.If(t, err)
 	time.AfterFunc(10*time.Millisecond, func() { close(asked) })
 	if c, err := r.Cluster(t.Context()); err != nil || c.Etcd == nil || c.Etcd.Answer != 3 {
 		t.Errorf("%+v, %v", c.Etcd, err)
@@ -133,9 +130,8 @@ func TestEnd(t *testing.T) {
 		<-ctx.Done()
 		ended.Add(1)
 	}
-	r, err := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: waiting(wait), Space: "test",
+	r := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: waiting(wait), Space: "test",
 		Members: func(ctx context.Context) Etcd { wait(ctx); return Etcd{} }})
-	fatal.If(t, err)
 	r.Snapshot(t.Context())
 	<-began
 	<-began
@@ -178,9 +174,8 @@ func TestMembersAreNotWaitedFor(t *testing.T) {
 		src := clocktest.NewManual(1_795_000_000_000)
 		var asked atomic.Int64
 		answer := make(chan Etcd)
-		r, err := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: nobody{t}, Space: "test",
+		r := New(Config{Node: node.New(node.Config{Name: "a", Instance: "a-1"}, src, rand.NewPCG(1, 2)), Directory: nobody{t}, Space: "test",
 			Members: func(context.Context) Etcd { asked.Add(1); return <-answer }})
-		fatal.If(t, err)
 		for range 3 {
 			if c := r.picture(reading{}, ""); c.Etcd != nil {
 				t.Errorf("nobody answered: %+v", c.Etcd)

@@ -47,8 +47,7 @@ func start(t *testing.T, guard *access.Guard) *redisNode {
 // open starts the listener, for the first time or again.
 func (w *redisNode) open(addr string) {
 	w.t.Helper()
-	s, err := respserver.New(respserver.Config{Service: w.env.Service, Reader: w.env.Reader, Logger: slog.New(slog.DiscardHandler)})
-	fatal.If(w.t, err)
+	s := respserver.New(respserver.Config{Service: w.env.Service, Reader: w.env.Reader, Logger: slog.New(slog.DiscardHandler)})
 	l, err := net.Listen("tcp", addr)
 	fatal.If(w.t, err)
 	w.addr = l.Addr().String()

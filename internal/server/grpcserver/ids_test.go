@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
-	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -43,15 +42,14 @@ func TestEndedStreamIssuesNothing(t *testing.T) {
 		Name: "a", Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 3},
 	}, clocktest.NewManual(now), gen.Random())
 	n.Begin(lease.Grant{SID: 1, Term: 1, Base: now, Ceil: now + 1000})
-	service, err1 := server.New(server.Config{Node: n})
-	reader, err2 := status.New(status.Config{Node: n, Directory: noDirectory{}, Space: "s"})
+	service := server.New(server.Config{Node: n})
+	reader := status.New(status.Config{Node: n, Directory: noDirectory{}, Space: "s"})
 	drainer := operate.NewDrainer(operate.DrainConfig{Node: n})
-	s, err := New(Config{Service: service, Reader: reader, Drainer: drainer, Logger: slog.New(slog.DiscardHandler)})
-	fatal.If(t, errors.Join(err1, err2, err))
+	s := New(Config{Service: service, Reader: reader, Drainer: drainer, Logger: slog.New(slog.DiscardHandler)})
 	r := newResponder(s, deadStream{t: t})
 	r.end()
 	r.request.Count = 1
-	err = r.answer(t.Context())
+	err := r.answer(t.Context())
 	if !errors.Is(err, errEnded) || n.Stats().Issued != 0 {
 		t.Errorf("%v, %d IDs issued", err, n.Stats().Issued)
 	}

@@ -12,8 +12,8 @@
 package grpcserver
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -91,23 +91,10 @@ type Server struct {
 	serving bool       // What the health service reports.
 }
 
-// New returns a Server. The error names the field of cfg that is missing.
-func New(cfg Config) (*Server, error) {
-	switch {
-	case cfg.Service == nil:
-		return nil, errors.New("grpcserver: config service: is required")
-	case cfg.Service.Elsewhere("") != nil && cfg.Draining == nil:
-		return nil, errors.New("grpcserver: config draining: is required of an agent")
-	case cfg.Service.Elsewhere("") != nil:
-	case cfg.Reader == nil:
-		return nil, errors.New("grpcserver: config reader: is required")
-	case cfg.Drainer == nil:
-		return nil, errors.New("grpcserver: config drainer: is required")
-	default:
+// New returns a Server.
+func New(cfg Config) *Server {
+	if cfg.Drainer != nil {
 		cfg.Draining = cfg.Drainer.Draining
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
 	}
 	issuer := cfg.Service.Issuer()
 	s := &Server{
@@ -119,7 +106,7 @@ func New(cfg Config) (*Server, error) {
 		drainer:  cfg.Drainer,
 		feed:     cfg.Feed,
 		debug:    cfg.Debug,
-		log:      cfg.Logger,
+		log:      cmp.Or(cfg.Logger, slog.Default()),
 		health:   health.NewServer(),
 		constant: wire.NewConstantFields(issuer.About().Name, cfg.Service.Limits().Format),
 		denied:   rate.Sometimes{First: 1, Interval: time.Second},
@@ -127,7 +114,7 @@ func New(cfg Config) (*Server, error) {
 		unauthenticated: unauthenticated{watches: access.Places[*peer.Peer]{Each: maxHealthWatches}},
 	}
 	s.setHealth(false)
-	return s, nil
+	return s
 }
 
 // GRPC returns a new gRPC server with all services registered. opts come after this

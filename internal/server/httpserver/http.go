@@ -78,27 +78,11 @@ type handler struct {
 	space    atomic.Pointer[[]string]
 }
 
-// New returns the handler of the public API. The error names the field of cfg that is
-// missing.
-func New(cfg Config) (http.Handler, error) {
-	h, err := newHandler(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return h.mux(), nil
-}
+// New returns the handler of the public API.
+func New(cfg Config) http.Handler { return newHandler(cfg).mux() }
 
-func newHandler(cfg Config) (*handler, error) {
-	switch {
-	case cfg.Service == nil:
-		return nil, errors.New("httpserver: config service: is required")
-	case cfg.Reader == nil && cfg.Service.Elsewhere("") == nil:
-		return nil, errors.New("httpserver: config reader: is required")
-	}
-	name, err := json.Marshal(cfg.Service.Issuer().About().Name)
-	if err != nil {
-		return nil, fmt.Errorf("httpserver: node name: %w", err)
-	}
+func newHandler(cfg Config) *handler {
+	name, _ := json.Marshal(cfg.Service.Issuer().About().Name) // A text always has a JSON form.
 	limits := cfg.Service.Limits()
 	limits.JSON = true
 	return &handler{
@@ -109,7 +93,7 @@ func newHandler(cfg Config) (*handler, error) {
 		feed:     cfg.Feed,
 		limits:   limits,
 		nodeJSON: name,
-	}, nil
+	}
 }
 
 // route is one pattern of the public API.

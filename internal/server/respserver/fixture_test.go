@@ -95,21 +95,15 @@ func newGuardedFixture(t testing.TB, guard *access.Guard, change ...func(*respse
 // listen makes the listener.
 func (x *fixture) listen(sc server.Config, change ...func(*respserver.Config)) *fixture {
 	x.t.Helper()
-	t, log := x.t, slog.New(slog.DiscardHandler)
+	log := slog.New(slog.DiscardHandler)
 	sc.Node = x.node
-	var err error
-	if x.service, err = server.New(sc); err != nil {
-		t.Fatal(err)
-	}
-	reader, err := status.New(status.Config{Node: x.node, Directory: empty{}, Space: "test", Version: "v0", Logger: log})
-	fatal.If(t, err)
+	x.service = server.New(sc)
+	reader := status.New(status.Config{Node: x.node, Directory: empty{}, Space: "test", Version: "v0", Logger: log})
 	cfg := respserver.Config{Service: x.service, Reader: reader, Version: "v0", Logger: log}
 	for _, f := range change {
 		f(&cfg)
 	}
-	if x.listener, err = respserver.New(cfg); err != nil {
-		t.Fatal(err)
-	}
+	x.listener = respserver.New(cfg)
 	return x
 }
 

@@ -1,9 +1,9 @@
 package respserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -76,26 +76,10 @@ type Server struct {
 // ErrClosed is what Serve returns after Shutdown.
 var ErrClosed = errors.New("respserver: the server is closed")
 
-// New returns a Server. The error names the field of cfg that is wrong.
-func New(cfg Config) (*Server, error) {
-	switch {
-	case cfg.Service == nil:
-		return nil, errors.New("respserver: config service: is required")
-	case cfg.Reader == nil && cfg.Service.Elsewhere("") == nil:
-		return nil, errors.New("respserver: config reader: is required")
-	case cfg.MaxConnections < 0 || cfg.IdleTimeout < 0 || cfg.WriteTimeout < 0:
-		return nil, fmt.Errorf("respserver: config: %d connections, %v idle, %v to write: none may be negative",
-			cfg.MaxConnections, cfg.IdleTimeout, cfg.WriteTimeout)
-	}
-	if cfg.IdleTimeout == 0 {
-		cfg.IdleTimeout = DefaultIdleTimeout
-	}
-	if cfg.WriteTimeout == 0 {
-		cfg.WriteTimeout = DefaultWriteTimeout
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+// New returns a Server.
+func New(cfg Config) *Server {
+	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, DefaultIdleTimeout)
+	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, DefaultWriteTimeout)
 	s := &Server{
 		cfg:      cfg,
 		service:  cfg.Service,
@@ -103,14 +87,14 @@ func New(cfg Config) (*Server, error) {
 		describe: status.Describer(cfg.Reader, cfg.Service),
 		issuer:   cfg.Service.Issuer(),
 		limits:   cfg.Service.Limits(),
-		log:      cfg.Logger,
+		log:      cmp.Or(cfg.Logger, slog.Default()),
 		maxBlock: cfg.Service.Issuer().About().MaxBlock,
 		every:    min(cfg.IdleTimeout, cfg.WriteTimeout) / sweeps,
 		logHTTP:  rate.Sometimes{First: 1, Interval: time.Second},
 		conns:    map[*conn]struct{}{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	return s, nil
+	return s
 }
 
 // Serve answers on l until Shutdown, and then returns ErrClosed at once. Any other
