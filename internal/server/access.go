@@ -19,18 +19,6 @@ type Need struct {
 	Surface Surface
 }
 
-// Bearer returns the token in the Authorization headers of a call. Two headers are
-// malformed: a proxy may have checked the other one.
-func Bearer(headers []string) (string, error) {
-	switch len(headers) {
-	case 0:
-		return "", nil
-	case 1:
-		return access.Bearer(headers[0])
-	}
-	return "", access.ErrMalformed
-}
-
 // CredentialsOf returns what a connection shows of its client: its address, or at a Unix socket its
 // user, and a verified certificate. from is the remote address as text; state is nil without TLS.
 func CredentialsOf(state *tls.ConnectionState, from string) access.Credentials {
@@ -43,14 +31,22 @@ func CredentialsOf(state *tls.ConnectionState, from string) access.Credentials {
 	return c
 }
 
-// Admit identifies a caller and counts one call for its rate limit. It returns the
-// errors of the guard.
-func (s *Service) Admit(c access.Credentials, scope access.Scope) (access.Caller, error) {
-	caller, err := s.guard.Identify(c)
-	if err != nil {
-		return access.Caller{}, err
+// Identify returns the caller of a call with these Authorization headers, whose connection shows c. Two headers are
+// malformed: a proxy may have checked the other one. It returns the errors of access.Bearer and of g.
+func Identify(g *access.Guard, c access.Credentials, authorization []string) (caller access.Caller, err error) {
+	if g.NeedsToken() {
+		switch len(authorization) {
+		case 0:
+		case 1:
+			c.Token, err = access.Bearer(authorization[0])
+		default:
+			err = access.ErrMalformed
+		}
 	}
-	return caller, s.guard.Allow(caller, scope)
+	if err != nil {
+		return caller, err
+	}
+	return g.Identify(c)
 }
 
 // Reject returns the refusal of a call that the guard did not let through, and

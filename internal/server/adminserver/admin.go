@@ -87,15 +87,7 @@ func New(cfg Config) http.Handler {
 
 // authorize returns the refusal of a request that needs the scope Admin, or nil.
 func (c Config) authorize(r *http.Request) *node.Refusal {
-	creds := server.CredentialsOf(r.TLS, r.RemoteAddr)
-	var caller access.Caller
-	var err error
-	if c.Guard.NeedsToken() {
-		creds.Token, err = server.Bearer(r.Header["Authorization"])
-	}
-	if err == nil {
-		caller, err = c.Guard.Identify(creds)
-	}
+	caller, err := server.Identify(c.Guard, server.CredentialsOf(r.TLS, r.RemoteAddr), r.Header["Authorization"])
 	if err == nil {
 		err = c.Guard.May(caller, access.Admin)
 	}

@@ -45,31 +45,13 @@ func (c *Console) admit(w http.ResponseWriter, r *http.Request, scope access.Sco
 // identify returns the caller of a request: by the token in its header, as programs send it,
 // or by the session in its cookie.
 func (c *Console) identify(r *http.Request) (access.Caller, error) {
-	if !c.cfg.Guard.NeedsToken() {
-		return c.identifyToken(r, "")
-	}
-	if headers := r.Header["Authorization"]; len(headers) > 0 {
-		token, err := server.Bearer(headers)
-		if err != nil {
-			token = " " // It is malformed.
-		}
-		return c.identifyToken(r, token)
-	}
-	if found, err := r.Cookie(c.cookieName()); err == nil {
+	authorization := r.Header["Authorization"]
+	if found, err := r.Cookie(c.cookieName()); err == nil && len(authorization) == 0 && c.cfg.Guard.NeedsToken() {
 		if caller, ok := c.sessions.get(found.Value, c.cfg.Node.Clock().Now().Mono); ok {
 			return caller, nil
 		}
 	}
-	return c.identifyToken(r, "")
-}
-
-// identifyToken returns the caller with a token.
-func (c *Console) identifyToken(r *http.Request, token string) (access.Caller, error) {
-	creds := server.CredentialsOf(r.TLS, r.RemoteAddr)
-	if c.cfg.Guard.NeedsToken() {
-		creds.Token = token
-	}
-	return c.cfg.Guard.Identify(creds)
+	return server.Identify(c.cfg.Guard, server.CredentialsOf(r.TLS, r.RemoteAddr), authorization)
 }
 
 // login is what the login page shows.
@@ -94,8 +76,9 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusBadRequest, "the form could not be read")
 		return
 	}
-	token, to := strings.TrimSpace(r.PostForm.Get("token")), target(r.PostForm.Get("to"))
-	caller, err := c.identifyToken(r, token)
+	creds, to := server.CredentialsOf(r.TLS, r.RemoteAddr), target(r.PostForm.Get("to"))
+	creds.Token = strings.TrimSpace(r.PostForm.Get("token"))
+	caller, err := c.cfg.Guard.Identify(creds)
 	if err == nil {
 		err = c.cfg.Guard.May(caller, access.Read)
 	}

@@ -198,12 +198,9 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 		return ctx, nil
 	}
 	if !n.Open {
-		token, err := server.Bearer(info.Header["authorization"])
+		caller, err := server.Identify(s.service.Guard(), access.Credentials{}, info.Header["authorization"])
 		if err == nil {
-			var caller access.Caller
-			if caller, err = s.service.Guard().Identify(access.Credentials{Token: token}); err == nil {
-				return context.WithValue(ctx, callerKey{}, caller), nil
-			}
+			return context.WithValue(ctx, callerKey{}, caller), nil
 		}
 	}
 	return s.unauthenticated.limitTime(ctx), nil
@@ -281,19 +278,19 @@ func (s *Server) caller(ctx context.Context) access.Caller {
 // admit returns the caller of a call, or the refusal of the call.
 func (s *Server) admit(ctx context.Context, m server.Need) (access.Caller, *node.Refusal) {
 	began, guard := s.service.Begin(), s.service.Guard()
-	if caller, ok := ctx.Value(callerKey{}).(access.Caller); ok { // from tap
-		return caller, s.service.Reject(guard.Allow(caller, m.Scope), caller, m, began)
-	}
-	c := credentialsOf(ctx)
-	if guard.NeedsToken() {
-		var err error
-		if c.Token, err = server.Bearer(metadata.ValueFromIncomingContext(ctx, "authorization")); err != nil {
-			connOf(ctx).Charge(quota.CostFailure)
-			return access.Caller{}, s.service.Reject(err, access.Caller{}, m, began)
+	caller, ok := ctx.Value(callerKey{}).(access.Caller) // from tap
+	var err error
+	if !ok {
+		var authorization []string
+		if guard.NeedsToken() {
+			authorization = metadata.ValueFromIncomingContext(ctx, "authorization")
 		}
+		caller, err = server.Identify(guard, credentialsOf(ctx), authorization)
 	}
-	caller, err := s.service.Admit(c, m.Scope)
-	if errors.Is(err, access.ErrUnauthenticated) {
+	if err == nil {
+		err = guard.Allow(caller, m.Scope)
+	}
+	if !ok && errors.Is(err, access.ErrUnauthenticated) {
 		connOf(ctx).Charge(quota.CostFailure)
 	}
 	return caller, s.service.Reject(err, caller, m, began)

@@ -19,7 +19,10 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		began := h.service.Begin()
-		caller, err := h.admit(r, n.Scope)
+		caller, err := server.Identify(guard, credentialsOf(r), r.Header["Authorization"])
+		if err == nil {
+			err = guard.Allow(caller, n.Scope)
+		}
 		if refusal := h.service.Reject(err, caller, n, began); refusal != nil {
 			if errors.Is(err, access.ErrUnauthenticated) {
 				connOf(r.Context()).Charge(quota.CostFailure)
@@ -35,18 +38,6 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 		}
 		next(w, r)
 	}
-}
-
-// admit identifies the caller of r and counts the call for its rate limit.
-func (h *handler) admit(r *http.Request, scope access.Scope) (access.Caller, error) {
-	c := credentialsOf(r)
-	if h.service.Guard().NeedsToken() {
-		var err error
-		if c.Token, err = server.Bearer(r.Header["Authorization"]); err != nil {
-			return access.Caller{}, err
-		}
-	}
-	return h.service.Admit(c, scope)
 }
 
 // credentialsOf returns what the connection of r shows of its caller.
