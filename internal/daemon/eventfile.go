@@ -94,20 +94,15 @@ func openFile(path string, flags int) (*os.File, int64, error) {
 // run appends what s has until ctx ends, and then what is left.
 func (e *eventFile) run(ctx context.Context, s *feed.Stream) {
 	defer s.Close()
-	for done := ctx.Done(); ; {
-		batch, changed, err := s.Next()
-		switch {
-		case len(batch.Entries) > 0:
-			e.write(batch)
-			continue
-		case err != nil || done == nil:
-			return
+	write := func(b feed.Batch) error {
+		if len(b.Entries) > 0 {
+			e.write(b)
 		}
-		select {
-		case <-changed:
-		case <-done:
-			done = nil
-		}
+		return nil
+	}
+	_ = s.Follow(ctx, nil, write) // It returns when ctx has ended.
+	for left, _, _ := s.Next(); !left.Empty(); left, _, _ = s.Next() {
+		_ = write(left)
 	}
 }
 

@@ -2,6 +2,7 @@ package grpcserver
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -34,57 +35,42 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 	defer events.Close()
 	connOf(stream.Context()).Valid()
 	s.service.Done(server.GRPCEvents, nil, began)
-	return sending(stream.Context(), errSlow, func(ctx context.Context, send func(func() error) error) error {
-		return s.sendEvents(ctx, events, func(m *pb.WatchEventsResponse) error {
-			m.NowUnixMs = int64(s.issuer.Clock().Now().Wall)
-			return send(func() error { return stream.Send(m) })
-		})
-	})
-}
-
-// sendEvents sends what events has.
-func (s *Server) sendEvents(ctx context.Context, events *feed.Stream,
-	send func(*pb.WatchEventsResponse) error) error {
 	tick := time.NewTicker(heartbeatEvery)
 	defer tick.Stop()
-	for begun := false; ; {
-		batch, changed, err := events.Next()
-		if err != nil {
-			return statusOf(server.StreamRefusal(err))
-		}
-		if m := batch.Missed; m != nil {
-			if err := send(&pb.WatchEventsResponse{Missed: &pb.MissedEvents{Count: m.Count, Why: m.Why}}); err != nil {
-				return err
+	err = sending(stream.Context(), errSlow, func(ctx context.Context, send func(func() error) error) error {
+		err := events.Follow(ctx, tick.C, func(b feed.Batch) error {
+			if err := s.service.Guard().May(callerOf(ctx), access.Read); b.Empty() && err != nil {
+				return s.service.Reject(err, callerOf(ctx),
+					methods[pb.AdminService_WatchEvents_FullMethodName].Need, s.service.Begin())
 			}
-		}
-		for _, e := range batch.Entries {
-			if err := send(&pb.WatchEventsResponse{Event: eventProto(e.Event)}); err != nil {
-				return err
+			for _, m := range messagesOf(b) {
+				m.NowUnixMs = int64(s.issuer.Clock().Now().Wall)
+				if err := send(func() error { return stream.Send(m) }); err != nil {
+					return err
+				}
 			}
+			return nil
+		})
+		if errors.Is(err, feed.ErrEnded) {
+			return server.StreamRefusal(err)
 		}
-		if !batch.Empty() {
-			continue
-		}
-		if !begun { // the caller has all that was kept
-			if err := send(&pb.WatchEventsResponse{}); err != nil {
-				return err
-			}
-			begun = true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case <-tick.C:
-			if err := s.service.Guard().May(callerOf(ctx), access.Read); err != nil {
-				return statusOf(s.service.Reject(err, callerOf(ctx),
-					methods[pb.AdminService_WatchEvents_FullMethodName].Need, s.service.Begin()))
-			}
-			if err := send(&pb.WatchEventsResponse{}); err != nil {
-				return err
-			}
-		}
+		return err
+	})
+	return withStatus(err)
+}
+
+// messagesOf returns a batch as gRPC has it. An empty one is a sign of life.
+func messagesOf(b feed.Batch) (out []*pb.WatchEventsResponse) {
+	if b.Empty() {
+		return []*pb.WatchEventsResponse{{}}
 	}
+	if m := b.Missed; m != nil {
+		out = append(out, &pb.WatchEventsResponse{Missed: &pb.MissedEvents{Count: m.Count, Why: m.Why}})
+	}
+	for _, e := range b.Entries {
+		out = append(out, &pb.WatchEventsResponse{Event: eventProto(e.Event)})
+	}
+	return out
 }
 
 func eventProto(e feed.Event) *pb.Event {

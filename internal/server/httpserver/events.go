@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -38,7 +38,7 @@ type Stream struct {
 	Event    func(feed.Event) string
 	Caller   access.Caller
 	Operator bool         // on the admin port
-	Allowed  func() error // nil, or why the caller may not read any more; asked with each heartbeat
+	Allowed  func() error // why the caller may not read any more; asked with each heartbeat
 }
 
 // ServeStream answers a request with server-sent events until the client leaves, reads too
@@ -78,30 +78,17 @@ func ServeStream(w http.ResponseWriter, r *http.Request, cfg Stream) *node.Refus
 
 	tick := time.NewTicker(heartbeatEvery)
 	defer tick.Stop()
-	for quiet := true; ; { // the first sign of life says that all that was kept was sent
-		batch, changed, err := s.Next()
-		out.batch(batch, cfg)
-		if quiet && batch.Empty() {
-			out.heartbeat(cfg.Node.Clock().Now().Wall.Time().UnixMilli())
-		}
-		quiet = quiet && !batch.Empty()
-		if out.flush() != nil || err != nil {
-			return nil
-		}
-		if !batch.Empty() {
-			continue
-		}
-		select {
-		case <-changed:
-		case <-r.Context().Done():
-			return nil
-		case <-tick.C:
-			if cfg.Allowed != nil && cfg.Allowed() != nil {
-				return nil
+	_ = s.Follow(r.Context(), tick.C, func(b feed.Batch) error { // Why it ended is the caller's matter.
+		if b.Empty() {
+			if err := cfg.Allowed(); err != nil {
+				return err
 			}
-			quiet = true
+			out.event("heartbeat", "", fmt.Appendf(nil, `{"now_unix_ms":%d}`, cfg.Node.Clock().Now().Wall))
 		}
-	}
+		out.batch(b, cfg)
+		return out.flush()
+	})
+	return nil
 }
 
 // beginStream begins an answer of server-sent events. They are sent with the next flush.
@@ -166,10 +153,6 @@ func (o *eventWriter) batch(b feed.Batch, cfg Stream) {
 // lines returns a text, in which a carriage return is one of HTML, as the data of an event.
 func lines(text string) []byte {
 	return []byte(strings.NewReplacer("\n", "\ndata: ", "\r", "&#13;").Replace(text))
-}
-
-func (o *eventWriter) heartbeat(now int64) {
-	o.event("heartbeat", "", []byte(`{"now_unix_ms":`+strconv.FormatInt(now, 10)+`}`))
 }
 
 // event adds an event. data is JSON, which has no line breaks, or of lines.

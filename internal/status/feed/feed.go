@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strconv"
@@ -339,6 +340,33 @@ func (s *Stream) Next() (b Batch, changed <-chan struct{}, err error) {
 		err = ErrEnded
 	}
 	return b, f.changed, err
+}
+
+// Follow calls send with what Next returns, and with an empty Batch as a sign of life when all that was kept was sent,
+// and at each tick. It returns the error of ctx, of Next or of send.
+func (s *Stream) Follow(ctx context.Context, tick <-chan time.Time, send func(Batch) error) error {
+	for due := true; ; {
+		b, changed, err := s.Next()
+		if !b.Empty() || due && err == nil {
+			if failed := send(b); failed != nil {
+				return failed
+			}
+		}
+		due = due && !b.Empty()
+		switch {
+		case err != nil:
+			return err
+		case !b.Empty():
+			continue
+		}
+		select {
+		case <-changed:
+		case <-tick:
+			due = true
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Batch is what a stream sends at a time.
