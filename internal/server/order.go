@@ -98,6 +98,11 @@ func (l Limits) lacks(as Form) *node.Refusal {
 
 // parseAfter returns the flake of an ID in any form.
 func parseAfter(s string, f flake.Format) (flake.ID, error) {
+	if len(s) == flake.TextLen && !describe.IsAmbiguous(s) { // Nearly always: it takes a quarter less time so.
+		if id, err := flake.Parse(s); err == nil {
+			return id, f.Holds(id)
+		}
+	}
 	id, err := describe.Parse(s, describe.Auto, f)
 	if err != nil {
 		return 0, err

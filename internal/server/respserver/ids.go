@@ -9,11 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
@@ -209,13 +209,9 @@ func (c *conn) next(args [][]byte) bool {
 		}
 		*to = args[i+1]
 	}
-	o, ok := c.s.order(count, as, after)
-	if !ok {
-		var bad *node.Refusal
-		if o, bad = server.ParseOrder(server.Fields{Count: field(count), As: field(as), After: field(after)},
-			c.s.limits); bad != nil {
-			return c.refuseOrder(bad, "FORMAT is")
-		}
+	o, bad := server.ParseOrder(server.Fields{Count: field(count), As: field(as), After: field(after)}, c.s.limits)
+	if bad != nil {
+		return c.refuseOrder(bad, "FORMAT is")
 	}
 	if count == nil && o.After == 0 {
 		return c.enqueue(o.As)
@@ -240,37 +236,10 @@ func (c *conn) malformed(format string, args ...any) bool {
 	return c.refuseOrder(server.Malformed(format, args...), "")
 }
 
-// field is the field of a request with a value; nil: not given.
-func field(b []byte) server.Field { return server.Field{Text: string(b), Given: b != nil} }
-
-// order is server.ParseOrder for requests in their usual forms, without an allocation.
-// If ok is false, ParseOrder has to decide.
-func (s *Server) order(count, as, after []byte) (o server.Order, ok bool) {
-	o.Count = 1
-	if count != nil {
-		if o.Count = 0; len(count) > 7 {
-			return o, false
-		}
-		for _, d := range count {
-			if d < '0' || d > '9' {
-				return o, false
-			}
-			o.Count = 10*o.Count + int(d-'0')
-		}
-		if o.Count < 1 || o.Count > s.limits.Count {
-			return o, false
-		}
-	}
-	if as != nil {
-		if o.As, ok = server.ParseForm(string(as)); !ok || o.As.Wide() && !s.limits.Wide {
-			return o, false
-		}
-	}
-	if after != nil && (len(after) != flake.TextLen || describe.IsAmbiguous(after) ||
-		o.After.UnmarshalText(after) != nil || s.limits.Format.Holds(o.After) != nil) {
-		return o, false
-	}
-	return o, true
+// field is the field of a request with a value; nil: not given. Its text is b itself, since a copy would be an
+// allocation for each request, and neither an order nor a refusal keeps it.
+func field(b []byte) server.Field {
+	return server.Field{Text: unsafe.String(unsafe.SliceData(b), len(b)), Given: b != nil}
 }
 
 // issue answers a request that gets a block of its own. It returns false if it has not.
@@ -328,9 +297,8 @@ func (c *conn) hget(args [][]byte) bool {
 	if string(args[2]) == "next" {
 		return c.enqueue(server.Flake)
 	}
-	o, ok := c.s.order(nil, args[2], nil)
-	if !ok {
-		_, bad := server.ParseOrder(server.Fields{As: field(args[2])}, c.s.limits)
+	o, bad := server.ParseOrder(server.Fields{As: field(args[2])}, c.s.limits)
+	if bad != nil {
 		return c.refuseOrder(bad, "the field is")
 	}
 	return c.enqueue(o.As)
