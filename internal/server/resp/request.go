@@ -33,16 +33,14 @@ type Reader struct {
 	// Args are the arguments of the request that Next has read, the command first. They
 	// are valid until the buffer given to Next changes, and until the next call.
 	Args [][]byte
-
-	line []byte // A line with quotes is unquoted here, and not in the buffer.
 }
 
 // Next reads one request from the start of b into r.Args and returns its length; 0
 // means that b has only a part of a request. A request without arguments gets no
 // reply.
 //
-// A request is an array of bulk strings, or a line of words as people type them. Next
-// changes nothing in b: the same bytes give the same request when they are read again.
+// A request is an array of bulk strings, or a line of words as people type them, in which
+// quotes have no meaning: no command needs any. Next changes nothing in b.
 // The error is a ProtocolError: b does not begin with a request, whatever follows.
 //
 // Source: the Redis serialization protocol specification, "Sending commands to a
@@ -157,110 +155,16 @@ func (r *Reader) inline(b []byte) (int, error) {
 		}
 		return 0, nil
 	}
-	line := b[:end] // a carriage return at its end is a space
-	if bytes.IndexByte(line, '"') >= 0 || bytes.IndexByte(line, '\'') >= 0 {
-		r.line = append(r.line[:0], line...)
-		line = r.line
-	}
-	for at := 0; ; {
-		for at < len(line) && space(line[at]) {
-			at++
-		}
-		if at == len(line) {
-			return end + 1, nil
-		}
+	for word := range bytes.FieldsFuncSeq(b[:end], space) { // a carriage return at its end is a space
 		if len(r.Args) == maxArgs {
 			return 0, ProtocolError("too many words in an inline request")
 		}
-		word, next, ok := unquote(line, at)
-		if !ok {
-			return 0, ProtocolError("unbalanced quotes in request")
-		}
 		r.Args = append(r.Args, word)
-		at = next
 	}
+	return end + 1, nil
 }
 
-func space(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' || c == 0 }
-
-// unquote reads the word that begins at line[at] and writes it without quotes and
-// escapes to the same place, where it is never longer. next is the index after the
-// word. A closing quote must be followed by a space.
-func unquote(line []byte, at int) (word []byte, next int, ok bool) {
-	to, from := at, at
-	for from < len(line) && !space(line[from]) {
-		quote := line[from]
-		if quote != '"' && quote != '\'' { // no quotes before it: it is in its place
-			to, from = to+1, from+1
-			continue
-		}
-		from++
-		for {
-			if from == len(line) {
-				return nil, 0, false
-			}
-			c := line[from]
-			from++
-			if c == quote {
-				break
-			}
-			if c == '\\' && from < len(line) {
-				c, from = escaped(line, from, quote)
-			}
-			line[to] = c
-			to++
-		}
-		if from < len(line) && !space(line[from]) {
-			return nil, 0, false
-		}
-	}
-	return line[at:to:to], from, true
-}
-
-// escaped returns the byte for the escape that begins after a backslash at line[from],
-// and the index after the escape.
-func escaped(line []byte, from int, quote byte) (byte, int) {
-	c := line[from]
-	if quote == '\'' {
-		if c == '\'' {
-			return c, from + 1
-		}
-		return '\\', from
-	}
-	switch c {
-	case 'n':
-		c = '\n'
-	case 'r':
-		c = '\r'
-	case 't':
-		c = '\t'
-	case 'b':
-		c = '\b'
-	case 'a':
-		c = '\a'
-	case 'x':
-		if from+2 < len(line) {
-			hi, ok1 := hexDigit(line[from+1])
-			lo, ok2 := hexDigit(line[from+2])
-			if ok1 && ok2 {
-				return hi<<4 | lo, from + 3
-			}
-		}
-	}
-	return c, from + 1
-}
-
-func hexDigit(c byte) (byte, bool) {
-	switch {
-	case c >= '0' && c <= '9':
-		return c - '0', true
-	case c >= 'a' && c <= 'f':
-		return c - 'a' + 10, true
-	case c >= 'A' && c <= 'F':
-		return c - 'A' + 10, true
-	}
-	return 0, false
-}
+func space(c rune) bool { return c == ' ' || c >= '\t' && c <= '\r' || c == 0 }
 
 // EqualFold reports whether word is upper, in any case. upper has no lower-case
 // characters.

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -32,6 +34,15 @@ import (
 	"github.com/flakelease/allocator/ulid"
 )
 
+// array returns a request as programs send it.
+func array(words []string) string {
+	text := fmt.Sprintf("*%d\r\n", len(words))
+	for _, word := range words {
+		text += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+	}
+	return text
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestReplies is the session in testdata/replies.txt: behind each request, its reply.
@@ -42,7 +53,15 @@ func TestReplies(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(session)), "\n")
 	for i, line := range lines {
 		if ask, ok := strings.CutPrefix(line, "> "); ok {
-			if got := c.ask(ask); got != lines[i+1] {
+			var words []string
+			got := ""
+			if json.Unmarshal([]byte(ask), &words) == nil { // A line has no words with spaces.
+				c.send(array(words))
+				got = c.reply()
+			} else {
+				got = c.ask(ask)
+			}
+			if got != lines[i+1] {
 				t.Errorf("line %d: %s\n got %s\nwant %s", i+1, ask, got, lines[i+1])
 			}
 		}
@@ -459,7 +478,6 @@ func TestProtocolErrors(t *testing.T) {
 		"*65\r\n":                 "-ERR Protocol error: invalid multibulk length",
 		strings.Repeat("x", 4096): "-ERR Protocol error: too big inline request",
 		"\x16\x03\x01":            "-ERR Protocol error: this port has no TLS",
-		"\"\r\n":                  "-ERR Protocol error: unbalanced quotes in request",
 	} {
 		c := w.dial()
 		c.send("PING\r\nID.NEXT\r\n")

@@ -98,7 +98,10 @@ func session(t *testing.T, in []byte, cuts []int, guard *access.Guard) (replies 
 	if guard != nil {
 		want = "-NOAUTH UNAUTHENTICATED no token was sent: send AUTH TOKEN, or set it as the password of your client"
 	}
+	sent := make(chan struct{})
+	defer func() { <-sent }() // The other connection is asked until then.
 	go func() {
+		defer close(sent)
 		for _, n := range cuts {
 			n = min(n, len(in))
 			if _, err := c.Write(in[:n]); err != nil {
@@ -161,8 +164,8 @@ func agree(t *testing.T, in []byte, cuts, otherCuts []int, guard func() *access.
 
 // FuzzShells: whatever is sent, a loop and a goroutine give the same answers.
 func FuzzShells(f *testing.F) {
-	f.Add([]byte("*1\r\n$7\r\nID.NEXT\r\nPING\r\nID.NEXT COUNT 3 FORMAT uuid\r\nID.NEXT 'x"), 7)
-	f.Add([]byte("ID.NEXT COUNT 1000\r\nHELLO 3\r\nECHO \"a b\"\r\nQUIT\r\nPING\r\n"), 30)
+	f.Add([]byte("*1\r\n$7\r\nID.NEXT\r\nPING\r\nID.NEXT COUNT 3 FORMAT uuid\r\nID.NEXT x"), 7)
+	f.Add([]byte("ID.NEXT COUNT 1000\r\nHELLO 3\r\nECHO \"ab\"\r\nQUIT\r\nPING\r\n"), 30)
 	f.Fuzz(func(t *testing.T, in []byte, cut int) {
 		agree(t, in, []int{max(cut, 1)}, nil, func() *access.Guard { return nil })
 	})
@@ -177,8 +180,8 @@ func TestShellsAgree(t *testing.T) {
 	fatal.If(t, err)
 	requests := []string{
 		"*1\r\n$7\r\nID.NEXT\r\n", "*1\r\n$7\r\nID.NEXT\r\n", "ID.NEXT\r\n", "HGET id uuid\r\n", "ID.NEXT FORMAT int\r\n",
-		"ID.NEXT COUNT 3\r\n", "ID.NEXT COUNT 2000 FORMAT uuid\r\n", "ID.NEXT COUNT 0\r\n", "ID.NEXT 'FORMAT' \"ulid\"\r\n",
-		"PING\r\n", "ECHO \"a \\x00 'b'\"\r\n", "*2\r\n$4\r\nECHO\r\n$4096\r\n" + strings.Repeat("e", 4096) + "\r\n",
+		"ID.NEXT COUNT 3\r\n", "ID.NEXT COUNT 2000 FORMAT uuid\r\n", "ID.NEXT COUNT 0\r\n", "ID.NEXT FORMAT ulid\r\n",
+		"PING\r\n", "ECHO \"a\x00\r\n", array([]string{"ECHO", "a \x00 'b'"}), "*2\r\n$4\r\nECHO\r\n$4096\r\n" + strings.Repeat("e", 4096) + "\r\n",
 		"\r\n", "*0\r\n", "COMMAND DOCS\r\n", "CLIENT INFO\r\n", "HELLO 3\r\n", "RESET\r\n", "ID.DECODE 5 KIND int\r\n",
 		"NOTHING x y\r\n", "AUTH wrong\r\n", "AUTH " + issue + "\r\n", "AUTH " + issue + "\r\n", "AUTH " + issue + "\r\n",
 	}
