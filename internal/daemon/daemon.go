@@ -222,7 +222,7 @@ func (d *Daemon) Node() *node.Node { return d.node }
 func (d *Daemon) Marks() *watermark.Reader { return d.service.Marks() }
 
 // Workers returns what serves workers.
-func (d *Daemon) Workers() *server.Workers { return d.service.Workers() }
+func (d *Daemon) Workers() server.Workers { return d.service.Workers() }
 
 // Run serves until ctx ends, then stops in order and returns nil. A part that fails stops
 // the node the same way; Run returns its error.

@@ -44,9 +44,9 @@ func hex(s string, n int) bool { return len(s) == n && strings.Trim(s, "01234567
 
 // LogRefused logs that a request was refused, if it has a name. Call is a method or a path, source an address.
 func (s *Service) LogRefused(reason node.Reason, message, call, source string, header func(name string) []string) {
-	if named := Named(header); s.log != nil && len(named) > 0 && s.refused.Allow() {
+	if named := Named(header); s.cfg.Logger != nil && len(named) > 0 && s.refused.Allow() {
 		call = call[:min(len(call), maxName)]
-		s.log.With(named...).Info("request refused", "call", call, "source", source, "reason", reason,
+		s.cfg.Logger.With(named...).Info("request refused", "call", call, "source", source, "reason", reason,
 			"message", message)
 	}
 }

@@ -75,15 +75,11 @@ type Config struct {
 // Service answers requests with the IDs and refusals of one issuer. It is safe for
 // concurrent use.
 type Service struct {
+	cfg     Config
 	issuer  Issuer
-	nodes   []string // nil: this is one
-	guard   *access.Guard
 	limits  Limits
-	observe func(surface string, took time.Duration)
 	stats   stats
-	log     *slog.Logger
-	refused *rate.Limiter // limits LogRefused
-	workers Workers
+	refused *rate.Limiter     // limits LogRefused
 	marks   *watermark.Reader // nil at an agent
 
 	waits, streams access.Places[string] // Callers of marks take these.
@@ -100,9 +96,8 @@ func New(cfg Config) *Service {
 	_, err1 := ulid.FromFlake(about.Format, 0, 0)
 	_, err2 := ulid.FromFlake(about.Format, 1<<(int(layout.TimeBits())+layout.LowBits())-1, 0)
 	s := &Service{
-		issuer: issuer, nodes: cfg.Nodes, guard: cfg.Guard, observe: cfg.Observe, log: cfg.Logger,
+		cfg: cfg, issuer: issuer,
 		refused: rate.NewLimiter(rate.Every(refusedEvery), refusedLines),
-		workers: Workers{broker: cfg.Broker, issuer: issuer, guard: cfg.Guard, perClient: cfg.WorkersPerClient},
 		limits: Limits{
 			Count:  min(cmp.Or(cfg.MaxTextCount, DefaultMaxTextCount), about.MaxBlock),
 			Wide:   err1 == nil && err2 == nil,
@@ -120,32 +115,20 @@ func New(cfg Config) *Service {
 // Issuer returns what issues.
 func (s *Service) Issuer() Issuer { return s.issuer }
 
-// Elsewhere is the error of a call that an agent does not answer.
-type Elsewhere struct {
-	What  string   // what was asked for
-	Nodes []string // the addresses of those who answer it
-}
-
-// Error says who answers the call.
-func (e *Elsewhere) Error() string {
-	return fmt.Sprintf("%s: an agent issues and decodes IDs, and nodes answer this: ask one of %s", e.What,
-		strings.Join(e.Nodes, ", "))
-}
-
-// Elsewhere returns an *Elsewhere if the Service is an agent's, which does not answer what was asked
-// for; nil if it is a node's.
+// Elsewhere returns who answers what was asked for if the Service is an agent's, which does not; nil if it is a node's.
 func (s *Service) Elsewhere(what string) error {
-	if s.nodes == nil {
+	if s.cfg.Node != nil {
 		return nil
 	}
-	return &Elsewhere{What: what, Nodes: s.nodes}
+	return fmt.Errorf("%s: an agent issues and decodes IDs, and nodes answer this: ask one of %s", what,
+		strings.Join(s.cfg.Nodes, ", "))
 }
 
 // Guard returns what rejects callers; nil: nothing does.
-func (s *Service) Guard() *access.Guard { return s.guard }
+func (s *Service) Guard() *access.Guard { return s.cfg.Guard }
 
 // Workers returns what serves workers.
-func (s *Service) Workers() *Workers { return &s.workers }
+func (s *Service) Workers() Workers { return Workers{s} }
 
 // Limits returns the limits of a request for IDs as texts.
 func (s *Service) Limits() Limits { return s.limits }

@@ -120,7 +120,7 @@ func (s *Service) Stats() []Count {
 // Begin returns the time at which a request begins, for Done; zero if nobody
 // observes.
 func (s *Service) Begin() clock.Mono {
-	if s.observe == nil {
+	if s.cfg.Observe == nil {
 		return 0
 	}
 	return s.issuer.Clock().Now().Mono
@@ -141,7 +141,7 @@ func (s *Service) NotFound(on Surface, began clock.Mono) { s.done(on, notFound, 
 
 func (s *Service) done(on Surface, o outcome, n int, began clock.Mono) {
 	s.stats.counts[on][o].Add(int64(n))
-	if s.observe != nil {
-		s.observe(on.String(), s.issuer.Clock().Now().Mono.Sub(began))
+	if s.cfg.Observe != nil {
+		s.cfg.Observe(on.String(), s.issuer.Clock().Now().Mono.Sub(began))
 	}
 }

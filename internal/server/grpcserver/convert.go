@@ -61,7 +61,7 @@ type adminService struct {
 
 func (a adminService) GetCluster(ctx context.Context, _ *pb.GetClusterRequest) (*pb.GetClusterResponse, error) {
 	s, began := a.s, a.s.service.Begin()
-	c, err := s.reader.Cluster(ctx)
+	c, err := s.cfg.Reader.Cluster(ctx)
 	s.service.Done(server.GRPCCluster, err, began)
 	if err != nil {
 		return nil, statusOf(err)

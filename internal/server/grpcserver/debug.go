@@ -31,8 +31,6 @@ func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_G
 	s := a.s
 	profile := time.Duration(req.GetProfileMs()) * time.Millisecond
 	switch {
-	case s.debug == nil:
-		return status.Error(codes.Unimplemented, "this node has no files for debugging")
 	case profile < 0 || profile > maxProfile:
 		return status.Errorf(codes.InvalidArgument, "profile_ms is %d: it must be 0 to %d", req.GetProfileMs(),
 			maxProfile.Milliseconds())
@@ -47,7 +45,7 @@ func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_G
 	defer cancel()
 	err := sending(ctx, errUnread, func(ctx context.Context, send func(func() error) error) error {
 		defer s.debugging.Unlock()
-		return s.debug(ctx, profile, func(name string, data []byte) error {
+		return s.cfg.Debug(ctx, profile, func(name string, data []byte) error {
 			for part := range slices.Chunk(data, debugPart) {
 				message := &pb.DebugPart{Name: name, Data: part}
 				if err := errors.Join(ctx.Err(), send(func() error { return stream.Send(message) })); err != nil {

@@ -17,7 +17,7 @@ func (a adminService) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainR
 	if err := s.authorizeAdmin(ctx, pb.AdminService_Drain_FullMethodName); err != nil {
 		return nil, err
 	}
-	d, err := s.drainer.Drain(ctx)
+	d, err := s.cfg.Drainer.Drain(ctx)
 	if err != nil { // It is no refusal, and no other outcome of a request.
 		return nil, drainStatus(err)
 	}
@@ -43,7 +43,7 @@ func (a adminService) Undrain(ctx context.Context, _ *pb.UndrainRequest) (*pb.Un
 	if err := s.authorizeAdmin(ctx, pb.AdminService_Undrain_FullMethodName); err != nil {
 		return nil, err
 	}
-	was, err := s.drainer.Undrain()
+	was, err := s.cfg.Drainer.Undrain()
 	if err != nil {
 		return nil, drainStatus(err)
 	}

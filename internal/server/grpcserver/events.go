@@ -5,9 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/server"
@@ -16,17 +13,12 @@ import (
 
 const heartbeatEvery = 2 * time.Second
 
-var errNoFeed = status.Error(codes.Unimplemented, "this node has no stream of events")
-
 // WatchEvents sends events until the caller leaves, reads too slowly or may not read any
 // more, or the process stops.
 func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminService_WatchEventsServer) error {
 	s, began := a.s, a.s.service.Begin()
-	if s.feed == nil {
-		return errNoFeed
-	}
 	client := s.caller(stream.Context()).Owner()
-	events, err := s.feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew(), Client: client})
+	events, err := s.cfg.Feed.Open(feed.From{After: req.GetAfter(), New: req.GetOnlyNew(), Client: client})
 	if err != nil {
 		refusal := s.issuer.Refused(server.StreamRefusal(err))
 		s.service.Done(server.GRPCEvents, refusal, began)

@@ -138,7 +138,7 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 	select {
 	case err := <-ended:
 		return err
-	case <-a.s.draining():
+	case <-a.s.cfg.Draining():
 		r.end() // waits for the answer that is being sent
 		return statusOf(&node.Refusal{
 			Reason: node.Draining,

@@ -55,28 +55,24 @@ const (
 	connWindow   = 256 << 10
 )
 
-// Config is what a Server needs. Service is required, and at a node Reader and Drainer.
+// Config is what a Server needs. Service is required, Draining at an agent, and the others at a node.
 type Config struct {
 	Service *server.Service
 	Reader  *status.Reader
 	Logger  *slog.Logger // nil: slog.Default
 	Drainer *operate.Drainer
-	Feed    *feed.Feed // nil: nobody can watch events
-	Debug   Debug      // nil: nobody is sent files for debugging
-	// Draining has a channel that is closed when an agent stops, and is required there.
+	Feed    *feed.Feed
+	Debug   Debug
+	// Draining has a channel that is closed when an agent stops. At a node it is the Drainer's.
 	Draining func() <-chan struct{}
 }
 
 // Server has the gRPC services of one node. All methods are safe for concurrent use.
 type Server struct {
+	cfg      Config
 	service  *server.Service
-	reader   *status.Reader // nil at an agent
 	describe func(ctx context.Context, text, kind string) (status.Decoded, error)
-	draining func() <-chan struct{}
 	issuer   server.Issuer
-	drainer  *operate.Drainer
-	feed     *feed.Feed
-	debug    Debug
 	log      *slog.Logger
 	health   *health.Server
 	constant wire.ConstantFields
@@ -86,9 +82,7 @@ type Server struct {
 	denied rate.Sometimes // It logs rejected calls with scope Admin.
 
 	debugging sync.Mutex // held while debug runs for a caller
-
-	mu      sync.Mutex // guards serving
-	serving bool       // What the health service reports.
+	serving   bool       // What the health service reports. Run's goroutine owns it.
 }
 
 // New returns a Server.
@@ -98,14 +92,10 @@ func New(cfg Config) *Server {
 	}
 	issuer := cfg.Service.Issuer()
 	s := &Server{
+		cfg:      cfg,
 		service:  cfg.Service,
-		reader:   cfg.Reader,
 		describe: status.Describer(cfg.Reader, cfg.Service),
-		draining: cfg.Draining,
 		issuer:   issuer,
-		drainer:  cfg.Drainer,
-		feed:     cfg.Feed,
-		debug:    cfg.Debug,
 		log:      cmp.Or(cfg.Logger, slog.Default()),
 		health:   health.NewServer(),
 		constant: wire.NewConstantFields(issuer.About().Name, cfg.Service.Limits().Format),
@@ -170,18 +160,15 @@ func (s *Server) Run(ctx context.Context) error {
 
 // checkHealth sets the health service to the node's readiness now.
 func (s *Server) checkHealth() {
-	s.mu.Lock()
 	refusal := s.issuer.Ready()
-	changed := s.serving != (refusal == nil)
-	s.serving = refusal == nil
-	if changed {
-		s.setHealth(s.serving)
+	if s.serving == (refusal == nil) {
+		return
 	}
-	s.mu.Unlock()
-	switch {
-	case changed && refusal == nil:
+	s.serving = refusal == nil
+	s.setHealth(s.serving)
+	if s.serving {
 		s.log.Info("ready")
-	case changed:
+	} else {
 		s.log.Warn("not ready", "reason", refusal.Reason, "message", refusal.Message)
 	}
 }

@@ -106,7 +106,7 @@ func CrossSite(r *http.Request, page bool) bool {
 // browser returns why a request is rejected that a page of another site may have caused;
 // nil: it is not.
 func (h *handler) browser(r *http.Request) *fault {
-	if !h.hosts.Allow(r.Host) {
+	if !h.cfg.Hosts.Allow(r.Host) {
 		return otherHost(r)
 	}
 	if CrossSite(r, r.URL.Path == "/openapi.yaml" || strings.HasPrefix(r.URL.Path, runbook.Path)) {

@@ -186,7 +186,7 @@ func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
 	guard, caller := h.service.Guard(), h.caller(r)
 	refusal := ServeStream(w, r, Stream{
-		Feed:    h.feed,
+		Feed:    h.cfg.Feed,
 		Node:    h.service.Issuer(),
 		Caller:  caller,
 		Allowed: func() error { return guard.May(caller, access.Read) },

@@ -3,7 +3,6 @@ package httpserver
 import (
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/server"
-	"github.com/flakelease/allocator/internal/status/feed"
 )
 
 // Route is a pattern of the API, and what it requires of callers.
@@ -15,7 +14,7 @@ type Route struct {
 
 // Routes lists all of them.
 func Routes(s *server.Service) (out []Route) {
-	for _, r := range (&handler{service: s, feed: feed.New(feed.Config{})}).routes() {
+	for _, r := range (&handler{service: s}).routes() {
 		out = append(out, Route{r.pattern, r.need.Scope, r.need.Open})
 	}
 	return out

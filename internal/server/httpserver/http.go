@@ -58,21 +58,19 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// Config is what the handler needs. Service is required, and at a node Reader.
+// Config is what the handler needs. Service is required, and at a node Reader and Feed.
 type Config struct {
 	Service *server.Service
 	Reader  *status.Reader
 	Hosts   *Hosts
-	Feed    *feed.Feed // Feed serves the streams of events; nil: there are none.
+	Feed    *feed.Feed
 }
 
 // handler answers requests of the public API.
 type handler struct {
+	cfg      Config
 	service  *server.Service
-	reader   *status.Reader // nil at an agent
 	describe func(ctx context.Context, text, kind string) (status.Decoded, error)
-	hosts    *Hosts
-	feed     *feed.Feed
 	limits   server.Limits
 	nodeJSON []byte // the node's name as a JSON string
 	space    atomic.Pointer[[]string]
@@ -86,11 +84,9 @@ func newHandler(cfg Config) *handler {
 	limits := cfg.Service.Limits()
 	limits.JSON = true
 	return &handler{
+		cfg:      cfg,
 		service:  cfg.Service,
-		reader:   cfg.Reader,
 		describe: status.Describer(cfg.Reader, cfg.Service),
-		hosts:    cfg.Hosts,
-		feed:     cfg.Feed,
 		limits:   limits,
 		nodeJSON: name,
 	}
@@ -107,7 +103,7 @@ type route struct {
 // node.
 func (h *handler) routes() []route {
 	other := server.Need{Open: true, Surface: server.HTTPOther}
-	list := []route{
+	return []route{
 		{http.MethodPost + " " + idsPath, server.Need{Scope: access.Issue, Surface: server.HTTPIDs}, h.serveIDs},
 		{"/v1/ids", other, h.notAllowed(http.MethodPost,
 			"Request IDs with POST: the answer to a GET may come from a cache. curl -X POST '%s/v1/ids?count=1'")},
@@ -116,6 +112,8 @@ func (h *handler) routes() []route {
 		{"GET /v1/cluster", server.Need{Scope: access.Read, Surface: server.HTTPCluster}, h.serveCluster},
 		{"/v1/cluster", other, h.notAllowed("GET, HEAD", "curl '%s/v1/cluster'")},
 		{"GET /v1/watermark", server.Need{Scope: access.Read, Surface: server.HTTPWatermark}, h.serveWatermark},
+		{"GET /v1/events", server.Need{Scope: access.Read, Surface: server.HTTPEvents}, h.serveEvents},
+		{"/v1/events", other, h.notAllowed("GET, HEAD", "curl -N '%s/v1/events'")},
 		{"/v1/watermark", other, h.notAllowed("GET, HEAD", "curl '%s/v1/watermark'")},
 		{http.MethodPost + " " + workersPath, server.Need{Scope: access.Worker, Surface: server.HTTPWorker},
 			h.serveAcquire},
@@ -134,12 +132,6 @@ func (h *handler) routes() []route {
 		{"GET " + runbook.Path + "{page...}", other, h.serveDocument},
 		{"/", other, h.serveNotFound},
 	}
-	if h.feed != nil || h.service.Elsewhere("") != nil {
-		list = append(list, route{"GET /v1/events", server.Need{Scope: access.Read, Surface: server.HTTPEvents},
-			h.serveEvents},
-			route{"/v1/events", other, h.notAllowed("GET, HEAD", "curl -N '%s/v1/events'")})
-	}
-	return list
 }
 
 // idsPath is where IDs are issued.
@@ -334,7 +326,7 @@ func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 
 func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
-	c, err := h.reader.Cluster(r.Context())
+	c, err := h.cfg.Reader.Cluster(r.Context())
 	h.service.Done(server.HTTPCluster, err, began)
 	if err != nil {
 		h.fail(w, r, err)

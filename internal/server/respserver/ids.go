@@ -338,7 +338,7 @@ func (c *conn) status([][]byte) {
 		return
 	}
 	c.quota.Valid()
-	c.appendJSON(c.s.reader.Self())
+	c.appendJSON(c.s.cfg.Reader.Self())
 }
 
 // watermark answers ID.WATERMARK with the JSON of GET /v1/watermark. It does not wait.

@@ -50,7 +50,6 @@ type Config struct {
 type Server struct {
 	cfg      Config
 	service  *server.Service
-	reader   *status.Reader // nil at an agent
 	describe func(ctx context.Context, text, kind string) (status.Decoded, error)
 	issuer   server.Issuer
 	limits   server.Limits
@@ -83,7 +82,6 @@ func New(cfg Config) *Server {
 	s := &Server{
 		cfg:      cfg,
 		service:  cfg.Service,
-		reader:   cfg.Reader,
 		describe: status.Describer(cfg.Reader, cfg.Service),
 		issuer:   cfg.Service.Issuer(),
 		limits:   cfg.Service.Limits(),
