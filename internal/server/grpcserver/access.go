@@ -83,7 +83,7 @@ func methodOf(name string) method {
 }
 
 // accessOptions returns the interceptors that reject callers and count answers. Without a
-// guard none reject: then only methods with scope Admin ask who calls, by themselves.
+// guard only methods with scope Admin ask who calls.
 func (s *Server) accessOptions() []grpc.ServerOption {
 	opts := []grpc.ServerOption{grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream)}
 	if s.service.Guard().NeedsToken() {
@@ -114,7 +114,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := s.elsewhere(m, info.FullMethod); err != nil {
 		return nil, err
 	}
-	if s.service.Guard() != nil && !m.Open {
+	if !m.Open && (s.service.Guard() != nil || m.Scope == access.Admin) {
 		caller, r := s.authorize(ctx, m.Need)
 		if r != nil {
 			return nil, statusOf(r)
@@ -329,17 +329,6 @@ func (s *Server) authorize(ctx context.Context, n server.Need) (access.Caller, *
 	// At most one in a second: clients that are rejected must not fill the log.
 	s.denied.Do(func() { log.Warn(lease.Acted+" rejected", "reason", r.Reason) })
 	return caller, r
-}
-
-// authorizeAdmin returns the refusal of a call with scope Admin, or nil.
-func (s *Server) authorizeAdmin(ctx context.Context, name string) error {
-	if s.service.Guard() != nil { // the interceptor has authorized the call
-		return nil
-	}
-	if _, r := s.authorize(ctx, methods[name].Need); r != nil {
-		return statusOf(r)
-	}
-	return nil
 }
 
 // source returns the address of the client of a call.

@@ -48,7 +48,7 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 		}
 		return err
 	})
-	return withStatus(err)
+	return statusOf(err)
 }
 
 // messagesOf returns a batch as gRPC has it. An empty one is a sign of life.

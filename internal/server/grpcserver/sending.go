@@ -45,11 +45,3 @@ func sending(ctx context.Context, slow error,
 		return status.FromContextError(ctx.Err()).Err()
 	}
 }
-
-// withStatus returns an error of sending as a gRPC status.
-func withStatus(err error) error {
-	if _, ok := status.FromError(err); ok {
-		return err
-	}
-	return statusOf(err)
-}

@@ -15,10 +15,13 @@ import (
 )
 
 // statusOf returns a refusal as a gRPC status with ErrorInfo, and with RetryInfo if
-// waiting helps. Any other error comes from the caller's context.
+// waiting helps. Any other error is a status already, or comes from the caller's context.
 func statusOf(err error) error {
 	r, ok := errors.AsType[*node.Refusal](err)
 	if !ok {
+		if _, ok := status.FromError(err); ok {
+			return err
+		}
 		return status.FromContextError(err).Err()
 	}
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{

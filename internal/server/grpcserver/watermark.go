@@ -63,7 +63,7 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 		})
 	})
 	s.service.Done(server.GRPCWatermark, err, s.service.Begin())
-	return withStatus(err)
+	return statusOf(err)
 }
 
 func encodeWatermark(a watermark.Answer) ([]byte, error) {
