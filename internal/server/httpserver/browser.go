@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/runbook"
 )
 
@@ -117,10 +116,4 @@ func (h *handler) browser(r *http.Request) *fault {
 		}, help: "No token helps: call the node from a program."}
 	}
 	return nil
-}
-
-// reject answers a request that browser rejected.
-func (h *handler) reject(w http.ResponseWriter, r *http.Request, bad *fault) {
-	h.service.Done(server.HTTPOther, h.service.Issuer().Refused(bad.refusal), h.service.Begin())
-	h.refuse(w, r, bad.problem())
 }

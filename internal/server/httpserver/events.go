@@ -192,8 +192,7 @@ func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 		Allowed: func() error { return guard.May(caller, access.Read) },
 	})
 	if refusal != nil {
-		h.service.Done(server.HTTPEvents, h.service.Issuer().Refused(refusal), began)
-		h.refuse(w, r, problemOf(refusal))
+		h.fail(w, r, server.HTTPEvents, &fault{refusal: refusal}, began)
 		return
 	}
 	// How long a stream lasted says nothing, so no time is measured.

@@ -165,7 +165,7 @@ func (h *handler) mux() http.Handler {
 		w.Header()["X-Content-Type-Options"] = noSniff
 		Charge(r)
 		if bad := h.browser(r); bad != nil {
-			h.reject(w, r, bad)
+			h.fail(w, r, server.HTTPOther, bad, h.service.Begin())
 			return
 		}
 		// Nearly all requests are of this form, and the mux would cost half as much as
@@ -198,20 +198,19 @@ func (h *handler) serveIDs(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
 	o, bad := h.readOrder(w, r)
 	if bad != nil {
-		h.service.Done(server.HTTPIDs, h.service.Issuer().Refused(bad.refusal), began)
-		h.refuse(w, r, bad.problem())
+		h.fail(w, r, server.HTTPIDs, bad, began)
 		return
 	}
 	b, err := h.service.Issue(r.Context(), o.Count, o.After)
-	h.service.Done(server.HTTPIDs, err, began)
 	conn := connOf(r.Context())
 	if server.Valid(err) {
 		conn.Valid()
 	}
 	if err != nil {
-		h.fail(w, r, err)
+		h.fail(w, r, server.HTTPIDs, err, began)
 		return
 	}
+	h.service.Done(server.HTTPIDs, nil, began)
 	lines := wantsText(r.Header.Get("Accept"))
 	rep := replies.Get().(*reply)
 	defer rep.release()
@@ -311,11 +310,11 @@ const decodeCache = "private, max-age=60"
 func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
 	d, err := h.describe(r.Context(), r.PathValue("id"), r.URL.Query().Get("kind"))
-	h.service.Done(server.HTTPDecode, err, began)
 	if err != nil {
-		h.fail(w, r, err)
+		h.fail(w, r, server.HTTPDecode, err, began)
 		return
 	}
+	h.service.Done(server.HTTPDecode, nil, began)
 	connOf(r.Context()).Valid()
 	cache := decodeCache
 	if d.Problem != "" {
@@ -327,11 +326,11 @@ func (h *handler) serveDecode(w http.ResponseWriter, r *http.Request) {
 func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 	began := h.service.Begin()
 	c, err := h.cfg.Reader.Cluster(r.Context())
-	h.service.Done(server.HTTPCluster, err, began)
 	if err != nil {
-		h.fail(w, r, err)
+		h.fail(w, r, server.HTTPCluster, err, began)
 		return
 	}
+	h.service.Done(server.HTTPCluster, nil, began)
 	connOf(r.Context()).Valid()
 	SendJSON(w, http.StatusOK, "application/json", "no-store", c)
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/runbook"
@@ -54,20 +55,26 @@ func unserved(w http.ResponseWriter, status int, detail, help string) {
 	problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Help: help}.write(w)
 }
 
-// refuse writes the problem of a refusal, and logs it if the request names itself.
+// refuse writes a problem, and logs that of a refusal if the request names itself.
 func (h *handler) refuse(w http.ResponseWriter, r *http.Request, p problem) {
-	h.service.LogRefused(p.Reason, p.Detail, r.Method+" "+r.URL.Path, r.RemoteAddr, r.Header.Values)
+	if p.Reason != 0 {
+		h.service.LogRefused(p.Reason, p.Detail, r.Method+" "+r.URL.Path, r.RemoteAddr, r.Header.Values)
+	}
 	p.write(w)
 }
 
-// fail writes the problem of a refusal. Any other error means that the caller has left.
-func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if refusal, ok := errors.AsType[*node.Refusal](err); ok {
-		h.refuse(w, r, problemOf(refusal))
-		return
-	}
-	problem{
+// fail counts a request that ended with an error, and writes its problem: that of a fault, which it counts as a refusal
+// too, or of a refusal. Any other error means that the caller has left.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, on server.Surface, err error, began clock.Mono) {
+	p := problem{
 		Type: "about:blank", Title: "Request ended", Status: http.StatusServiceUnavailable,
 		Detail: "the request ended before it was served: the client left or its deadline passed; nothing was issued",
-	}.write(w)
+	}
+	if bad, ok := errors.AsType[*fault](err); ok {
+		p, err = bad.problem(), h.service.Issuer().Refused(bad.refusal)
+	} else if refusal, ok := errors.AsType[*node.Refusal](err); ok {
+		p = problemOf(refusal)
+	}
+	h.service.Done(on, err, began)
+	h.refuse(w, r, p)
 }

@@ -23,6 +23,9 @@ type fault struct {
 	help    string // It replaces that of the reason; "": nothing does.
 }
 
+// Error lets a fault be the error of a call.
+func (f *fault) Error() string { return f.refusal.Error() }
+
 // problem returns what is answered.
 func (f *fault) problem() problem {
 	p := problemOf(f.refusal)

@@ -1,14 +1,12 @@
 package httpserver
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
-	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/status/feed"
 	"github.com/flakelease/allocator/internal/watermark"
@@ -26,30 +24,28 @@ func (h *handler) serveWatermark(w http.ResponseWriter, r *http.Request) {
 		}
 		bad = malformed("a stream has neither after nor wait: leave them out")
 	}
-	var a watermark.Answer
-	var err error
 	if bad != nil {
-		err = h.service.Issuer().Refused(bad.refusal)
-	} else {
-		control := http.NewResponseController(w)
-		if wait > 0 {
-			_ = control.SetWriteDeadline(time.Time{}) // That for reading ended with the request.
-		}
-		conn := connOf(r.Context())
-		conn.Rest(1)
-		a, err = h.service.Watermark(r.Context(), h.caller(r).Owner(), after, wait, conn.Valid)
-		conn.Rest(-1)
-		if wait > 0 {
-			late := time.AfterFunc(writeTimeout, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
-			defer late.Stop()
-			defer func() { _ = control.Flush() }() // Else it would be written after that.
-		}
-	}
-	h.service.Done(server.HTTPWatermark, err, h.service.Begin()) // How long it waited says nothing.
-	if err != nil {
-		h.fail(w, r, err)
+		h.fail(w, r, server.HTTPWatermark, bad, h.service.Begin())
 		return
 	}
+	control := http.NewResponseController(w)
+	if wait > 0 {
+		_ = control.SetWriteDeadline(time.Time{}) // That for reading ended with the request.
+	}
+	conn := connOf(r.Context())
+	conn.Rest(1)
+	a, err := h.service.Watermark(r.Context(), h.caller(r).Owner(), after, wait, conn.Valid)
+	conn.Rest(-1)
+	if wait > 0 {
+		late := time.AfterFunc(writeTimeout, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
+		defer late.Stop()
+		defer func() { _ = control.Flush() }() // Else it would be written after that.
+	}
+	if err != nil {
+		h.fail(w, r, server.HTTPWatermark, err, h.service.Begin()) // How long it waited says nothing.
+		return
+	}
+	h.service.Done(server.HTTPWatermark, nil, h.service.Begin())
 	h.name(w.Header())
 	SendJSON(w, http.StatusOK, "application/json", "no-store", a)
 }
@@ -105,12 +101,10 @@ func (h *handler) streamWatermark(w http.ResponseWriter, r *http.Request) {
 		out.event("watermark", "", message)
 		return out.flush()
 	})
-	if out != nil {
-		connOf(r.Context()).CloseStream()
-		err = nil // The stream was begun. Why it ended is the caller's matter.
+	if out == nil {
+		h.fail(w, r, server.HTTPWatermark, err, h.service.Begin())
+		return
 	}
-	h.service.Done(server.HTTPWatermark, err, h.service.Begin())
-	if refusal, ok := errors.AsType[*node.Refusal](err); ok {
-		h.refuse(w, r, problemOf(refusal))
-	}
+	connOf(r.Context()).CloseStream()
+	h.service.Done(server.HTTPWatermark, nil, h.service.Begin()) // Why it ended is the caller's matter.
 }

@@ -105,9 +105,6 @@ func (h *handler) serveRelease(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Error lets a fault be the error of a worker's call.
-func (f *fault) Error() string { return f.refusal.Error() }
-
 // serveWorker makes a worker's call, which its connection pays for, and answers.
 func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int,
 	call func(access.Caller) (any, error)) {
@@ -115,16 +112,11 @@ func (h *handler) serveWorker(w http.ResponseWriter, r *http.Request, status int
 	conn.Charge(quota.CostWrite)
 	res, err := call(h.caller(r))
 	h.name(w.Header()) // A node of another space refuses too: it does not know the worker.
-	if bad, ok := errors.AsType[*fault](err); ok {
-		h.service.Done(server.HTTPWorker, h.service.Issuer().Refused(bad.refusal), began)
-		h.refuse(w, r, bad.problem())
-		return
-	}
-	h.service.Done(server.HTTPWorker, err, began)
 	if err != nil {
-		h.fail(w, r, err)
+		h.fail(w, r, server.HTTPWorker, err, began)
 		return
 	}
+	h.service.Done(server.HTTPWorker, nil, began)
 	conn.Valid()
 	SendJSON(w, status, "application/json", "no-store", res)
 }
