@@ -81,7 +81,9 @@ func (c *Client) Config() *tls.Config {
 
 // Credentials returns the credentials for gRPC. Each new connection uses the current files:
 // a tls.Config can reload its certificate, but not its authorities.
-func (c *Client) Credentials() credentials.TransportCredentials { return grpcCredentials{c} }
+func (c *Client) Credentials() credentials.TransportCredentials {
+	return grpcCredentials{credentials.NewTLS(c.Config()), c}
+}
 
 // WithoutCertificate is Credentials without a client certificate.
 func (c *Client) WithoutCertificate() credentials.TransportCredentials {
@@ -90,24 +92,15 @@ func (c *Client) WithoutCertificate() credentials.TransportCredentials {
 	return credentials.NewTLS(cfg)
 }
 
-type grpcCredentials struct{ c *Client }
-
-func (g grpcCredentials) now() credentials.TransportCredentials {
-	return credentials.NewTLS(g.c.Config())
+// grpcCredentials have the handshake of a client alone: nobody serves with these.
+type grpcCredentials struct {
+	credentials.TransportCredentials
+	c *Client
 }
 
 func (g grpcCredentials) ClientHandshake(ctx context.Context, authority string,
 	conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return g.now().ClientHandshake(ctx, authority, conn)
+	return credentials.NewTLS(g.c.Config()).ClientHandshake(ctx, authority, conn)
 }
-
-func (g grpcCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return g.now().ServerHandshake(conn) // never called, for nobody serves with these
-}
-
-func (g grpcCredentials) Info() credentials.ProtocolInfo { return g.now().Info() }
 
 func (g grpcCredentials) Clone() credentials.TransportCredentials { return g }
-
-// OverrideServerName does nothing: gRPC has a name for each connection.
-func (grpcCredentials) OverrideServerName(string) error { return nil }

@@ -181,7 +181,8 @@ func New(c Config) (*Daemon, error) {
 	d.feed = feed.New(feed.Config{Boot: string(d.instance[:8])})
 	d.work.meter, d.latencies = trend.NewMeter(metrics.LatencyBounds), metrics.NewLatencies(server.Surfaces())
 	var err error
-	if d.etcd, err = newEtcd(cfg, log); err != nil {
+	var etcdCerts *certs.Client
+	if d.etcd, etcdCerts, err = newEtcd(cfg, log); err != nil {
 		return nil, err
 	}
 	d.etcd.dial.Options = append(d.etcd.dial.Options, host.Etcd...)
@@ -193,6 +194,7 @@ func New(c Config) (*Daemon, error) {
 	if d.security, err = newSecurity(cfg, d.clock, log); err != nil {
 		return nil, err
 	}
+	d.security.etcd = etcdCerts
 	d.node = node.New(node.Config{
 		Name: cfg.Node.Name, Instance: d.instance, Gen: cfg.Gen(),
 		MaxWait: cfg.Issue.MaxWait, MaxSkew: cfg.Issue.MaxSkew,

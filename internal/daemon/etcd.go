@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,7 +27,6 @@ type etcd struct {
 	store        *etcdstore.Store
 	dial         etcdstore.Config // It has no password: the file may change.
 	passwordFile string
-	tls          *certs.Client // nil: no TLS files are configured.
 	tried        chan struct{} // It is closed after the first attempt.
 	disconnect   func()
 	log          *slog.Logger
@@ -73,25 +71,25 @@ func DialAnyway(cfg config.Etcd, log *slog.Logger) (etcdstore.Config, *certs.Cli
 	return c, t, err
 }
 
-func newEtcd(cfg config.Config, log *slog.Logger) (*etcd, error) {
+// newEtcd returns also what reloads the certificates of the connection; nil if there are none.
+func newEtcd(cfg config.Config, log *slog.Logger) (*etcd, *certs.Client, error) {
 	dial, t, err := DialConfig(cfg.Etcd, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	dial.Password = ""
 	store, err := etcdstore.New(nil, cfg.Root, cfg.Space)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return &etcd{
 		store:        store,
 		dial:         dial,
 		passwordFile: cfg.Etcd.PasswordFile,
-		tls:          t,
 		tried:        make(chan struct{}),
 		disconnect:   func() {},
 		log:          log,
-	}, nil
+	}, t, nil
 }
 
 // newInside returns what runs the member of this node. It writes nothing.
@@ -112,14 +110,8 @@ func newInside(c Config, dial etcdstore.Config, restored chan<- lease.Act) (*ins
 // redialAfter is the pause between attempts to authenticate.
 const redialAfter = time.Second
 
-// connect tries to make the client until etcd accepts its credentials. It reloads the
-// certificates when their files change, until ctx ends, and returns nil.
+// connect tries to make the client until etcd accepts its credentials, or ctx ends, and returns nil when ctx ends.
 func (e *etcd) connect(ctx context.Context) error {
-	if e.tls != nil {
-		var watching sync.WaitGroup
-		watching.Go(func() { _ = e.tls.Run(ctx) }) // always nil
-		defer watching.Wait()
-	}
 	var last string
 	for first := true; ; first = false {
 		disconnect, err := e.store.Connect(e.config)

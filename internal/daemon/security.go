@@ -29,9 +29,11 @@ import (
 	"github.com/flakelease/allocator/internal/unixsocket"
 )
 
-// security protects the listeners: TLS, tokens, and limits. No field changes once the parts of the node run.
+// security protects the listeners: TLS, tokens, and limits. It also has the certificates for etcd. No field changes
+// once the parts of the node run.
 type security struct {
 	tls       *certs.Server                 // nil: no TLS
+	etcd      *certs.Client                 // nil: no TLS, and at an agent
 	tokens    *reload.Value[*access.Tokens] // nil: no token is required
 	keys      *cluster.Keys                 // They are the keys of gossip; nil: it is not encrypted.
 	guard     *access.Guard                 // nil: everybody is let through
@@ -134,6 +136,9 @@ func (s *security) files() map[string]files {
 	if s.keys != nil {
 		all["gossip_keys"] = s.keys
 	}
+	if s.etcd != nil {
+		all["etcd_tls"] = s.etcd
+	}
 	return all
 }
 
@@ -207,19 +212,10 @@ func (s *security) config(addr string, protocols ...string) *tls.Config {
 	return s.tls.Config(protocols...)
 }
 
-// files returns all files of the node that are read again, by name.
-func (d *Daemon) files() map[string]files {
-	all := d.security.files()
-	if d.etcd.tls != nil {
-		all["etcd_tls"] = d.etcd.tls
-	}
-	return all
-}
-
 // readFiles returns how the reading of each of them went.
 func (d *Daemon) readFiles() map[string]feed.Files {
 	all := map[string]feed.Files{}
-	for name, f := range d.files() {
+	for name, f := range d.security.files() {
 		all[name] = feed.Files{Reloads: f.Reloads(), Failing: f.Failing()}
 	}
 	return all
@@ -228,17 +224,17 @@ func (d *Daemon) readFiles() map[string]feed.Files {
 // Reload makes the node read its certificates, tokens and gossip keys now. It does not
 // wait; the log says what was found.
 func (d *Daemon) Reload() {
-	for _, f := range d.files() {
+	for _, f := range d.security.files() {
 		f.Reload()
 	}
 }
 
 // openEtcd returns why others than members may write what the member of this node has, and what to do.
 func (d *Daemon) openEtcd() (problem, do string) {
-	if d.inside == nil || d.etcd.tls == nil {
+	if d.inside == nil || d.security.etcd == nil {
 		return "", ""
 	}
-	return certs.OpenEtcd(d.cfg.Etcd.TLS.CA, d.cfg.TLS.ClientCA, d.etcd.tls.Leaf())
+	return certs.OpenEtcd(d.cfg.Etcd.TLS.CA, d.cfg.TLS.ClientCA, d.security.etcd.Leaf())
 }
 
 // leaves returns the certificates in use, by setting.
@@ -247,7 +243,7 @@ func (d *Daemon) leaves() map[string]*x509.Certificate {
 	if t := d.security.tls; t != nil {
 		all["tls.cert"] = t.Leaf()
 	}
-	if t := d.etcd.tls; t != nil && t.Leaf() != nil {
+	if t := d.security.etcd; t != nil && t.Leaf() != nil {
 		all["etcd.tls.cert"] = t.Leaf()
 	}
 	return all
@@ -263,11 +259,9 @@ func (d *Daemon) securityReport() metrics.Security {
 		r.Listeners[name] = l.Stats()
 	}
 	r.Held, r.HeldLimit = d.security.quota.Held()
-	if t := d.security.tls; t != nil {
-		r.Certificates["server"] = t.Leaf().NotAfter
-	}
-	if t := d.etcd.tls; t != nil && t.Leaf() != nil {
-		r.Certificates["etcd_client"] = t.Leaf().NotAfter
+	names := map[string]string{"tls.cert": "server", "etcd.tls.cert": "etcd_client"}
+	for setting, leaf := range d.leaves() {
+		r.Certificates[names[setting]] = leaf.NotAfter
 	}
 	return r
 }
