@@ -278,7 +278,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.service.Marks().End()
 		return nil
 	})
-	l.onStop("readiness", d.cfg.Drain.Delay+stepTimeout, func(context.Context) error { d.endReadiness(); return nil })
+	l.onStop("readiness", d.cfg.Drain.Delay+stepTimeout, func(context.Context) error {
+		if d.cfg.Drain.Delay > 0 { // Probes fail, and load balancers notice in that time.
+			d.node.Leave()
+			time.Sleep(d.cfg.Drain.Delay)
+		}
+		return nil
+	})
 
 	for _, problem := range d.cfg.Exposed() {
 		d.log.Warn("insecure: " + problem)

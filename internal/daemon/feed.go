@@ -50,12 +50,16 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 	for {
 		_, changed := d.node.Watch()
 		now := d.clock.Now().Mono
-		d.work.read(now, d.counters)
+		d.work.mu.Lock()
+		d.work.meter.Add(now, d.counters)
+		d.work.mu.Unlock()
 		happened := d.observe()
 		streams, _ := d.feed.Watching()
 		if asked == 0 || now.Sub(asked) >= reportsEvery {
 			asked = now
-			d.askReports(now)
+			if c := d.cluster.Load(); c != nil && d.lookedLately(now) {
+				askAll(c)
+			}
 		}
 		wait := pace.wait(now, streams, happened)
 		if wait <= 0 {
@@ -146,15 +150,6 @@ type work struct {
 	meter *trend.Meter
 }
 
-// read takes the counters if that is due.
-func (w *work) read(now clock.Mono, counters func() trend.Counters) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.meter.Due(now) {
-		w.meter.Add(now, counters())
-	}
-}
-
 // counters returns what the node has counted since its start.
 func (d *Daemon) counters() trend.Counters {
 	n := d.node.Stats()
@@ -194,8 +189,11 @@ func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 	e.Voters, e.VotersAnswer = q.Voters, q.Healthy
 	for _, m := range asked {
 		e.Endpoints++
+		problem := strings.Join(m.Problems, "; ")
 		if m.Err == nil {
 			e.Answer++
+		} else {
+			problem = m.Err.Error()
 		}
 		if m.Leads {
 			e.Leader = m.Endpoint
@@ -208,7 +206,7 @@ func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 			Size:     m.Size,
 			Quota:    m.Quota,
 			SyncP99:  syncs[member.HostOf(m.Endpoint)].Microseconds(),
-			Problem:  problemOf(m),
+			Problem:  problem,
 		})
 	}
 	if d.inside != nil {
@@ -217,14 +215,6 @@ func (d *Daemon) etcdMembers(ctx context.Context) status.Etcd {
 		}
 	}
 	return e
-}
-
-// problemOf returns what is wrong with a member, in a line; "": nothing.
-func problemOf(m member.Status) string {
-	if m.Err != nil {
-		return m.Err.Error()
-	}
-	return strings.Join(m.Problems, "; ")
 }
 
 // samplePeers is how many other nodes are asked for their reports before each sample of the
@@ -239,9 +229,6 @@ const sampleAlone = time.Minute
 // sampleWait is how long a sample waits for their answers.
 const sampleWait = 500 * time.Millisecond
 
-// showsPages reports whether somebody can see the pages.
-func (d *Daemon) showsPages() bool { return d.cfg.ServesConsole() || d.host.Break != nil }
-
 // runSamples samples the cluster until ctx ends: the reader takes from it since when nodes are in their
 // states, and the pages their history.
 func (d *Daemon) runSamples(ctx context.Context) error {
@@ -250,7 +237,7 @@ func (d *Daemon) runSamples(ctx context.Context) error {
 	var last clock.Mono // when the latest sample was taken
 	for {
 		now := d.clock.Now().Mono
-		if d.showsPages() {
+		if d.cfg.ServesConsole() || d.host.Break != nil { // Somebody can see the pages.
 			d.console.Add(d.sample(ctx))
 		} else if last == 0 || d.lookedLately(now) || now.Sub(last) >= sampleAlone {
 			d.sample(ctx)
@@ -276,13 +263,6 @@ func (d *Daemon) sample(ctx context.Context) status.Cluster {
 		}
 	}
 	return d.reader.Glance(maxAge)
-}
-
-// askReports asks other nodes for their reports if somebody looked lately.
-func (d *Daemon) askReports(now clock.Mono) {
-	if c := d.cluster.Load(); c != nil && d.lookedLately(now) {
-		askAll(c)
-	}
 }
 
 // state returns what the core reports now.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -86,14 +85,6 @@ func (d *Daemon) serveRESP(l net.Listener) error {
 		l = tls.NewListener(l, c)
 	}
 	return d.resp.Serve(l)
-}
-
-// endReadiness makes probes fail, and waits until load balancers have noticed.
-func (d *Daemon) endReadiness() {
-	if d.cfg.Drain.Delay > 0 {
-		d.node.Leave()
-		time.Sleep(d.cfg.Drain.Delay)
-	}
 }
 
 // finishRequests closes the listeners of clients and waits until the requests in flight

@@ -174,9 +174,7 @@ func (r *Reader) FalseSince() map[string]int64 {
 	return out
 }
 
-// began is Since without what was not seen to begin.
-func (r *Reader) began(c Cluster) map[string]int64 { return r.since(c, true) }
-
+// since is Since; with seen it leaves out what was not seen to begin.
 func (r *Reader) since(c Cluster, seen bool) map[string]int64 {
 	out := make(map[string]int64, len(c.Nodes))
 	r.mu.Lock()
@@ -208,7 +206,8 @@ func (r *Reader) picture(from reading, problem string) Cluster {
 		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
 	}
 	r.fillLive(&c, clocks, r.reports(true), reportFresh)
-	c.judge(r.began)
+	c.judgeNodes()
+	c.conclude(r.since(c, true))
 	return c
 }
 

@@ -29,7 +29,7 @@ func TestSince(t *testing.T) {
 		"a node that nobody noted": {at(9, is("d", Serving, 0)), map[string]int64{"d": 9}, map[string]int64{}},
 		"a cluster without a node": {at(9), map[string]int64{}, map[string]int64{}},
 	} {
-		if since, began := r.Since(tc.of), r.began(tc.of); !maps.Equal(since, tc.since) || !maps.Equal(began, tc.began) {
+		if since, began := r.Since(tc.of), r.since(tc.of, true); !maps.Equal(since, tc.since) || !maps.Equal(began, tc.began) {
 			t.Errorf("%s: since %v, seen to begin %v; want %v and %v", name, since, began, tc.since, tc.began)
 		}
 	}
@@ -47,11 +47,11 @@ func TestSince(t *testing.T) {
 	late := is("late", Standby, 0)
 	late.Started = 10
 	r.note(at(10, a, late, is("unseen", Serving, 0)))
-	if began := r.began(at(10, late, is("unseen", Serving, 0))); !maps.Equal(began, map[string]int64{"late": 10}) {
+	if began := r.since(at(10, late, is("unseen", Serving, 0)), true); !maps.Equal(began, map[string]int64{"late": 10}) {
 		t.Errorf("of two nodes that are new these were seen to begin: %v; only one has started since", began)
 	}
 	r.note(at(11, a, b))
-	if began := r.began(at(11, b)); !maps.Equal(began, map[string]int64{"b": 11}) {
+	if began := r.since(at(11, b), true); !maps.Equal(began, map[string]int64{"b": 11}) {
 		t.Errorf("a node that came back began at %v", began)
 	}
 	const missed = 12

@@ -105,16 +105,14 @@ func (s SID) End(holder *Node) int64 {
 
 // Judge fills in what follows from the rest of c: the states of nodes, the problems, and the
 // sentence about all. Lists that are nil become empty ones.
-func (c *Cluster) Judge() { c.judge(nil) }
-
-// judge is Judge with what returns since when nodes are in their states, as Reader.began does; nil: nothing does.
-func (c *Cluster) judge(began func(Cluster) map[string]int64) {
-	c.SIDs = append([]SID{}, c.SIDs...)
+func (c *Cluster) Judge() {
 	c.judgeNodes()
-	var since map[string]int64
-	if began != nil {
-		since = began(*c)
-	}
+	c.conclude(nil)
+}
+
+// conclude fills in what follows from judged nodes, with since when they are in their states, as Problems takes it.
+func (c *Cluster) conclude(since map[string]int64) {
+	c.SIDs = append([]SID{}, c.SIDs...)
 	c.Problems = Problems(*c, since)
 	c.Summary = Summarize(*c)
 }

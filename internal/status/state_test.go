@@ -351,12 +351,8 @@ func TestSinceWhen(t *testing.T) {
 	} {
 		c := three()
 		tc.change(&c)
-		c.judge(func(judged Cluster) map[string]int64 {
-			if judged.Nodes[0].State != Serving {
-				t.Errorf("%s: asked before it is judged: %+v", name, judged.Nodes[0])
-			}
-			return tc.began
-		})
+		c.judgeNodes()
+		c.conclude(tc.began)
 		if got := c.Problems[0].Text; got != tc.want {
 			t.Errorf("%s: %s\nwant %s", name, got, tc.want)
 		}

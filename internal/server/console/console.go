@@ -209,7 +209,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, name 
 		if c.cfg.Snapshot == nil {
 			v.Problem = noNode
 		} else {
-			v.Snapshot = c.snapshot(r.Context())
+			v.Snapshot = c.complete(c.cfg.Snapshot(r.Context()))
 		}
 	}
 	sendHTML(w, status, c.render(v))

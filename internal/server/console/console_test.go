@@ -414,7 +414,7 @@ func TestAddressesThatPeopleType(t *testing.T) {
 	}
 }
 
-func snapshotOf(c *Console) Snapshot { return c.snapshot(context.Background()) }
+func snapshotOf(c *Console) Snapshot { return c.complete(c.cfg.Snapshot(context.Background())) }
 
 // TestHeadline: each page begins with the sentence about the cluster, and where to read on.
 func TestHeadline(t *testing.T) {

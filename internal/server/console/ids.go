@@ -3,8 +3,10 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"math/big"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -84,12 +86,13 @@ func take(id describe.ID, f flake.Format) oneID {
 			one.SID = cmp.Or(sidOf(low, f), one.SID)
 		}
 		bits := binary(w.Hex())
+		version, _ := strconv.ParseUint(bits[48:52], 2, 4)
 		first := field{"time", bits[:48], fmt.Sprint(w.UnixMilli(), " ms")}
 		if id.Kind == describe.UUID && !w.IsV7() { // The first bits of other versions are no time.
 			one.Time, first = noTime, field{"random", bits[:48], ""}
 		}
 		one.Bits = []field{first,
-			{"version", bits[48:52], hexOf(bits[48:52])}, {"random", bits[52:64], ""}, {"variant", bits[64:66], ""},
+			{"version", bits[48:52], fmt.Sprint(version)}, {"random", bits[52:64], ""}, {"variant", bits[64:66], ""},
 			{"random", bits[66:], ""}}
 		return one
 	}
@@ -148,19 +151,8 @@ func timeOf(unixMs int64) string {
 }
 
 func binary(hex string) string {
-	var b strings.Builder
-	for _, c := range hex {
-		fmt.Fprintf(&b, "%04b", strings.IndexRune("0123456789abcdef", c|0x20)&15)
-	}
-	return b.String()
-}
-
-func hexOf(bits string) string {
-	n := 0
-	for _, c := range bits {
-		n = n*2 + int(c-'0')
-	}
-	return fmt.Sprint(n)
+	n, _ := new(big.Int).SetString(hex, 16)
+	return fmt.Sprintf("%0*b", 4*len(hex), n)
 }
 
 // holder returns who held the sid of an ID, from the ledger.

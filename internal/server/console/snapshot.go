@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"html/template"
 	"slices"
@@ -32,9 +31,6 @@ type Snapshot struct {
 	most  int // Tables have at most so many rows; 0: any number.
 	lines map[string][]string
 }
-
-// snapshot returns what the node knows now.
-func (c *Console) snapshot(ctx context.Context) Snapshot { return c.complete(c.cfg.Snapshot(ctx)) }
 
 // complete adds to the picture what the pages alone have.
 func (c *Console) complete(from status.Cluster) Snapshot {

@@ -82,16 +82,6 @@ func methodOf(name string) method {
 	return method{Need: require(access.Admin, server.GRPCOther)}
 }
 
-// accessOptions returns the interceptors that reject callers and count answers. Without a
-// guard only methods with scope Admin ask who calls.
-func (s *Server) accessOptions() []grpc.ServerOption {
-	opts := []grpc.ServerOption{grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream)}
-	if s.service.Guard().NeedsToken() {
-		opts = append(opts, grpc.InTapHandle(s.tap))
-	}
-	return opts
-}
-
 // elsewhere returns the error of a method that an agent leaves to nodes, or nil.
 func (s *Server) elsewhere(m method, name string) error {
 	switch m.Surface {
@@ -106,7 +96,7 @@ func (s *Server) elsewhere(m method, name string) error {
 	return status.Error(codes.Unimplemented, err.Error())
 }
 
-// unary is the interceptor of unary calls.
+// unary is the interceptor of unary calls. Without a guard only methods with scope Admin ask who calls.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (res any,
 	err error) {
 	defer func() { s.logRefused(ctx, err) }()

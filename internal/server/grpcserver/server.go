@@ -134,7 +134,12 @@ func (s *Server) GRPC(opts ...grpc.ServerOption) *grpc.Server {
 			Timeout:           pingTimeout,
 			MaxConnectionIdle: idleTimeout,
 		}),
-	}, append(s.accessOptions(), opts...)...)
+		grpc.UnaryInterceptor(s.unary),
+		grpc.StreamInterceptor(s.stream),
+	}, opts...)
+	if s.service.Guard().NeedsToken() {
+		opts = append(opts, grpc.InTapHandle(s.tap))
+	}
 	g := grpc.NewServer(opts...)
 	g.RegisterService(allocatorServiceDesc(), allocatorService{s: s})
 	pb.RegisterAdminServiceServer(g, adminService{s: s})

@@ -55,7 +55,9 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 			if err := s.service.Guard().May(caller, access.Read); due && err != nil {
 				return s.issuer.Refused(server.AccessRefusal(err, caller, access.Read))
 			}
-			message, err := mark.Bytes(watermark.Message, encodeWatermark)
+			message, err := mark.Bytes(watermark.Message, func(a watermark.Answer) ([]byte, error) {
+				return proto.Marshal(clusterstatus.WatermarkProto(a))
+			})
 			if err != nil {
 				return err
 			}
@@ -64,8 +66,4 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 	})
 	s.service.Done(server.GRPCWatermark, err, s.service.Begin())
 	return statusOf(err)
-}
-
-func encodeWatermark(a watermark.Answer) ([]byte, error) {
-	return proto.Marshal(clusterstatus.WatermarkProto(a))
 }

@@ -34,7 +34,7 @@ func (h *handler) guarded(n server.Need, next http.HandlerFunc) http.HandlerFunc
 			return
 		}
 		if n.Surface == server.HTTPEvents || n.Surface == server.HTTPWatermark || n.Surface == server.HTTPWorker {
-			r = withCaller(r, caller)
+			r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
 		}
 		next(w, r)
 	}

@@ -2,7 +2,6 @@ package httpserver
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -206,9 +205,4 @@ func (h *handler) caller(r *http.Request) access.Caller {
 		caller, _ = h.service.Guard().Identify(credentialsOf(r)) // never fails without a guard
 	}
 	return caller
-}
-
-// withCaller passes the caller of a request on.
-func withCaller(r *http.Request, c access.Caller) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 }

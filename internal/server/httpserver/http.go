@@ -354,18 +354,14 @@ func (h *handler) notAllowed(allow, hint string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h.service.NotFound(server.HTTPOther, h.service.Begin())
 		w.Header().Set("Allow", allow)
+		scheme := "http://"
+		if r.TLS != nil {
+			scheme = "https://"
+		}
 		unserved(w, http.StatusMethodNotAllowed,
 			fmt.Sprintf("method %.20s is not allowed for %.60s: use %s", r.Method, r.URL.Path, allow),
-			fmt.Sprintf(hint, origin(r)))
+			fmt.Sprintf(hint, scheme+r.Host))
 	}
-}
-
-// origin returns the scheme and host that r was sent to.
-func origin(r *http.Request) string {
-	if r.TLS != nil {
-		return "https://" + r.Host
-	}
-	return "http://" + r.Host
 }
 
 func (h *handler) serveNotFound(w http.ResponseWriter, r *http.Request) {

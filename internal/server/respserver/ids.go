@@ -311,7 +311,8 @@ func (c *conn) decode(args [][]byte) {
 	case len(args) == 4 && resp.EqualFold(args[2], "KIND"):
 		kind = string(args[3])
 	case len(args) != 2:
-		c.fail(server.RESPDecode, c.s.malformed("ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]"))
+		c.fail(server.RESPDecode,
+			c.s.issuer.Refused(server.Malformed("ID.DECODE id [KIND auto|flake|int|hex|ulid|uuid]")))
 		return
 	}
 	var d status.Decoded

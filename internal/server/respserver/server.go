@@ -292,8 +292,3 @@ func (s *Server) allow(caller access.Caller, scope access.Scope) *node.Refusal {
 	}
 	return nil
 }
-
-// malformed returns the refusal INVALID_FORMAT, which is counted.
-func (s *Server) malformed(format string, args ...any) *node.Refusal {
-	return s.issuer.Refused(server.Malformed(format, args...))
-}

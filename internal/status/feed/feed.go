@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -69,14 +70,8 @@ type Entry struct {
 
 // New returns an empty feed.
 func New(cfg Config) *Feed {
-	def := func(n *int, to int) {
-		if *n == 0 {
-			*n = to
-		}
-	}
-	def(&cfg.Entries, defaultEntries)
-	def(&cfg.Bytes, MaxBytes)
-	def(&cfg.Streams, defaultStreams)
+	cfg.Entries, cfg.Bytes = cmp.Or(cfg.Entries, defaultEntries), cmp.Or(cfg.Bytes, MaxBytes)
+	cfg.Streams = cmp.Or(cfg.Streams, defaultStreams)
 	return &Feed{
 		cfg: cfg, streams: access.Places[string]{Each: perClient, All: cfg.Streams},
 		changed: make(chan struct{}), wanted: make(chan struct{}, 1),

@@ -29,13 +29,12 @@ const (
 // History has samples of the cluster. The zero value is empty. It takes at most 3.3 MB, most of it for
 // lines of 1,024 nodes and for what they held.
 type History struct {
-	next    int // The next sample has this index, and is the oldest one if the ring is full.
-	full    bool
-	ring    [samples]sample
-	turn    int // Lines have their next value at this index.
-	nodes   map[string]*line
-	clocks  int // nodes that have a line of their clock
-	dropped int // nodes without a line, of the latest sample
+	next   int // The next sample has this index, and is the oldest one if the ring is full.
+	full   bool
+	ring   [samples]sample
+	turn   int // Lines have their next value at this index.
+	nodes  map[string]*line
+	clocks int // nodes that have a line of their clock
 
 	stretches []*Stretch // as they began
 }
@@ -73,7 +72,6 @@ func (h *History) Add(at clock.Millis, c status.Cluster) {
 			l.clock[h.turn] = unknown
 		}
 	}
-	h.dropped = 0
 	terms := terms(c)
 	for _, n := range c.Nodes {
 		l := h.line(at, n)
@@ -121,7 +119,6 @@ func (h *History) line(at clock.Millis, n status.Node) *line {
 	l := h.nodes[n.Instance]
 	if l == nil {
 		if len(h.nodes) >= MaxNodes || len(n.Instance) > maxName {
-			h.dropped++
 			return nil
 		}
 		l = &line{name: n.Label()}
@@ -171,8 +168,6 @@ type Course struct {
 	// Left is what was left of the window of the node that answers, in ms; nil: it held no sid.
 	Left  []*uint32 `json:"window_left_ms"`
 	Nodes []Line    `json:"nodes"`
-	// Dropped is how many nodes have no line: there are more than MaxNodes.
-	Dropped int `json:"nodes_without_line"`
 }
 
 // Line is the rate of a node in the last 15 minutes, the oldest value first; nil: not known.
@@ -222,7 +217,7 @@ const each = 3
 func (h *History) Course(span time.Duration) Course {
 	c := Course{
 		Times: []int64{}, Rate: []*int64{}, Refused: map[string][]float64{},
-		P50: []*uint32{}, P99: []*uint32{}, Write: []*uint32{}, Left: []*uint32{}, Nodes: []Line{}, Dropped: h.dropped,
+		P50: []*uint32{}, P99: []*uint32{}, Write: []*uint32{}, Left: []*uint32{}, Nodes: []Line{},
 	}
 	known := h.known()
 	known = known[max(0, len(known)-int(span/Every)):]

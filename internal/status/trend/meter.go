@@ -41,14 +41,12 @@ func NewMeter(bounds []float64) *Meter { return &Meter{bounds: bounds} }
 // readEvery is the time between two readings that a Meter keeps at least, so that it has few.
 const readEvery = time.Second
 
-// Due reports whether Add is to be called: the last call is long enough ago.
-func (m *Meter) Due(at clock.Mono) bool {
-	return len(m.taken) == 0 || at.Sub(m.taken[len(m.taken)-1].at) >= readEvery
-}
-
-// Add takes the counters at a time when it is Due.
-func (m *Meter) Add(at clock.Mono, c Counters) {
-	m.taken = append(m.taken, reading{at, c})
+// Add takes the counters at a time, unless it did lately.
+func (m *Meter) Add(at clock.Mono, counters func() Counters) {
+	if len(m.taken) > 0 && at.Sub(m.taken[len(m.taken)-1].at) < readEvery {
+		return
+	}
+	m.taken = append(m.taken, reading{at, counters()})
 	// One that is old enough is what the latest is compared with; those before it are not needed.
 	for len(m.taken) > 2 && at.Sub(m.taken[1].at) >= status.WorkTime {
 		m.taken = slices.Delete(m.taken, 0, 1)

@@ -18,9 +18,7 @@ func TestMeter(t *testing.T) {
 	c := Counters{Latency: make([]uint64, 4)}
 	read := func(second int) status.Work {
 		now := clock.Mono(second) * clock.Mono(time.Second)
-		if m.Due(now) {
-			m.Add(now, Counters{Refused: c.Refused, Latency: slices.Clone(c.Latency)})
-		}
+		m.Add(now, func() Counters { return Counters{Refused: c.Refused, Latency: slices.Clone(c.Latency)} })
 		return m.Work()
 	}
 	c.Refused[node.ClockSkew], c.Latency[3] = 1000, 1000 // before the first reading
@@ -51,9 +49,7 @@ func TestMeter(t *testing.T) {
 		t.Errorf("longer than the longest bound: %d µs", w.P50)
 	}
 	for i := range 10_000 {
-		if now := clock.Mono(8*time.Second) + clock.Mono(i)*clock.Mono(time.Millisecond); m.Due(now) {
-			m.Add(now, c)
-		}
+		m.Add(clock.Mono(8*time.Second)+clock.Mono(i)*clock.Mono(time.Millisecond), func() Counters { return c })
 	}
 	if len(m.taken) > 7 {
 		t.Errorf("%d readings are kept of ten thousand", len(m.taken))
@@ -80,9 +76,7 @@ func TestRate(t *testing.T) {
 	} {
 		for range st.times {
 			mono, issued = mono.Add(st.after), issued+st.ids
-			if m.Due(mono) {
-				m.Add(mono, Counters{Issued: issued})
-			}
+			m.Add(mono, func() Counters { return Counters{Issued: issued} })
 			if got := m.Rate(); got != st.want {
 				t.Errorf("step %d: %d a second, want %d", i, got, st.want)
 			}
