@@ -230,7 +230,7 @@ func problem(w http.ResponseWriter, o outcome) {
 	p := map[string]any{
 		"type":   "about:blank",
 		"title":  wire.Title,
-		"status": wire.Status,
+		"status": wire.Status(),
 		"detail": o.detail,
 		"reason": o.refuse.String(),
 		"help":   wire.Help,
@@ -242,7 +242,7 @@ func problem(w http.ResponseWriter, o outcome) {
 		p["retry_after_ms"] = ms
 		w.Header().Set("Retry-After", strconv.FormatInt((ms+999)/1000, 10))
 	}
-	send(w, wire.Status, asProblem, encode(p))
+	send(w, wire.Status(), asProblem, encode(p))
 }
 
 // send writes a whole answer.

@@ -17,7 +17,7 @@ import (
 // own.
 func TestReasonsEverywhere(t *testing.T) {
 	for _, r := range node.Reasons {
-		if w := WireOf(r); w.Code == codes.OK || w.Status < 400 || w.Status > 599 || w.Title == "" || w.Help == "" {
+		if w := WireOf(r); w.Code == codes.OK || w.Status() < 400 || w.Status() > 599 || w.Title == "" || w.Help == "" {
 			t.Errorf("%s has no complete entry: %+v", r, w)
 		}
 	}
@@ -49,8 +49,8 @@ func TestStatuses(t *testing.T) {
 		node.CallerClock: {codes.FailedPrecondition, 409}, node.EtcdUnavailable: {codes.Unavailable, 503},
 		node.NoNode: {codes.Unavailable, 503},
 	} {
-		if w := wires[r]; w.Code != want.grpc || w.Status != want.http {
-			t.Errorf("%s: %v and %d, want %v and %d", r, w.Code, w.Status, want.grpc, want.http)
+		if w := wires[r]; w.Code != want.grpc || w.Status() != want.http {
+			t.Errorf("%s: %v and %d, want %v and %d", r, w.Code, w.Status(), want.grpc, want.http)
 		}
 	}
 }
@@ -72,9 +72,9 @@ func TestRunbookHasTheCodes(t *testing.T) {
 	fatal.If(t, err)
 	for _, reason := range node.Reasons {
 		w := WireOf(reason)
-		want := fmt.Sprintf("\n## %s\n<a id=\"%s\"></a>*%d, %s.*", reason, reason, w.Status, w.Code)
+		want := fmt.Sprintf("\n## %s\n<a id=\"%s\"></a>*%d, %s.*", reason, reason, w.Status(), w.Code)
 		if !strings.Contains(string(b), want) {
-			t.Errorf("docs/reference/refusals.md has no section %s with %q", reason, fmt.Sprintf("*%d, %s.*", w.Status, w.Code))
+			t.Errorf("docs/reference/refusals.md has no section %s with %q", reason, fmt.Sprintf("*%d, %s.*", w.Status(), w.Code))
 		}
 	}
 }

@@ -61,7 +61,7 @@ func New(cfg Config) http.Handler {
 	profile.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
 		if refusal := cfg.authorize(r); refusal != nil {
-			plain(w, server.WireOf(refusal.Reason).Status, refusal.Error()+"\n")
+			plain(w, server.WireOf(refusal.Reason).Status(), refusal.Error()+"\n")
 			return
 		}
 		profile.ServeHTTP(w, r)

@@ -314,6 +314,6 @@ func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
 		Allowed:  allowed,
 	})
 	if refusal != nil {
-		c.fail(w, r, server.WireOf(refusal.Reason).Status, refusal.Error())
+		c.fail(w, r, server.WireOf(refusal.Reason).Status(), refusal.Error())
 	}
 }

@@ -38,7 +38,7 @@ func (c *Console) admit(w http.ResponseWriter, r *http.Request, scope access.Sco
 		return false
 	}
 	refusal := server.AccessRefusal(err, caller, scope)
-	c.fail(w, r, server.WireOf(refusal.Reason).Status, refusal.Error())
+	c.fail(w, r, server.WireOf(refusal.Reason).Status(), refusal.Error())
 	return false
 }
 
@@ -85,7 +85,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		httpserver.Pay(r, quota.CostFailure)
 		refusal := server.AccessRefusal(err, caller, access.Read)
-		c.show(w, r, server.WireOf(refusal.Reason).Status, "login", loginData{To: to, Problem: refusal.Message})
+		c.show(w, r, server.WireOf(refusal.Reason).Status(), "login", loginData{To: to, Problem: refusal.Message})
 		return
 	}
 	httpserver.Valid(r)

@@ -33,7 +33,7 @@ func problemOf(r *node.Refusal) problem {
 	return problem{
 		Type:         problemTypes + r.Reason.String(),
 		Title:        w.Title,
-		Status:       w.Status,
+		Status:       w.Status(),
 		Detail:       r.Message,
 		Reason:       r.Reason,
 		Metadata:     r.Metadata,

@@ -24,7 +24,7 @@ var fuzzLimits = server.Limits{Count: 10_000, Wide: true, Format: flake.Default}
 func checkOrder(t *testing.T, o server.Order, bad *fault) {
 	t.Helper()
 	if bad != nil {
-		if o != (server.Order{}) || bad.refusal.Message == "" || server.WireOf(bad.refusal.Reason).Status != 400 || len(bad.refusal.Message) > 400 {
+		if o != (server.Order{}) || bad.refusal.Message == "" || server.WireOf(bad.refusal.Reason).Status() != 400 || len(bad.refusal.Message) > 400 {
 			t.Fatalf("%+v with fault %+v", o, bad)
 		}
 		return

@@ -13,7 +13,7 @@ import (
 // if the same request can succeed later or on another node, else ERR; NOAUTH and NOPERM
 // as in Redis.
 func errorCode(r *node.Refusal) string {
-	switch server.WireOf(r.Reason).Status {
+	switch server.WireOf(r.Reason).Status() {
 	case 401:
 		return "NOAUTH"
 	case 403:
