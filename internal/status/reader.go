@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -72,6 +73,8 @@ type Reader struct {
 	format flake.Format
 	log    *slog.Logger
 
+	failures rate.Sometimes // It logs them.
+
 	loads   singleflight.Group // reads of the whole space, at most one at a time
 	lookups chan struct{}      // a slot for each read of the ledger that is under way
 	making  sync.Mutex         // held while a picture is made, so that these take one processor at most
@@ -84,9 +87,7 @@ type Reader struct {
 	read     reading
 	readErr  error            // result of the latest read of the space
 	failedAt clock.Mono       // when that was returned
-	logged   bool             // a failed read was logged
-	loggedAt clock.Mono       // when
-	failed   bool             // the latest read of etcd failed, which was logged
+	failed   bool             // the latest read of etcd failed
 	members  *Etcd            // what members of etcd answered lately; nil: nothing
 	knownAt  clock.Mono       // when they did
 	askedAt  clock.Mono       // when they were asked last
@@ -110,8 +111,9 @@ func New(cfg Config) *Reader {
 	return &Reader{
 		ending: ending, end: end,
 		cfg: cfg, node: cfg.Node, clock: cfg.Node.Clock(), log: cmp.Or(cfg.Logger, slog.Default()),
-		format:  flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
-		lookups: make(chan struct{}, maxLookups),
+		format:   flake.Format{Layout: g.Layout, Epoch: int64(g.Epoch)},
+		lookups:  make(chan struct{}, maxLookups),
+		failures: rate.Sometimes{Interval: time.Minute},
 	}
 }
 
@@ -136,15 +138,13 @@ func (r *Reader) begin(ctx context.Context, timeout time.Duration) (context.Cont
 // minute: any number of requests may fail while etcd is away, and of one damaged
 // record while others are read.
 func (r *Reader) logRead(what string, err error) {
-	now := r.clock.Now().Mono
 	r.mu.Lock()
-	first := err != nil && !r.failed && (!r.logged || now.Sub(r.loggedAt) >= time.Minute)
+	first := err != nil && !r.failed
 	r.failed = err != nil
-	if first {
-		r.logged, r.loggedAt = true, now
-	}
 	r.mu.Unlock()
 	if first {
-		r.log.Warn("read of etcd for a request failed: logged once until one succeeds", "what", what, "error", err)
+		r.failures.Do(func() {
+			r.log.Warn("read of etcd for a request failed: logged once until one succeeds", "what", what, "error", err)
+		})
 	}
 }

@@ -77,11 +77,8 @@ type Console struct {
 // page is an entry of the navigation.
 type page struct {
 	Path, Name string
-	here       bool
+	Here       bool // It is the one that is shown.
 }
-
-// Here reports whether the page is the one that is shown.
-func (p page) Here() bool { return p.here }
 
 // New returns a console.
 func New(cfg Config) *Console {
@@ -201,7 +198,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, name 
 		if p.Path == "break" && c.cfg.Break == nil || p.Path == "operate" && c.cfg.Operate == nil {
 			continue
 		}
-		p.here = p.Path == strings.TrimPrefix(r.URL.Path, Path)
+		p.Here = p.Path == strings.TrimPrefix(r.URL.Path, Path)
 		v.Pages = append(v.Pages, p)
 	}
 	if name != "login" && name != "error" && name != "docs" {

@@ -537,10 +537,21 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// TestMeanings: the words that pages explain are explained as in the glossary.
+// TestMeanings: the words that pages explain are explained as in the glossary, and pages mark no others.
 func TestMeanings(t *testing.T) {
 	glossary, err := os.ReadFile("../../../docs/reference/glossary.md")
 	fatal.If(t, err)
+	pages, err := fs.Glob(files, "templates/*.html")
+	fatal.If(t, err)
+	for _, page := range pages {
+		text, err := files.ReadFile(page)
+		fatal.If(t, err)
+		for _, marked := range regexp.MustCompile(`{{template "word" "(\w+)"}}`).FindAllSubmatch(text, -1) {
+			if !slices.Contains(explained, string(marked[1])) {
+				t.Errorf("%s: %q is not explained", page, marked[1])
+			}
+		}
+	}
 	for _, m := range meanings() {
 		if !regexp.MustCompile(`(?m)^\| \[`+m.Word+`\]\([^)]*\) \| `+regexp.QuoteMeta(m.Says)+` \|$`).Match(glossary) || len(m.Says) < 20 {
 			t.Errorf("%q is explained as %q", m.Word, m.Says)

@@ -81,7 +81,7 @@ func TestTimelineEtcdAway(t *testing.T) {
 		s := feed.State{Node: node.Stats{Name: "node-1", Instance: "a", Now: latest - 80*minute}}
 		c.cfg.Feed.Observe(s)
 		for i, at := range tc.turns {
-			s.Node.Now, s.EtcdFails = clock.Millis(at), i%2 == 0
+			s.Node.Now, s.EtcdFails, s.EtcdSince = clock.Millis(at), i%2 == 0, clock.Millis(at)
 			c.cfg.Feed.Observe(s)
 		}
 		for _, at := range []clock.Millis{latest - 80*minute, latest} {

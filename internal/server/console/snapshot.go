@@ -223,7 +223,6 @@ var functions = map[string]any{
 	"latency":   latency,
 	"span":      span,
 	"sub":       func(a, b int64) int64 { return a - b },
-	"word":      word,
 	"meanings":  sync.OnceValue(meanings),
 }
 

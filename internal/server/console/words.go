@@ -2,7 +2,6 @@ package console
 
 import (
 	"fmt"
-	"html/template"
 	"slices"
 	"strings"
 
@@ -38,13 +37,4 @@ func meanings() (out []meaning) {
 		panic(fmt.Sprintf("console: the glossary explains %v of %v", out, explained))
 	}
 	return out
-}
-
-// word returns a word of explained as a button that shows what it means.
-func word(name string) template.HTML {
-	if !slices.Contains(explained, name) {
-		panic(fmt.Sprintf("console: %q is not explained", name))
-	}
-	return template.HTML(fmt.Sprintf( //nolint:gosec // The name is one of explained.
-		`<button type="button" class="word" popovertarget="word-%s">%s</button>`, name, name))
 }

@@ -127,9 +127,13 @@ func (h *handler) routes() []route {
 			h.notAllowed("POST, DELETE",
 				"Extend a worker with POST '%s/v1/workers/ID:extend', and release it with DELETE of its path "+
 					"without :extend")},
-		{"GET /openapi.yaml", other, h.serveOpenAPI},
+		{"GET /openapi.yaml", other, h.open(func(w http.ResponseWriter, _ *http.Request) {
+			Send(w, http.StatusOK, "application/yaml", "no-store", api.OpenAPI)
+		})},
 		{"/openapi.yaml", other, h.notAllowed("GET, HEAD", "curl '%s/openapi.yaml'")},
-		{"GET " + runbook.Path + "{page...}", other, h.serveDocument},
+		{"GET " + runbook.Path + "{page...}", other, h.open(func(w http.ResponseWriter, r *http.Request) {
+			runbook.Serve(w, r.PathValue("page")) // Problem types name these documents.
+		})},
 		{"/", other, h.serveNotFound},
 	}
 }
@@ -335,17 +339,12 @@ func (h *handler) serveCluster(w http.ResponseWriter, r *http.Request) {
 	SendJSON(w, http.StatusOK, "application/json", "no-store", c)
 }
 
-// serveDocument shows a document, as those that problem types name.
-func (h *handler) serveDocument(w http.ResponseWriter, r *http.Request) {
-	began := h.service.Begin()
-	h.service.Done(server.HTTPOther, nil, began)
-	runbook.Serve(w, r.PathValue("page"))
-}
-
-func (h *handler) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
-	began := h.service.Begin()
-	h.service.Done(server.HTTPOther, nil, began)
-	Send(w, http.StatusOK, "application/yaml", "no-store", api.OpenAPI)
+// open counts requests that are always answered.
+func (h *handler) open(answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		h.service.Done(server.HTTPOther, nil, h.service.Begin())
+		answer(w, r)
+	}
 }
 
 // notAllowed answers methods that a path does not have. hint has one %s, for the

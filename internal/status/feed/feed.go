@@ -51,7 +51,6 @@ type Feed struct {
 	bytes    int                   // The JSON of all entries has this many.
 	last     uint64                // number of the latest; 0: there was none
 	state    *State                // as last observed; nil: none
-	fails    int64                 // since when etcd fails, Unix ms; 0: it answers
 	streams  access.Places[string] // those of clients; operators have others
 	pages    []*Stream             // streams of operators, the oldest first
 	watching int                   // streams that take snapshots
@@ -85,12 +84,6 @@ func (f *Feed) Observe(s State) []Event {
 	defer f.mu.Unlock()
 	events := Transitions(f.state, s)
 	f.state = &s
-	switch {
-	case !s.EtcdFails:
-		f.fails = 0
-	case f.fails == 0:
-		f.fails = int64(s.Node.Now)
-	}
 	for _, e := range events {
 		f.add(e)
 	}
@@ -133,7 +126,10 @@ func (f *Feed) Restore(events []Event) {
 func (f *Feed) EtcdFails() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.fails
+	if f.state == nil || !f.state.EtcdFails {
+		return 0
+	}
+	return int64(f.state.EtcdSince)
 }
 
 // add is called with mu held.

@@ -276,7 +276,7 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestEtcdFails: the time is that of the first of the observations that fail, until one does not.
+// TestEtcdFails: the time is that of the latest observation, if etcd fails in it.
 func TestEtcdFails(t *testing.T) {
 	f := New(Config{Boot: "b"})
 	for _, tc := range []struct {
@@ -284,7 +284,7 @@ func TestEtcdFails(t *testing.T) {
 		now   clock.Millis
 		since int64
 	}{{false, 1000, 0}, {true, 2000, 2000}, {true, 3000, 2000}, {false, 4000, 0}, {true, 5000, 5000}} {
-		f.Observe(State{EtcdFails: tc.fails, Node: node.Stats{Now: tc.now}})
+		f.Observe(State{EtcdFails: tc.fails, EtcdSince: clock.Millis(tc.since), Node: node.Stats{Now: tc.now}})
 		if got := f.EtcdFails(); got != tc.since {
 			t.Errorf("at %d: since %d, want %d", tc.now, got, tc.since)
 		}
