@@ -44,7 +44,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 	defer d.feed.End()
 	timer := time.NewTimer(observeEvery)
 	defer timer.Stop()
-	var pace pace
+	var snapshots pace
 	var asked clock.Mono // when the reports of nodes were; 0: not yet
 	_, wanted := d.feed.Watching()
 	for {
@@ -61,12 +61,12 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 				askAll(c)
 			}
 		}
-		wait := pace.wait(now, streams, happened)
+		wait := snapshots.wait(now, streams, happened)
 		if wait <= 0 {
 			picture := d.console.Picture(d.reader.Snapshot(ctx))
 			d.feed.SetSnapshot(picture)
-			pace.made(now, picture)
-			wait = pace.wait(now, streams, false)
+			snapshots = pace{at: now, latest: picture}
+			wait = snapshots.wait(now, streams, false)
 		}
 		timer.Reset(min(wait, observeEvery))
 		select {
@@ -76,7 +76,7 @@ func (d *Daemon) runFeed(ctx context.Context) error {
 		case <-changed:
 			time.Sleep(settle)
 		case <-wanted:
-			pace.asked = true
+			snapshots.asked = true
 		case <-timer.C:
 		}
 	}
@@ -303,8 +303,4 @@ func (p *pace) wait(now clock.Mono, streams int, happened bool) time.Duration {
 	}
 	after = max(after, time.Duration(float64(streams)*float64(p.latest.Size())/snapshotBytes*float64(time.Second)))
 	return after - now.Sub(p.at)
-}
-
-func (p *pace) made(now clock.Mono, latest interface{ Size() int }) {
-	*p = pace{at: now, latest: latest}
 }

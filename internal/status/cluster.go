@@ -111,7 +111,7 @@ func (r *Reader) Glance(maxAge time.Duration) Cluster {
 	}
 	maps.Copy(held, reportedSIDs(c.Self, clocks.Peers))
 	c.fillNodes(st.Lease.Nodes, held)
-	r.fillLive(&c, clocks, r.reports(false), maxAge)
+	r.fillLive(&c, clocks, r.cfg.Reports(false), maxAge)
 	c.judgeNodes()
 	r.note(c)
 	hold := func(sid int, term int64, node, instance string) {
@@ -205,18 +205,10 @@ func (r *Reader) picture(from reading, problem string) Cluster {
 	} else {
 		c.fillNodes(st.Lease.Nodes, reportedSIDs(c.Self, clocks.Peers))
 	}
-	r.fillLive(&c, clocks, r.reports(true), reportFresh)
+	r.fillLive(&c, clocks, r.cfg.Reports(true), reportFresh)
 	c.judgeNodes()
 	c.conclude(r.since(c, true))
 	return c
-}
-
-// reports returns what other nodes report; nil: nothing is known.
-func (r *Reader) reports(look bool) map[string]Heard {
-	if r.cfg.Reports == nil {
-		return nil
-	}
-	return r.cfg.Reports(look)
 }
 
 const (

@@ -106,6 +106,9 @@ type doing struct {
 
 // New returns a Reader.
 func New(cfg Config) *Reader {
+	if cfg.Reports == nil {
+		cfg.Reports = func(bool) map[string]Heard { return nil }
+	}
 	g := cfg.Node.Config().Gen
 	ending, end := context.WithCancel(context.Background())
 	return &Reader{

@@ -18,16 +18,15 @@ import (
 	"github.com/flakelease/allocator/internal/server/quota"
 )
 
-// Config is what the port shows. Node and Alive are required.
+// Config is what the port shows. Node, Alive and Clocks are required.
 type Config struct {
 	Node *node.Node
 	// Alive returns nil while the loops of the process run, else which one does not.
 	// It must not depend on etcd or on clocks: a restart of the node would help with
 	// neither.
-	Alive func() error
-	// Clocks, if set, returns the measurements of this node's clock and its peers'.
-	Clocks  func() clock.Report
-	Metrics http.Handler // Metrics serves /metrics; nil: nothing does.
+	Alive   func() error
+	Clocks  func() clock.Report // Clocks returns the measurements of this node's clock and its peers'.
+	Metrics http.Handler        // Metrics serves /metrics; nil: nothing does.
 	// Guard decides who may read profiles, for which the scope Admin is needed. Everything
 	// else is open: probes and scrapers have no credentials.
 	Guard *access.Guard
@@ -121,17 +120,12 @@ func (c Config) serveReady(w http.ResponseWriter, r *http.Request) {
 // Conditions returns the conditions of readiness as they are now.
 func (c Config) Conditions() []console.Condition {
 	st, g := c.Node.Stats(), c.Node.Config().Gen
-	clocks := fmt.Sprintf("verdict %v, offset %v, limit %v",
-		st.Verdict.State, st.Verdict.Offset.Duration(), st.Verdict.Limit.Duration())
-	if c.Clocks != nil {
-		clocks = clockLine(c.Clocks())
-	}
 	line := func(ok bool, format string, args ...any) console.Condition {
 		return console.Condition{OK: ok, Text: fmt.Sprintf(format, args...)}
 	}
 	all := []console.Condition{
 		line(!st.Draining, "draining: %t", st.Draining),
-		line(st.Verdict.State == clock.Open, "clock: %s", clocks),
+		line(st.Verdict.State == clock.Open, "clock: %s", clockLine(c.Clocks())),
 	}
 	problem := ""
 	if st.Lease.Problem != "" {

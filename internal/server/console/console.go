@@ -283,18 +283,18 @@ func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusServiceUnavailable, noNode)
 		return
 	}
-	caller, err := c.identify(r)
-	if err != nil { // revoked since it was admitted
+	// A session may end, and a token be revoked, before the stream and while it runs.
+	reader := func() (access.Caller, error) {
+		caller, err := c.identify(r)
+		if err == nil {
+			err = c.cfg.Guard.May(caller, access.Read)
+		}
+		return caller, err
+	}
+	caller, err := reader()
+	if err != nil {
 		c.fail(w, r, http.StatusUnauthorized, err.Error())
 		return
-	}
-	// A session may end, and a token be revoked, while the stream runs.
-	allowed := func() error {
-		caller, err := c.identify(r)
-		if err != nil {
-			return err
-		}
-		return c.cfg.Guard.May(caller, access.Read)
 	}
 	refusal := httpserver.ServeStream(w, r, httpserver.Stream{
 		Feed: c.cfg.Feed,
@@ -308,7 +308,7 @@ func (c *Console) serveFeed(w http.ResponseWriter, r *http.Request) {
 		},
 		Caller:   caller,
 		Operator: true,
-		Allowed:  allowed,
+		Allowed:  func() error { _, err := reader(); return err },
 	})
 	if refusal != nil {
 		c.fail(w, r, server.WireOf(refusal.Reason).Status(), refusal.Error())
