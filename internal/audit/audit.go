@@ -46,8 +46,6 @@ type Config struct {
 	ByFlake bool  // flakes must be unique, whatever form they have
 	Memory  int64 // about how much to use, in bytes
 	Spool   Spool // takes what does not fit in Memory
-	// Progress, if given, runs after every 16,384 lines. Its error ends the audit.
-	Progress func(log string, ids int64) error
 }
 
 // Auditor compares every ID of the logs that it reads with every other. It is
@@ -122,11 +120,6 @@ func (a *Auditor) Read(name string, r io.Reader) error {
 		a.last = nil
 	}
 	return EachLine(r, func(line int64, text []byte, err error) error {
-		if line&(1<<14-1) == 0 && a.cfg.Progress != nil {
-			if err := a.cfg.Progress(name, a.report.IDs); err != nil {
-				return err
-			}
-		}
 		if err != nil {
 			a.invalid(line, err)
 			return nil

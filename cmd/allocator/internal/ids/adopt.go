@@ -69,7 +69,7 @@ It exits with 0 if a layout fits and nothing is odd, and else with 1.`,
 			}
 		}
 		return report(a, cmd, format, printAdoption, func(r *reader, spool audit.Spool) (*adopt.Report, bool, error) {
-			c.Spool, c.Progress = spool, func(ids int64) error { return r.reading(*sample, ids) }
+			c.Spool = spool
 			s := adopt.New(c)
 			if err := r.file(*sample, func(_ string, in io.Reader) error { return s.Read(in) }); err != nil {
 				return nil, false, err

@@ -57,13 +57,12 @@ or if there is none, and with 2 if a file cannot be read.`,
 		}
 		return report(a, cmd, format, printAudit, func(r *reader, spool audit.Spool) (*audit.Report, bool, error) {
 			auditor := audit.New(audit.Config{
-				Kind:     describe.Kind(kind.Value),
-				Space:    space(),
-				Order:    audit.Order(order.Value),
-				ByFlake:  by.Value == "flake",
-				Memory:   int64(*memory),
-				Spool:    spool,
-				Progress: r.reading,
+				Kind:    describe.Kind(kind.Value),
+				Space:   space(),
+				Order:   audit.Order(order.Value),
+				ByFlake: by.Value == "flake",
+				Memory:  int64(*memory),
+				Spool:   spool,
 			})
 			for _, path := range args {
 				if err := r.file(path, auditor.Read); err != nil {

@@ -14,15 +14,13 @@ import (
 	"github.com/flakelease/allocator/internal/audit/spool"
 )
 
-// reader reads logs for a command: it opens files, stops when ctx ends, and shows
-// progress.
+// reader reads logs for a command until ctx ends, and shows progress.
 type reader struct {
 	ctx  context.Context
 	in   io.Reader // "-"
 	show *cli.Progress
 
-	ids           int64
-	read, written int64 // bytes of the spool
+	read, spooled, compared int64 // bytes: of logs, and of the spool as it was written and as it was read again
 }
 
 // report prints what read finds in logs, for programs or by print. The command fails if that is not sound.
@@ -34,7 +32,7 @@ func report[R any](a *cli.App, cmd *cobra.Command, format *cli.Choice, print fun
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	r := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
-	found, sound, err := read(r, watchedSpool{dir, r})
+	found, sound, err := read(r, spoolOf{dir, r})
 	r.show.End()
 	if err != nil {
 		return err
@@ -48,20 +46,9 @@ func report[R any](a *cli.App, cmd *cobra.Command, format *cli.Choice, print fun
 	return cli.Ended(out, err, !sound)
 }
 
-// reading is called while logs are read.
-func (r *reader) reading(log string, ids int64) error {
-	r.ids = ids
-	r.show.Set("%d IDs read, now %s", ids, log)
-	if r.ctx.Err() != nil {
-		return cli.ErrInterrupted
-	}
-	return nil
-}
-
 // file has one log read.
 func (r *reader) file(path string, read func(name string, in io.Reader) error) error {
-	name := path
-	var in io.Reader
+	name, in := path, io.Reader(nil)
 	if path == "-" {
 		name, in = "stdin", &source{ctx: r.ctx, in: r.in, before: func() error { return nil }}
 	} else {
@@ -72,54 +59,64 @@ func (r *reader) file(path string, read func(name string, in io.Reader) error) e
 		defer f.Close()
 		in = f
 	}
-	err := read(name, in)
+	err := read(name, r.watched(in, func(n int) {
+		r.read += int64(n)
+		r.show.Set("%d MiB read, now %s", r.read>>20, name)
+	}))
 	if err == nil || errors.Is(err, cli.ErrInterrupted) {
 		return err
 	}
 	return cli.Exit(cli.ExitUsage, fmt.Errorf("read %s: %w", name, err))
 }
 
-// watchedSpool is the spool of a reader.
-type watchedSpool struct {
+// watched returns in until ctx ends. It calls seen with how many bytes each read gave.
+func (r *reader) watched(in io.Reader, seen func(n int)) io.Reader {
+	return readerFunc(func(b []byte) (int, error) {
+		if r.ctx.Err() != nil {
+			return 0, cli.ErrInterrupted
+		}
+		n, err := in.Read(b)
+		seen(n)
+		return n, err
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+// spoolOf is the spool of a reader.
+type spoolOf struct {
 	audit.Spool
 	reader *reader
 }
 
-func (w watchedSpool) Create() (audit.Spooled, error) {
-	s, err := w.Spool.Create()
-	return &watchedFile{s, w.reader}, err
+func (s spoolOf) Create() (audit.Spooled, error) {
+	f, err := s.Spool.Create()
+	return spooled{f, s.reader}, err
 }
 
-type watchedFile struct {
+type spooled struct {
 	audit.Spooled
 	reader *reader
 }
 
-func (f *watchedFile) Write(b []byte) (int, error) {
-	f.reader.written += int64(len(b))
-	if f.reader.ctx.Err() != nil {
+func (s spooled) Write(b []byte) (int, error) {
+	s.reader.spooled += int64(len(b))
+	if s.reader.ctx.Err() != nil {
 		return 0, cli.ErrInterrupted
 	}
-	return f.Spooled.Write(b)
+	return s.Spooled.Write(b)
 }
 
-func (f *watchedFile) Open() (io.ReadCloser, error) {
-	in, err := f.Spooled.Open()
-	return &watchedReader{in, f.reader}, err
-}
-
-type watchedReader struct {
-	io.ReadCloser
-	reader *reader
-}
-
-func (w *watchedReader) Read(b []byte) (int, error) {
-	r := w.reader
-	if r.ctx.Err() != nil {
-		return 0, cli.ErrInterrupted
-	}
-	n, err := w.ReadCloser.Read(b)
-	r.read += int64(n)
-	r.show.Set("%d IDs read, %d %% compared", r.ids, 100*r.read/max(r.written, 1))
-	return n, err
+func (s spooled) Open() (io.ReadCloser, error) {
+	in, err := s.Spooled.Open()
+	r := s.reader
+	return struct {
+		io.Reader
+		io.Closer
+	}{r.watched(in, func(n int) {
+		r.compared += int64(n)
+		r.show.Set("%d MiB read, %d %% compared", r.read>>20, 100*r.compared/max(r.spooled, 1))
+	}), in}, err
 }

@@ -36,8 +36,6 @@ type Config struct {
 	Now    clock.Millis   // the clock
 	Memory int64          // about how much to use for duplicates, in bytes
 	Spool  audit.Spool    // takes what does not fit in Memory
-	// Progress, if given, runs after every 16,384 lines. Its error ends the reading.
-	Progress func(ids int64) error
 }
 
 const (
@@ -163,15 +161,10 @@ func newCandidate(f flake.Format, cfg Config) *candidate {
 
 // Read reads IDs in decimal, one a line, plain or gzipped: what is before the first comma,
 // semicolon or tab, with or without double quotes. A first line that is no number is a
-// header. It may be called again for more, and returns the errors of r, the spool and Progress.
+// header. It may be called again for more, and returns the errors of r and the spool.
 func (s *Sample) Read(r io.Reader) error {
 	header := true
 	return audit.EachLine(r, func(line int64, text []byte, err error) error {
-		if line&(1<<14-1) == 0 && s.cfg.Progress != nil {
-			if err := s.cfg.Progress(s.report.IDs); err != nil {
-				return err
-			}
-		}
 		if i := bytes.IndexAny(text, ",;\t"); i >= 0 {
 			text = bytes.TrimSpace(text[:i])
 		}
