@@ -60,6 +60,18 @@ func (e epochFlag) Set(s string) error {
 	return nil
 }
 
+// AppendID appends a line with an ID in a form; in JSON an object, with more members behind it.
+func AppendID(b []byte, id describe.ID, form string, f flake.Format, json bool, more string) ([]byte, error) {
+	if json {
+		b = append(b, `{"id":"`...)
+	}
+	b, err := describe.AppendForm(b, id, form, f)
+	if json {
+		b = append(append(append(b, '"'), more...), '}')
+	}
+	return append(b, '\n'), err
+}
+
 // InputError is what an invalid input is in JSON.
 type InputError struct {
 	Input string     `json:"input"`
@@ -103,13 +115,12 @@ var (
 // ParseWhole reads a whole number: ASCII digits, and a minus sign in front of
 // them; no plus, no blanks, no underscores.
 func ParseWhole(s string) (int64, error) {
-	digits := strings.TrimPrefix(s, "-")
-	if digits == "" || strings.Trim(digits, "0123456789") != "" {
-		return 0, errDigits
-	}
 	v, err := strconv.ParseInt(s, 10, 64)
-	if err != nil {
+	switch {
+	case errors.Is(err, strconv.ErrRange):
 		return 0, errBig
+	case err != nil || s[0] == '+':
+		return 0, errDigits
 	}
 	return v, nil
 }

@@ -104,6 +104,7 @@ type getter struct {
 	out    *bufio.Writer
 	random io.Reader
 	space  flake.Format // The node's latest answer named this format.
+	more   string       // It said this of itself, for JSON.
 	line   []byte
 }
 
@@ -138,10 +139,12 @@ func (g *getter) get(ctx context.Context, nodes *remote.Nodes, n int64, least de
 			return got, err
 		}
 		g.space = flake.Format{Layout: layout, Epoch: block.GetEpochUnixMs()}
+		// Names have no character that JSON escapes.
+		g.more = fmt.Sprintf(`,"node":%q,"sid":%d`, block.GetNode(), block.GetSid())
 		for i := range int64(block.GetCount()) {
 			// The next block may come from another node: only after orders it.
 			after = flake.ID(block.GetFirst() + i*block.GetStride())
-			if err := g.print(after, block); err != nil {
+			if err := g.print(after); err != nil {
 				return got, err
 			}
 			got++
@@ -176,11 +179,7 @@ func (g *getter) narrow(ctx context.Context, nodes *remote.Nodes, id describe.ID
 	return flake.ID(parts.GetFlake()), nil
 }
 
-func (g *getter) print(id flake.ID, block *pb.AllocateResponse) error {
-	g.line = g.line[:0]
-	if g.json {
-		g.line = append(g.line, `{"id":"`...)
-	}
+func (g *getter) print(id flake.ID) error {
 	shown := describe.ID{Kind: describe.Flake, Flake: id}
 	if g.as == "ulid" || g.as == "uuid" {
 		var bits [8]byte
@@ -194,17 +193,9 @@ func (g *getter) print(id flake.ID, block *pb.AllocateResponse) error {
 		}
 	}
 	var err error
-	if g.line, err = describe.AppendForm(g.line, shown, g.as, g.space); err != nil {
+	if g.line, err = cli.AppendID(g.line[:0], shown, g.as, g.space, g.json, g.more); err != nil {
 		return err
 	}
-	if g.json {
-		g.line = append(g.line, `","node":`...)
-		g.line = strconv.AppendQuote(g.line, block.GetNode()) // names have no character that JSON escapes
-		g.line = append(g.line, `,"sid":`...)
-		g.line = strconv.AppendInt(g.line, int64(block.GetSid()), 10)
-		g.line = append(g.line, '}')
-	}
-	g.line = append(g.line, '\n')
 	_, err = g.out.Write(g.line)
 	return err
 }

@@ -120,7 +120,7 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 	switch {
 	case err != nil:
 	case p.as != "":
-		b, err = p.appendAs(b, id)
+		b, err = cli.AppendID(b, id, p.as, p.space(), p.json(), "")
 	case p.only != "":
 		b, err = p.appendOnly(b, id)
 	default:

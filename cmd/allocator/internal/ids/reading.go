@@ -74,39 +74,19 @@ func within(id describe.ID, f flake.Format) (flake.ID, bool) {
 var parts = []string{"time", "local", "ago", "unix_ms", "unix_s", "timestamp_ms", "kind", "sid", "sequence",
 	"randomness", "randomness_hex"}
 
-// appendAs appends a line with an ID in the form of --as.
-func (p *parser) appendAs(b []byte, id describe.ID) ([]byte, error) {
-	if p.json() {
-		b = append(b, `{"id":"`...)
-	}
-	b, err := describe.AppendForm(b, id, p.as, p.space())
-	if p.json() {
-		b = append(b, `"}`...)
-	}
-	return append(b, '\n'), err
-}
-
 // appendOnly appends a line with the part of --only. A part that the ID does not
 // have is an error of class no_form, or the one that explains why there is no flake
 // in it.
 func (p *parser) appendOnly(b []byte, id describe.ID) ([]byte, error) {
-	if p.json() {
-		b = append(append(append(b, `{"`...), p.only...), `":`...)
+	if !p.json() {
+		b, _, err := p.appendPart(b, id)
+		return append(b, '\n'), err
 	}
-	n := len(b)
-	b, quoted, err := p.appendPart(b, id)
-	if err != nil {
-		return b, err
+	part, quoted, err := p.appendPart(nil, id)
+	if quoted {
+		part = append(append([]byte{'"'}, part...), '"')
 	}
-	if p.json() {
-		if quoted {
-			b = append(append(b, '"'), '"')
-			copy(b[n+1:], b[n:len(b)-2])
-			b[n] = '"'
-		}
-		b = append(b, '}')
-	}
-	return append(b, '\n'), nil
+	return fmt.Appendf(b, `{"%s":%s}`+"\n", p.only, part), err
 }
 
 // appendPart appends the part of --only as it is; quoted means that it is a

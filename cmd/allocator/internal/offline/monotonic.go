@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/describe"
 	"github.com/flakelease/allocator/ulid"
 )
@@ -42,17 +41,14 @@ room left, monotonic waits for the next; with --at it exits with 1.
 		if err != nil {
 			return err
 		}
-		now, fixed := func() int64 { return time.Now().UnixMilli() }, false
 		if cmd.Flags().Changed("at") {
-			ms, err := parseTime(*at, time.Now())
-			if err != nil {
+			if m.ms, err = parseTime(*at, time.Now()); err != nil {
 				return cli.UsageError("--at: %w", err)
 			}
 			m.input = *at
-			now, fixed = func() int64 { return ms }, true
 		}
-		wide := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()})
-		narrow, err := m.flakes()
+		ulids := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()})
+		flakes, err := m.flakes()
 		if err != nil {
 			return err
 		}
@@ -65,18 +61,15 @@ room left, monotonic waits for the next; with --at it exits with 1.
 			if last.IsWide() == (m.kind.Value == "flake") {
 				return cli.UsageError("--after %s is no %s", cli.Show(*after), m.kind.Value)
 			}
-			narrow.Observe(last.Flake)
-			wide.Observe(last.Wide)
+			flakes.Observe(last.Flake)
+			ulids.Observe(last.Wide)
 		}
-		next, unit := asWide(func() (ulid.ID, error) { return wide.NextAt(now()) }), time.Millisecond
-		if m.kind.Value == "flake" {
-			next, unit = asFlake(func() (flake.ID, error) { return narrow.NextAt(now()) }), unitOf(m.space())
-		}
-		if !fixed {
-			next = retrying(cmd.Context(), unit, next,
-				ulid.ErrMonotonicOverflow, flake.ErrMonotonicOverflow, flake.ErrRegression)
-		}
-		return printIDs(a, cmd.Context(), m, n, next)
+		return m.print(a, cmd.Context(), n, func(ms int64) (describe.ID, error) {
+			if m.kind.Value == "flake" {
+				return ofFlake(flakes.NextAt(ms))
+			}
+			return m.wide(ulids.NextAt(ms))
+		})
 	}
 	return cmd
 }

@@ -34,6 +34,7 @@ type making struct {
 	sid    uint32
 	size   int    // The random part of a flake's step has this many bytes.
 	input  string // the time asked for, which an error is about; "" if none was
+	ms     int64  // input in Unix ms
 }
 
 // narrow are the flags that only flakes have.
@@ -135,57 +136,67 @@ const (
 	retryFor = time.Second
 )
 
-// unitOf returns the unit of time of a format's IDs.
-func unitOf(f flake.Format) time.Duration { return time.Duration(f.Layout.Unit()) * time.Millisecond }
+// passing are the errors that pass within retryFor.
+var passing = []error{errTaken, ulid.ErrMonotonicOverflow, flake.ErrMonotonicOverflow, flake.ErrRegression}
 
-// retrying returns next without those errors that pass within retryFor.
-func retrying[ID any](ctx context.Context, unit time.Duration, next func() (ID, error),
-	passing ...error) func() (ID, error) {
-	return func() (ID, error) {
-		for waited := time.Duration(0); ; waited += retryEvery {
-			id, err := next()
-			if err == nil || waited > retryFor+unit ||
-				!slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
-				return id, err
-			}
-			if ctx.Err() != nil {
-				return id, cli.ErrInterrupted
-			}
-			time.Sleep(retryEvery)
+// unit returns the unit of time of the flakes.
+func (m *making) unit() time.Duration {
+	return time.Duration(m.space().Layout.Unit()) * time.Millisecond
+}
+
+// maker makes an ID of a time in Unix ms.
+type maker func(ms int64) (describe.ID, error)
+
+// random returns what makes random IDs.
+func (m *making) random() (maker, error) {
+	if m.kind.Value != "flake" {
+		o := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()})
+		return func(ms int64) (describe.ID, error) { return m.wide(o.At(ms)) }, nil
+	}
+	o, err := m.flakes()
+	d := drawn{space: m.space(), at: -1, seen: map[flake.ID]bool{}}
+	return func(ms int64) (describe.ID, error) {
+		return ofFlake(d.unique(func() (flake.ID, error) { return o.At(ms) }))
+	}, err
+}
+
+// ofFlake and wide turn what a generator returns into an ID of either width.
+func ofFlake(id flake.ID, err error) (describe.ID, error) {
+	return describe.ID{Kind: describe.Flake, Flake: id}, err
+}
+
+func (m *making) wide(id ulid.ID, err error) (describe.ID, error) {
+	if m.kind.Value == "uuid" {
+		id = id.ForceV7()
+	}
+	return describe.ID{Kind: describe.ULID, Wide: id}, err
+}
+
+// next makes an ID of the time that was asked for, or of now, without the errors that pass.
+func (m *making) next(ctx context.Context, draw maker) (describe.ID, error) {
+	if m.input != "" {
+		return draw(m.ms)
+	}
+	for waited := time.Duration(0); ; waited += retryEvery {
+		id, err := draw(time.Now().UnixMilli())
+		if err == nil || waited > retryFor+m.unit() ||
+			!slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
+			return id, err
 		}
+		if ctx.Err() != nil {
+			return id, cli.ErrInterrupted
+		}
+		time.Sleep(retryEvery)
 	}
 }
 
-// asFlake and asWide turn what a generator returns into an ID of either width.
-func asFlake(next func() (flake.ID, error)) func() (describe.ID, error) {
-	return func() (describe.ID, error) {
-		id, err := next()
-		return describe.ID{Kind: describe.Flake, Flake: id}, err
-	}
-}
-
-func asWide(next func() (ulid.ID, error)) func() (describe.ID, error) {
-	return func() (describe.ID, error) {
-		id, err := next()
-		return describe.ID{Kind: describe.ULID, Wide: id}, err
-	}
-}
-
-// v7 makes random UUIDs of random ULIDs.
-func v7(next func() (ulid.ID, error)) func() (ulid.ID, error) {
-	return func() (ulid.ID, error) {
-		id, err := next()
-		return id.ForceV7(), err
-	}
-}
-
-// printIDs prints n IDs, one a line.
-func printIDs(a *cli.App, ctx context.Context, m *making, n int64, next func() (describe.ID, error)) error {
+// print prints n IDs, one a line.
+func (m *making) print(a *cli.App, ctx context.Context, n int64, draw maker) error {
 	out := a.Output(ctx)
 	space, json := m.space(), m.format.Value == "json"
 	var b []byte
 	for i := range n {
-		id, err := next()
+		id, err := m.next(ctx, draw)
 		if err != nil {
 			if errors.Is(err, cli.ErrInterrupted) {
 				return err
@@ -199,17 +210,10 @@ func printIDs(a *cli.App, ctx context.Context, m *making, n int64, next func() (
 			}
 			return cli.Ended(out, err, true)
 		}
-		b = b[:0]
-		if json {
-			b = append(b, `{"id":"`...)
-		}
-		if b, err = describe.AppendForm(b, id, m.as.Value, space); err != nil {
+		if b, err = cli.AppendID(b[:0], id, m.as.Value, space, json, ""); err != nil {
 			return err
 		}
-		if json {
-			b = append(b, `"}`...)
-		}
-		if _, err := out.Write(append(b, '\n')); err != nil {
+		if _, err := out.Write(b); err != nil {
 			return err
 		}
 	}
@@ -239,22 +243,11 @@ millisecond are in no order; none is printed twice.
 		if err != nil {
 			return err
 		}
-		var next func() (describe.ID, error)
-		switch wide := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()}); m.kind.Value {
-		case "flake":
-			o, err := m.flakes()
-			if err != nil {
-				return err
-			}
-			d := &drawn{space: m.space(), at: -1, seen: map[flake.ID]bool{}}
-			next = asFlake(retrying(cmd.Context(), unitOf(d.space),
-				func() (flake.ID, error) { return d.unique(o.New) }, errTaken))
-		case "uuid":
-			next = asWide(v7(wide.New))
-		default:
-			next = asWide(wide.New)
+		draw, err := m.random()
+		if err != nil {
+			return err
 		}
-		return printIDs(a, cmd.Context(), m, n, next)
+		return m.print(a, cmd.Context(), n, draw)
 	}
 	return cmd
 }
@@ -296,54 +289,32 @@ TIME is now, RFC 3339 such as 2026-11-20T16:36:28.444Z, a date, Unix millisecond
 		if bound && cmd.Flags().Changed("sid") {
 			return cli.UsageError("--min and --max are bounds for all sids: omit --sid")
 		}
-		ms, err := parseTime(args[0], time.Now())
-		if err != nil {
+		if m.ms, err = parseTime(args[0], time.Now()); err != nil {
 			return cli.UsageError("TIME: %w", err)
 		}
 		m.input = args[0]
-		if looksLikeSeconds(args[0], ms) {
+		if looksLikeSeconds(args[0], m.ms) {
 			fmt.Fprintf(a.Err,
 				"allocator: TIME %s is read as milliseconds, so in 1970; write @%s for seconds\n", args[0], args[0])
 		}
-		next, err := m.at(ms, *smallest, *greatest, n)
+		draw, err := m.random()
 		if err != nil {
 			return err
 		}
-		return printIDs(a, cmd.Context(), m, n, next)
+		switch f, flakes := m.space(), m.kind.Value == "flake"; {
+		case *smallest && flakes:
+			draw = func(ms int64) (describe.ID, error) { return ofFlake(f.Min(ms)) }
+		case *greatest && flakes:
+			draw = func(ms int64) (describe.ID, error) { return ofFlake(f.Max(ms)) }
+		case *smallest:
+			draw = func(ms int64) (describe.ID, error) { return m.wide(ulid.Min(ms)) }
+		case *greatest:
+			draw = func(ms int64) (describe.ID, error) { return m.wide(ulid.Max(ms)) }
+		case flakes && n > 1<<f.Layout.SequenceBits():
+			return cli.UsageError("N is %d: a sid has %d flakes in %v of layout %s", n,
+				1<<f.Layout.SequenceBits(), m.unit(), f.Layout)
+		}
+		return m.print(a, cmd.Context(), n, draw)
 	}
 	return cmd
-}
-
-// at returns what makes the IDs of a time, or its one bound.
-func (m *making) at(ms int64, smallest, greatest bool, n int64) (func() (describe.ID, error), error) {
-	if m.kind.Value == "flake" {
-		o, err := m.flakes()
-		if err != nil {
-			return nil, err
-		}
-		f := m.space()
-		d := &drawn{space: f, at: -1, seen: map[flake.ID]bool{}}
-		switch {
-		case smallest:
-			return asFlake(func() (flake.ID, error) { return f.Min(ms) }), nil
-		case greatest:
-			return asFlake(func() (flake.ID, error) { return f.Max(ms) }), nil
-		case n > 1<<f.Layout.SequenceBits():
-			return nil, cli.UsageError("N is %d: a sid has %d flakes in %v of layout %s", n,
-				1<<f.Layout.SequenceBits(), unitOf(f), f.Layout)
-		}
-		return asFlake(func() (flake.ID, error) { return d.unique(func() (flake.ID, error) { return o.At(ms) }) }), nil
-	}
-	o := ulid.NewOffline(ulid.OfflineConfig{Entropy: cli.Random()})
-	next := func() (ulid.ID, error) { return o.At(ms) }
-	switch {
-	case smallest:
-		next = func() (ulid.ID, error) { return ulid.Min(ms) }
-	case greatest:
-		next = func() (ulid.ID, error) { return ulid.Max(ms) }
-	}
-	if m.kind.Value == "uuid" {
-		next = v7(next)
-	}
-	return asWide(next), nil
 }
