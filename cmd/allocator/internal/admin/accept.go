@@ -47,27 +47,21 @@ The acceptance counts in the present era.`,
 // was before.
 func (c *change) printAccepted(a repair.Acceptance, written bool) error {
 	t := a.Accepted
-	if !written {
-		t = a.Before
-	}
-	if c.format.Value == "json" {
-		return cli.PrintLine(c.a.Out, struct {
-			Written     bool   `json:"written"`
-			Era         int64  `json:"era"`
-			Until       string `json:"until"`
-			UntilUnixMs int64  `json:"until_unix_ms"`
-			By          string `json:"by"`
-			AtUnixMs    int64  `json:"at_unix_ms"`
-			Latest      int64  `json:"latest_record_unix_ms"`
-		}{written, t.Era, repair.At(t.Until), int64(t.Until), t.By, int64(t.At), int64(a.Latest)})
-	}
-	if !written {
-		_, err := fmt.Fprintf(c.a.Out, "nothing was written: %q accepted clocks up to %s already, at %s\n", t.By,
-			repair.At(t.Until), repair.At(t.At))
-		return err
-	}
-	_, err := fmt.Fprintf(c.a.Out, `clocks up to %s are accepted, in era %d
+	text := fmt.Sprintf(`clocks up to %s are accepted, in era %d
 Nodes whose clocks read no later follow them within a minute; "allocator status" shows it.
 `, repair.At(t.Until), t.Era)
-	return err
+	if !written {
+		t = a.Before
+		text = fmt.Sprintf("nothing was written: %q accepted clocks up to %s already, at %s\n", t.By,
+			repair.At(t.Until), repair.At(t.At))
+	}
+	return c.format.Print(c.a.Out, struct {
+		Written     bool   `json:"written"`
+		Era         int64  `json:"era"`
+		Until       string `json:"until"`
+		UntilUnixMs int64  `json:"until_unix_ms"`
+		By          string `json:"by"`
+		AtUnixMs    int64  `json:"at_unix_ms"`
+		Latest      int64  `json:"latest_record_unix_ms"`
+	}{written, t.Era, repair.At(t.Until), int64(t.Until), t.By, int64(t.At), int64(a.Latest)}, text)
 }

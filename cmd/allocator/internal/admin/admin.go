@@ -50,13 +50,10 @@ all of this. Call from the node's own machine, or with a token or certificate of
 		}); err != nil {
 			return err
 		}
-		if err := printDrained(a, r, format.Value == "json"); err != nil {
+		if err := printDrained(a, format, r); err != nil || r.GetSid() < 0 || r.GetReleased() {
 			return err
 		}
-		if r.GetSid() >= 0 && !r.GetReleased() {
-			return cli.ErrInvalid
-		}
-		return nil
+		return cli.ErrInvalid
 	}
 	return cmd
 }
@@ -81,19 +78,15 @@ that is under way is ended. For a node that was not drained nothing changes.`,
 		}); err != nil {
 			return err
 		}
-		if format.Value == "json" {
-			return cli.PrintLine(a.Out, struct {
-				Node       string `json:"node"`
-				Instance   string `json:"instance"`
-				WasDrained bool   `json:"was_drained"`
-			}{r.GetNode(), r.GetInstance(), r.GetWasDrained()})
-		}
 		text := "%s was not drained: nothing changed.\n"
 		if r.GetWasDrained() {
 			text = "%s is back in service: it acquires a sid, and is ready when it has one. See `allocator status`.\n"
 		}
-		_, err := fmt.Fprintf(a.Out, text, r.GetNode())
-		return err
+		return format.Print(a.Out, struct {
+			Node       string `json:"node"`
+			Instance   string `json:"instance"`
+			WasDrained bool   `json:"was_drained"`
+		}{r.GetNode(), r.GetInstance(), r.GetWasDrained()}, fmt.Sprintf(text, r.GetNode()))
 	}
 	return cmd
 }
@@ -119,18 +112,7 @@ func oneNode(a *cli.App, cmd *cobra.Command) func(call func(context.Context, pb.
 	}
 }
 
-func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
-	if asJSON {
-		return cli.PrintLine(a.Out, struct {
-			Node       string `json:"node"`
-			Instance   string `json:"instance"`
-			SID        int32  `json:"sid"` // The node held this sid; -1 is none.
-			Term       int64  `json:"term"`
-			Released   bool   `json:"released"`
-			CeilUnixMs int64  `json:"ceil_unix_ms"`
-			Issued     int64  `json:"ids_issued"`
-		}{r.GetNode(), r.GetInstance(), r.GetSid(), r.GetTerm(), r.GetReleased(), r.GetCeilUnixMs(), r.GetIdsIssued()})
-	}
+func printDrained(a *cli.App, format *cli.Choice, r *pb.DrainResponse) error {
 	what := "it held no sid"
 	switch {
 	case r.GetReleased() && r.GetCeilUnixMs() > 0:
@@ -142,8 +124,16 @@ func printDrained(a *cli.App, r *pb.DrainResponse, asJSON bool) error {
 		what = fmt.Sprintf("sid %d (term %d) was NOT given back: it is free when the node's lease ends, and usable "+
 			"when its window has passed", r.GetSid(), r.GetTerm())
 	}
-	_, err := fmt.Fprintf(a.Out, "%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is restarted, or "+
-		"`allocator admin undrain` puts it back into service.\n",
-		r.GetNode(), what, text.Count(int(r.GetIdsIssued()), "ID"))
-	return err
+	return format.Print(a.Out, struct {
+		Node       string `json:"node"`
+		Instance   string `json:"instance"`
+		SID        int32  `json:"sid"` // The node held this sid; -1 is none.
+		Term       int64  `json:"term"`
+		Released   bool   `json:"released"`
+		CeilUnixMs int64  `json:"ceil_unix_ms"`
+		Issued     int64  `json:"ids_issued"`
+	}{r.GetNode(), r.GetInstance(), r.GetSid(), r.GetTerm(), r.GetReleased(), r.GetCeilUnixMs(), r.GetIdsIssued()},
+		fmt.Sprintf("%s is drained: %s; %s issued.\nIt refuses with DRAINING until it is restarted, or "+
+			"`allocator admin undrain` puts it back into service.\n",
+			r.GetNode(), what, text.Count(int(r.GetIdsIssued()), "ID")))
 }

@@ -101,7 +101,7 @@ func (c *change) run(o *operate.Operator, p operate.Plan, err error) (_ operate.
 	if p.Refused == nil && len(p.Writes) == 0 {
 		return p, false, nil
 	}
-	if *c.dryRun && c.format.Value == "json" {
+	if *c.dryRun && c.format.JSON() {
 		return p, false, errors.Join(cli.PrintLine(c.a.Out, p), failed(p.Refused))
 	}
 	c.show(p)

@@ -107,21 +107,13 @@ func answersOf(v lease.View, reports []deployment.NodeReport, maxSkew time.Durat
 // printRecovered prints what happens next.
 func (c *change) printRecovered(p operate.Plan) error {
 	e := p.Era.Era
-	if c.format.Value != "json" {
-		_, err := fmt.Fprintf(c.a.Out, `era %d began, on cluster %x
-Nodes notice within seconds: they give up what they hold, take sids anew, and refuse
-(STARTING, NO_SID) until %s, %v from now.
-Nodes that were stopped can be started.
-`, e.Number, e.Cluster, repair.At(e.Floor), max(e.Floor-deployment.WallNow(), 0).Duration().Round(time.Second))
-		return err
-	}
 	unreached := []string{}
 	for _, n := range p.Nodes {
 		if !n.Answered {
 			unreached = append(unreached, cmp.Or(n.GRPC, n.Name))
 		}
 	}
-	return cli.PrintLine(c.a.Out, struct {
+	return c.format.Print(c.a.Out, struct {
 		Era         int64    `json:"era"`
 		PreviousEra int64    `json:"previous_era"`
 		Floor       string   `json:"floor"`
@@ -132,5 +124,10 @@ Nodes that were stopped can be started.
 		Unreached   []string `json:"unreached"`
 		Warnings    []string `json:"warnings"`
 	}{e.Number, p.View.Era.Value.Number, repair.At(e.Floor), int64(e.Floor), strconv.FormatUint(e.Cluster, 10),
-		p.View.Revision, int64(p.Era.Highest), unreached, append([]string{}, p.Warnings...)})
+		p.View.Revision, int64(p.Era.Highest), unreached, append([]string{}, p.Warnings...)},
+		fmt.Sprintf(`era %d began, on cluster %x
+Nodes notice within seconds: they give up what they hold, take sids anew, and refuse
+(STARTING, NO_SID) until %s, %v from now.
+Nodes that were stopped can be started.
+`, e.Number, e.Cluster, repair.At(e.Floor), max(e.Floor-deployment.WallNow(), 0).Duration().Round(time.Second)))
 }

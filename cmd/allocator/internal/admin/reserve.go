@@ -65,12 +65,8 @@ func (c *change) ofSIDs(
 	if nothing := err == nil && len(p.Repairs) == 0; !done && !nothing {
 		return err
 	}
-	if c.format.Value == "json" {
-		return cli.PrintLine(c.a.Out, struct {
-			SIDs    string `json:"sids"`
-			Written int    `json:"written"` // records; the others were as they should be
-		}{sids.String(), len(p.Repairs)})
-	}
-	_, err = fmt.Fprintf(c.a.Out, said, sids)
-	return err
+	return c.format.Print(c.a.Out, struct {
+		SIDs    string `json:"sids"`
+		Written int    `json:"written"` // records; the others were as they should be
+	}{sids.String(), len(p.Repairs)}, fmt.Sprintf(said, sids))
 }

@@ -96,11 +96,7 @@ func (c *change) ofSID(arg string, plan func(*operate.Operator, flake.SID) (oper
 		return err
 	}
 	w := p.Repairs[0]
-	if c.format.Value != "json" {
-		_, err := fmt.Fprintln(c.a.Out, text(w))
-		return err
-	}
-	return cli.PrintLine(c.a.Out, struct {
+	return c.format.Print(c.a.Out, struct {
 		SID    int    `json:"sid"`
 		State  string `json:"state"`
 		Term   int64  `json:"term"`
@@ -108,5 +104,5 @@ func (c *change) ofSID(arg string, plan func(*operate.Operator, flake.SID) (oper
 		Reason string `json:"reason,omitempty"`
 		Taken  string `json:"taken_from,omitempty"` // node that held it
 	}{int(w.SID), string(w.Window.State), w.Window.Term, int64(w.Window.Ceil), w.Window.Reason,
-		w.Seen.Holder.Value.Node})
+		w.Seen.Holder.Value.Node}, text(w)+"\n")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -58,12 +57,7 @@ func PrintStatuses[T any](
 			continue
 		}
 		sound = sound && !bad
-		if format.Value == "json" {
-			err = PrintLine(a.Out, s)
-		} else {
-			_, err = io.WriteString(a.Out, text)
-		}
-		if err != nil {
+		if err := format.Print(a.Out, s, text); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -61,6 +62,18 @@ func Choose(cmd *cobra.Command, name, help string, words ...string) *Choice {
 // FormatFlag adds --format.
 func FormatFlag(cmd *cobra.Command) *Choice {
 	return Choose(cmd, "format", "output format; json is one object a line", "text", "json")
+}
+
+// JSON reports whether --format is json.
+func (c *Choice) JSON() bool { return c.Value == "json" }
+
+// Print writes v as JSON on a line of its own if --format is json, and else text.
+func (c *Choice) Print(w io.Writer, v any, text string) error {
+	if c.JSON() {
+		return PrintLine(w, v)
+	}
+	_, err := io.WriteString(w, text)
+	return err
 }
 
 // completeFlags turns file names off as completions of every flag that has no

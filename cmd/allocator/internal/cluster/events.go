@@ -56,7 +56,7 @@ with "missed".`,
 			return err
 		}
 		defer nodes.Close()
-		w := eventWatch{nodes: nodes, out: a.Out, err: a.Err, json: format.Value == "json", follow: *follow,
+		w := eventWatch{nodes: nodes, out: a.Out, err: a.Err, json: format.JSON(), follow: *follow,
 			from: &pb.WatchEventsRequest{After: *after, OnlyNew: *onlyNew}}
 		if *since > 0 {
 			w.first = time.Now().Add(-*since).UnixMilli()

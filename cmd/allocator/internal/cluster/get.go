@@ -77,7 +77,7 @@ is not tried elsewhere.`,
 			return err
 		}
 		defer nodes.Close()
-		g := getter{as: as.Value, json: format.Value == "json", out: a.Output(cmd.Context()), random: cli.Random()}
+		g := getter{as: as.Value, json: format.JSON(), out: a.Output(cmd.Context()), random: cli.Random()}
 		got, err := g.get(cmd.Context(), nodes, n, least)
 		if flushErr := g.out.Flush(); err == nil {
 			err = flushErr

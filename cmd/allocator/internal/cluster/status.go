@@ -56,7 +56,7 @@ refused a second and the latest events, until it is interrupted. "allocator top"
 		terminal := a.OutTerminal()
 		watch := *again || cmd.CalledAs() == "top"
 		switch {
-		case watch && format.Value == "json":
+		case watch && format.JSON():
 			return cli.UsageError("--watch is for people: leave it out with --format json")
 		case watch && terminal == nil:
 			return cli.UsageError("stdout is no terminal: \"allocator status\" prints one view")
@@ -77,7 +77,7 @@ refused a second and the latest events, until it is interrupted. "allocator top"
 		if err != nil {
 			return err
 		}
-		if format.Value == "json" {
+		if format.JSON() {
 			err = cli.PrintLine(a.Out, c)
 		} else {
 			err = view{c, false}.print(a.Out)

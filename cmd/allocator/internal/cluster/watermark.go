@@ -58,7 +58,7 @@ With --follow it goes on until it is interrupted. It never goes back.`,
 		w := markWatch{
 			spaces:  spaces,
 			highest: make([]watermark.Answer, len(spaces)),
-			json:    format.Value == "json",
+			json:    format.JSON(),
 			out:     a.Output(cmd.Context()),
 			err:     a.Err,
 		}

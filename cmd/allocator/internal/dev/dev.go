@@ -79,7 +79,7 @@ etcd.`,
 	space := cli.SpaceFlags(cmd)
 	format := cli.FormatFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		d.json, d.space = format.Value == "json", space()
+		d.json, d.space = format.JSON(), space()
 		if d.nodes < 1 || d.nodes > maxDevNodes {
 			return cli.UsageError("--nodes is %d: it has to be at least 1, and at most %d", d.nodes, maxDevNodes)
 		}

@@ -94,7 +94,7 @@ etcd.`,
 			checks = append(checks, draw.Checks(cmd.Context(), given, *count, maxSkew, d)...)
 		}
 		progress.End()
-		if format.Value == "json" {
+		if format.JSON() {
 			for _, c := range checks {
 				if err := cli.PrintLine(a.Out, c); err != nil {
 					return err

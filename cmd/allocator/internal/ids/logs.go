@@ -38,7 +38,7 @@ func report[R any](a *cli.App, cmd *cobra.Command, format *cli.Choice, print fun
 		return err
 	}
 	out := a.Output(cmd.Context())
-	if format.Value == "json" {
+	if format.JSON() {
 		err = cli.PrintLine(out, found)
 	} else {
 		print(out, found)

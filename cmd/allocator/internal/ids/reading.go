@@ -36,7 +36,7 @@ func readingFlags(a *cli.App, cmd *cobra.Command) *reading {
 	return r
 }
 
-func (r *reading) json() bool { return r.format.Value == "json" }
+func (r *reading) json() bool { return r.format.JSON() }
 
 // parse reads one input, and reports on stderr what it repaired.
 func (r *reading) parse(input string) (describe.ID, error) {

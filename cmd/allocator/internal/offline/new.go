@@ -193,7 +193,7 @@ func (m *making) next(ctx context.Context, draw maker) (describe.ID, error) {
 // print prints n IDs, one a line.
 func (m *making) print(a *cli.App, ctx context.Context, n int64, draw maker) error {
 	out := a.Output(ctx)
-	space, json := m.space(), m.format.Value == "json"
+	space, json := m.space(), m.format.JSON()
 	var b []byte
 	for i := range n {
 		id, err := m.next(ctx, draw)

@@ -119,55 +119,53 @@ change, and nodes learn them from etcd.`,
 					strings.Join(c.Etcd.Addresses(), ", "), err))
 		}
 		space, era := now.Config.Value, now.Era.Value
-		if format.Value == "json" {
-			return cli.PrintLine(a.Out, struct {
-				Space   string `json:"space"`
-				Created bool   `json:"created"`
-				Layout  string `json:"layout"`
-				SIDs    string `json:"sids"`
-				Epoch   string `json:"epoch"`
-				Pool    string `json:"pool"`
-				Era     int64  `json:"era"`
-				Floor   string `json:"floor"`
-			}{c.Space, created, space.Layout.String(), space.SIDs().String(),
-				space.Epoch.Time().Format(time.RFC3339Nano), space.Pool, era.Number,
-				era.Floor.Time().Format(time.RFC3339Nano)})
-		}
-		what := "initialized"
-		if !created {
-			what = "was already initialized, with the same values"
-		}
-		holders := fmt.Sprintf("%d holders", space.Layout.Holders())
-		if sids := space.SIDs(); sids.Len() < space.Layout.Holders() {
-			holders = "sids " + sids.Of(space.Layout)
-		}
-		_, err = fmt.Fprintf(a.Out, "space %q %s: layout %s (%s), epoch %s, pool %s\n", c.Space, what,
-			space.Layout, holders, space.Epoch.Time().Format(time.RFC3339Nano), space.Pool)
-		if err == nil {
-			left := time.Until(space.Last().Time())
-			warning := ""
-			if left < warnYears*365*24*time.Hour {
-				warning = ": plan now for a space with a later epoch or another layout"
-			}
-			_, err = fmt.Fprintf(a.Out, "IDs of this layout end at %s, in %s%s\n",
-				space.Last().Time().UTC().Format(time.RFC3339), text.Span(left), warning)
-		}
-		if err == nil && begin.Above > 0 {
-			_, err = fmt.Fprintf(a.Out, "every ID is above %d\n", begin.Above)
-		}
-		if err == nil && begin.Reserved.Len() > 0 {
-			_, err = fmt.Fprintf(a.Out, "sids %v are reserved: no node takes them\n", begin.Reserved)
-		}
-		if wait := time.Until(era.Floor.Time()); err == nil && wait > 0 {
-			_, err = fmt.Fprintf(a.Out, "IDs begin %s", cli.Relative(era.Floor.Time(), time.Now()))
-			if err == nil && begin.Reserved.Len() > 0 {
-				_, err = fmt.Fprint(a.Out, ", also those of reserved sids: nodes of a lost etcd may have had them")
-			}
-			if err == nil {
-				_, err = fmt.Fprintln(a.Out)
-			}
-		}
-		return err
+		return format.Print(a.Out, struct {
+			Space   string `json:"space"`
+			Created bool   `json:"created"`
+			Layout  string `json:"layout"`
+			SIDs    string `json:"sids"`
+			Epoch   string `json:"epoch"`
+			Pool    string `json:"pool"`
+			Era     int64  `json:"era"`
+			Floor   string `json:"floor"`
+		}{c.Space, created, space.Layout.String(), space.SIDs().String(),
+			space.Epoch.Time().Format(time.RFC3339Nano), space.Pool, era.Number,
+			era.Floor.Time().Format(time.RFC3339Nano)}, initialized(c.Space, created, begin, now))
 	}
 	return cmd
+}
+
+// initialized says what a space is, for people.
+func initialized(name string, created bool, begin daemon.Beginning, now lease.View) string {
+	space, era := now.Config.Value, now.Era.Value
+	what := "initialized"
+	if !created {
+		what = "was already initialized, with the same values"
+	}
+	holders := fmt.Sprintf("%d holders", space.Layout.Holders())
+	if sids := space.SIDs(); sids.Len() < space.Layout.Holders() {
+		holders = "sids " + sids.Of(space.Layout)
+	}
+	warning, left := "", time.Until(space.Last().Time())
+	if left < warnYears*365*24*time.Hour {
+		warning = ": plan now for a space with a later epoch or another layout"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "space %q %s: layout %s (%s), epoch %s, pool %s\nIDs of this layout end at %s, in %s%s\n", name,
+		what, space.Layout, holders, space.Epoch.Time().Format(time.RFC3339Nano), space.Pool,
+		space.Last().Time().UTC().Format(time.RFC3339), text.Span(left), warning)
+	if begin.Above > 0 {
+		fmt.Fprintf(&b, "every ID is above %d\n", begin.Above)
+	}
+	if begin.Reserved.Len() > 0 {
+		fmt.Fprintf(&b, "sids %v are reserved: no node takes them\n", begin.Reserved)
+	}
+	if floor := era.Floor.Time(); time.Until(floor) > 0 {
+		also := ""
+		if begin.Reserved.Len() > 0 {
+			also = ", also those of reserved sids: nodes of a lost etcd may have had them"
+		}
+		fmt.Fprintf(&b, "IDs begin %s%s\n", cli.Relative(floor, time.Now()), also)
+	}
+	return b.String()
 }

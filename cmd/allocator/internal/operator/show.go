@@ -108,11 +108,7 @@ func VersionCommand(a *cli.App) *cobra.Command {
 	format := cli.FormatFlag(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		v := a.Build()
-		if format.Value == "json" {
-			return cli.PrintLine(a.Out, v)
-		}
-		_, err := fmt.Fprintln(a.Out, v)
-		return err
+		return format.Print(a.Out, v, v.String()+"\n")
 	}
 	return cmd
 }
