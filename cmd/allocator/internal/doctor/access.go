@@ -8,9 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
@@ -50,18 +48,13 @@ func probeAll(ctx context.Context, d remote.Dialer, nodes []deployment.NodeRepor
 }
 
 func probe(ctx context.Context, d remote.Dialer, addr string) access {
-	plain := remote.Dialer{Opts: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
-	if code := codeOf(ctx, plain, addr); code != codes.Unavailable && code != codes.DeadlineExceeded {
+	if code := codeOf(ctx, remote.Dialer{}, addr); code != codes.Unavailable && code != codes.DeadlineExceeded {
 		return access{plain: true, asks: code == codes.Unauthenticated}
 	}
 	if d.TLS == nil {
 		return access{unknown: true}
 	}
-	anonymous := remote.Dialer{
-		TLS:  d.TLS,
-		Opts: []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.WithoutCertificate())},
-	}
-	switch codeOf(ctx, anonymous, addr) {
+	switch codeOf(ctx, d.Anonymous(), addr) {
 	case codes.OK:
 		return access{}
 	case codes.Unauthenticated:

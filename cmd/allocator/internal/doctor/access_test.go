@@ -74,7 +74,7 @@ func TestProbe(t *testing.T) {
 	mutual.ClientAuth, mutual.ClientCAs = tls.RequireAndVerifyClientCert, ca.Pool()
 	own, err := certs.NewClient("tls", certs.ClientFiles{CA: certstest.File(t, dir, "ca.pem", ca.PEM), Cert: cert, Key: key}, tls.VersionTLS13, nil)
 	fatal.If(t, err)
-	d := remote.Dialer{TLS: own, Opts: []grpc.DialOption{grpc.WithTransportCredentials(own.Credentials())}}
+	d := remote.Dialer{TLS: own}
 	for _, tc := range []struct {
 		name string
 		addr string

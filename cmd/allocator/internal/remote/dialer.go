@@ -31,10 +31,10 @@ import (
 type Dialer struct {
 	TLS       *certs.Client // nil: no TLS
 	cert      bool          // and it shows a certificate
+	anonymous bool          // It shows none.
 	Token     string        // "": none
 	plaintext bool          // The token may go to other machines without TLS.
 	prefix    string        // Errors have it before the names of flags.
-	Opts      []grpc.DialOption
 }
 
 // systemRoots is the value of --ca that means no file.
@@ -69,52 +69,53 @@ func FileFlags(cmd *cobra.Command) func() Files {
 // options of a client that lives as long as the command: it reads the files of the token and of TLS
 // again when they change, and logs what is wrong with those of TLS.
 func ClientFlags(a *cli.App, cmd *cobra.Command) func(*slog.Logger) (client.Options, error) {
-	addrs := addrFlag(cmd, " (or $"+config.EnvAddr+")", DefaultAddr)
-	options := clientFlags(a, cmd)
-	return func(log *slog.Logger) (client.Options, error) { return options(addressesOf(a, cmd, *addrs), log) }
+	options := clientFlags(a, cmd, false)
+	return func(log *slog.Logger) (client.Options, error) { return first(options(log)) }
 }
 
 // SpaceClientsFlags is ClientFlags for a command that asks several spaces: each --addr has nodes
 // of one.
 func SpaceClientsFlags(a *cli.App, cmd *cobra.Command) func(*slog.Logger) ([]client.Options, error) {
-	addrs := spacesFlag(a, cmd, DefaultAddr)
-	options := clientFlags(a, cmd)
-	return func(log *slog.Logger) (spaces []client.Options, err error) {
-		for _, list := range addrs() {
-			o, err := options(list, log)
-			if err != nil {
-				return nil, err
-			}
-			spaces = append(spaces, o)
-		}
-		return spaces, nil
-	}
+	return clientFlags(a, cmd, true)
 }
 
-// clientFlags adds the flags of DialFlags, and returns what gives the options of a client of nodes.
-func clientFlags(a *cli.App, cmd *cobra.Command) func(addrs []string, log *slog.Logger) (client.Options, error) {
+// first returns what a command of one space has.
+func first[T any](list []T, err error) (one T, _ error) {
+	if err == nil {
+		one = list[0]
+	}
+	return one, err
+}
+
+func clientFlags(a *cli.App, cmd *cobra.Command, spaces bool) func(*slog.Logger) ([]client.Options, error) {
+	addrs := addrFlag(a, cmd, spaces, DefaultAddr)
 	files := FileFlags(cmd)
-	return func(addrs []string, log *slog.Logger) (client.Options, error) {
+	return func(log *slog.Logger) (all []client.Options, _ error) {
 		f := files()
 		d, err := f.Dialer(a, "--", log) // checks all of them
 		if err != nil {
-			return client.Options{}, err
+			return nil, err
 		}
-		if err := d.MayCall(addrs...); err != nil {
-			return client.Options{}, err
+		for _, list := range addrs() {
+			if err := d.MayCall(list...); err != nil {
+				return nil, err
+			}
+			o := client.Options{Targets: list, PlaintextToken: true} // MayCall has decided.
+			if d.TLS != nil {
+				o.DialOptions = append(o.DialOptions, grpc.WithTransportCredentials(d.TLS.Credentials()))
+			}
+			switch {
+			case f.TokenFile != "":
+				o.TokenFile = f.TokenFile
+			case d.Token != "":
+				o.Token = func(context.Context) (string, error) { return d.Token, nil }
+			}
+			all = append(all, o)
 		}
-		o := client.Options{Targets: addrs, PlaintextToken: true} // MayCall has decided.
 		if d.TLS != nil {
-			o.DialOptions = append(o.DialOptions, grpc.WithTransportCredentials(d.TLS.Credentials()))
 			go func() { _ = d.TLS.Run(cmd.Context()) }() // until the command is told to end
 		}
-		switch {
-		case f.TokenFile != "":
-			o.TokenFile = f.TokenFile
-		case d.Token != "":
-			o.Token = func(context.Context) (string, error) { return d.Token, nil }
-		}
-		return o, nil
+		return all, nil
 	}
 }
 
@@ -154,11 +155,7 @@ type Files struct {
 
 // Dialer reads the files. Errors name them with the prefix. The log is of those of TLS.
 func (f Files) Dialer(a *cli.App, prefix string, log *slog.Logger) (Dialer, error) {
-	d := Dialer{
-		plaintext: f.PlaintextToken,
-		prefix:    prefix,
-		Opts:      []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
-	}
+	d := Dialer{plaintext: f.PlaintextToken, prefix: prefix}
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
 		return d, cli.UsageError("only one of %[1]scert and %[1]skey is given: give both or neither", prefix)
@@ -174,18 +171,14 @@ func (f Files) Dialer(a *cli.App, prefix string, log *slog.Logger) (Dialer, erro
 			return d, cli.UsageError("%w", err)
 		}
 		d.cert = f.Cert != ""
-		d.Opts = []grpc.DialOption{grpc.WithTransportCredentials(d.TLS.Credentials())}
 	}
-	token, err := token(a, f.TokenFile, prefix)
-	if err != nil {
-		return d, err
-	}
-	d.Token = token
-	if token != "" {
-		d.Opts = append(d.Opts, grpc.WithPerRPCCredentials(bearer{token: token, plain: d.TLS == nil}))
-	}
-	return d, nil
+	var err error
+	d.Token, err = token(a, f.TokenFile, prefix)
+	return d, err
 }
+
+// Anonymous returns a Dialer that shows nodes neither a token nor a certificate.
+func (d Dialer) Anonymous() Dialer { return Dialer{TLS: d.TLS, anonymous: true} }
 
 // Anyway is Dialer for those who only look: without a certificate that is not valid now, which is logged.
 func (f Files) Anyway(a *cli.App, prefix string, log *slog.Logger) (Dialer, error) {
@@ -227,36 +220,49 @@ func token(a *cli.App, file, prefix string) (string, error) {
 	return token, nil
 }
 
-// bearer shows a token with every request.
-type bearer struct {
-	token string
-	plain bool // without TLS: see Dialer.MayCall
-}
+// bearer shows a token with every request. MayCall decides whether it needs TLS.
+type bearer string
 
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer " + b.token}, nil
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
 }
 
-func (b bearer) RequireTransportSecurity() bool { return !b.plain }
+func (bearer) RequireTransportSecurity() bool { return false }
 
 // Dial returns a connection that contacts nobody yet, or the error of MayCall.
 //
 // A Unix socket is never encrypted: --ca does not count for one.
 func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	target, creds := "passthrough:///"+addr, insecure.NewCredentials()
 	if unixsocket.Is(addr) {
-		return d.dialSocket(addr, opts...)
-	}
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil || strings.HasPrefix(addr, ":") {
-		return nil, NotHostPort(addr)
-	}
-	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
-		return nil, cli.UsageError("--addr: %q: there is no port %q: ports are 1 to 65535", addr, port)
+		if err := unixsocket.Check(addr); err != nil {
+			return nil, cli.UsageError("--addr: %w", err)
+		}
+		path, _ := unixsocket.Path(addr)
+		target = "unix://" + path
+	} else {
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil || strings.HasPrefix(addr, ":") {
+			return nil, NotHostPort(addr)
+		}
+		if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
+			return nil, cli.UsageError("--addr: %q: there is no port %q: ports are 1 to 65535", addr, port)
+		}
+		if d.TLS != nil {
+			creds = d.TLS.Credentials()
+		}
+		if d.anonymous && d.TLS != nil {
+			creds = d.TLS.WithoutCertificate()
+		}
 	}
 	if err := d.MayCall(addr); err != nil {
 		return nil, err
 	}
-	c, err := grpc.NewClient("passthrough:///"+addr, append(opts, d.Opts...)...)
+	opts = append(opts, grpc.WithTransportCredentials(creds))
+	if d.Token != "" {
+		opts = append(opts, grpc.WithPerRPCCredentials(bearer(d.Token)))
+	}
+	c, err := grpc.NewClient(target, opts...)
 	if err != nil {
 		return nil, cli.UsageError("--addr: %q: %w", addr, err)
 	}
@@ -267,22 +273,6 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 func NotHostPort(addr string) error {
 	_, port, _ := net.SplitHostPort(DefaultAddr)
 	return cli.UsageError("--addr: %s", text.NotHostPort(addr, port))
-}
-
-func (d Dialer) dialSocket(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	if err := unixsocket.Check(addr); err != nil {
-		return nil, cli.UsageError("--addr: %w", err)
-	}
-	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if d.Token != "" {
-		opts = append(opts, grpc.WithPerRPCCredentials(bearer{token: d.Token, plain: true}))
-	}
-	path, _ := unixsocket.Path(addr)
-	c, err := grpc.NewClient("unix://"+path, opts...)
-	if err != nil {
-		return nil, cli.UsageError("--addr: %q: %w", addr, err)
-	}
-	return c, nil
 }
 
 // Hint explains a failure to speak with a node, in a line to put before it: another port than the gRPC port,

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -28,54 +29,23 @@ type Nodes struct {
 	dialer  Dialer
 }
 
-// NodesFlags adds --addr and --timeout, and the flags of dialFlags, to cmd and returns what connects.
+// NodesFlags adds --addr and --timeout, and the flags of DialFlags, to cmd and returns what connects.
 func NodesFlags(a *cli.App, cmd *cobra.Command, def ...string) func() (*Nodes, error) {
-	or := " (or $" + config.EnvAddr + ")"
-	if len(def) == 0 {
-		or = "" // to ask a node at all is what the flag is for
-	}
-	addrs := addrFlag(cmd, or, def...)
-	connect := connectFlags(a, cmd)
-	return func() (*Nodes, error) { return connect(addressesOf(a, cmd, *addrs)) }
+	connect := nodesFlags(a, cmd, false, def...)
+	return func() (*Nodes, error) { return first(connect()) }
 }
 
 // SpacesFlags is NodesFlags for a command that asks several spaces: each --addr has nodes of
 // one. What it returns closes nothing.
 func SpacesFlags(a *cli.App, cmd *cobra.Command, def string) func() ([]*Nodes, error) {
-	addrs := spacesFlag(a, cmd, def)
-	connect := connectFlags(a, cmd)
-	return func() (spaces []*Nodes, err error) {
-		for _, list := range addrs() {
-			n, err := connect(list)
-			if err != nil {
-				return nil, err
-			}
-			spaces = append(spaces, n)
-		}
-		return spaces, nil
-	}
+	return nodesFlags(a, cmd, true, def)
 }
 
-// spacesFlag adds --addr for several spaces, and returns what gives the addresses of each.
-func spacesFlag(a *cli.App, cmd *cobra.Command, def string) func() (spaces [][]string) {
-	addrs := cmd.Flags().StringArray("addr", []string{def}, "gRPC addresses of nodes of a space, comma-separated: the "+
-		"first that answers is used; given several times, one for each space (or $"+config.EnvAddr+", of one space)")
-	return func() (spaces [][]string) {
-		if a.Getenv(config.EnvAddr) != "" && !cmd.Flags().Changed("addr") {
-			*addrs = []string{""}
-		}
-		for _, list := range *addrs {
-			spaces = append(spaces, addressesOf(a, cmd, strings.Split(list, ",")))
-		}
-		return spaces
-	}
-}
-
-// connectFlags adds --timeout and the flags of DialFlags, and returns what connects.
-func connectFlags(a *cli.App, cmd *cobra.Command) func(addrs []string) (*Nodes, error) {
+func nodesFlags(a *cli.App, cmd *cobra.Command, spaces bool, def ...string) func() ([]*Nodes, error) {
+	addrs := addrFlag(a, cmd, spaces, def...)
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to try")
 	dialing := DialFlags(a, cmd)
-	return func(addrs []string) (*Nodes, error) {
+	return func() (all []*Nodes, _ error) {
 		if *timeout <= 0 {
 			return nil, cli.UsageError("--timeout is %v: it has to be above 0", *timeout)
 		}
@@ -83,40 +53,51 @@ func connectFlags(a *cli.App, cmd *cobra.Command) func(addrs []string) (*Nodes, 
 		if err != nil {
 			return nil, err
 		}
-		n := &Nodes{Timeout: *timeout, dialer: d}
-		for _, addr := range addrs {
-			c, err := d.Dial(addr)
-			if err != nil {
-				n.Close()
-				return nil, err
+		for _, list := range addrs() {
+			if len(list) == 0 {
+				return nil, cli.UsageError("--addr: no address is given")
 			}
-			n.Addrs, n.Conns = append(n.Addrs, addr), append(n.Conns, c)
+			n := &Nodes{Addrs: list, Timeout: *timeout, dialer: d}
+			for _, addr := range list {
+				c, err := d.Dial(addr)
+				if err != nil {
+					return nil, err // The command ends, and nothing is connected yet.
+				}
+				n.Conns = append(n.Conns, c)
+			}
+			all = append(all, n)
 		}
-		if len(n.Conns) == 0 {
-			return nil, cli.UsageError("--addr: no address is given")
-		}
-		return n, nil
+		return all, nil
 	}
 }
 
-// addrFlag adds --addr.
-func addrFlag(cmd *cobra.Command, or string, def ...string) *[]string {
-	return cmd.Flags().StringSlice("addr", def,
-		"gRPC addresses of nodes as host:port or unix:/path, comma-separated or given several times: the first that "+
-			"answers is used"+or)
-}
-
-// addressesOf returns the addresses in the flag or, where it is not given, the environment.
-func addressesOf(a *cli.App, cmd *cobra.Command, flag []string) (out []string) {
-	if env := a.Getenv(config.EnvAddr); env != "" && !cmd.Flags().Changed("addr") {
-		flag = strings.Split(env, ",")
+// addrFlag adds --addr, and returns what gives the addresses, or those of each space where each --addr has
+// nodes of one. Where the flag is not given they are those of the environment.
+func addrFlag(a *cli.App, cmd *cobra.Command, spaces bool, def ...string) func() [][]string {
+	usage, or := "gRPC `addresses` of nodes as host:port or unix:/path, comma-separated or given several times: the "+
+		"first that answers is used", ""
+	if spaces {
+		usage, or = "gRPC `addresses` of nodes of a space, comma-separated: the first that answers is used; given "+
+			"several times, one for each space", ", of one space"
 	}
-	for _, addr := range flag {
-		if addr = strings.TrimSpace(addr); addr != "" {
-			out = append(out, addr)
+	if len(def) > 0 { // Else to ask a node at all is what the flag is for.
+		usage += " (or $" + config.EnvAddr + or + ")"
+	}
+	flag := cmd.Flags().StringArray("addr", def, usage)
+	return func() [][]string {
+		given := *flag
+		if env := a.Getenv(config.EnvAddr); env != "" && !cmd.Flags().Changed("addr") {
+			given = []string{env}
 		}
+		if !spaces {
+			given = []string{strings.Join(given, ",")}
+		}
+		var lists [][]string
+		for _, list := range given {
+			lists = append(lists, strings.FieldsFunc(list, func(c rune) bool { return c == ',' || unicode.IsSpace(c) }))
+		}
+		return lists
 	}
-	return out
 }
 
 // DefaultAddr is where a node listens that is told nothing, and dev's first.
