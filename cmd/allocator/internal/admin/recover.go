@@ -35,7 +35,7 @@ that run and are not in the backup's registry with --addr.`,
 	}
 	var floor timeFlag
 	cmd.Flags().Var(&floor, "floor", "begin there, and not at the computed floor")
-	addr := cmd.Flags().String("addr", "",
+	addrs := cmd.Flags().StringSlice("addr", nil,
 		"gRPC addresses of running nodes, comma-separated, besides those in the registry")
 	c := changeFlags(a, cmd, true, cli.WhyDone)
 	dialing := remote.DialFlags(a, cmd)
@@ -44,7 +44,7 @@ that run and are not in the backup's registry with --addr.`,
 		if err != nil {
 			return err
 		}
-		if err := d.MayCall(deployment.NodeAddrs(nil, *addr)...); err != nil {
+		if err := d.MayCall(deployment.NodeAddrs(nil, *addrs)...); err != nil {
 			return err
 		}
 		s, err := c.open()
@@ -56,7 +56,7 @@ that run and are not in the backup's registry with --addr.`,
 			progress := a.Progress()
 			defer progress.End()
 			progress.Set("asking nodes what they have seen")
-			return answersOf(v, deployment.AskNodes(ctx, d, deployment.NodeAddrs(v.Nodes, *addr)), s.Cfg.Issue.MaxSkew)
+			return answersOf(v, deployment.AskNodes(ctx, d, deployment.NodeAddrs(v.Nodes, *addrs)), s.Cfg.Issue.MaxSkew)
 		})
 		p, err := o.Recover(cmd.Context(), clock.Millis(floor))
 		p, done, err := c.run(o, p, err)

@@ -79,7 +79,7 @@ not answer is named. After --timeout what is there is written.`,
 		if err != nil {
 			return err
 		}
-		given := deployment.NodeAddrs(nil, strings.Join(*addrs, ","))
+		given := deployment.NodeAddrs(nil, *addrs)
 		if err := d.MayCall(given...); err != nil {
 			return err
 		}

@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -79,19 +81,21 @@ const AskTimeout = 3 * time.Second
 // AskNodes asks every address at the same time, and returns the answers in the
 // order of addrs.
 func AskNodes(ctx context.Context, d remote.Dialer, addrs []string) []NodeReport {
-	out := make([]NodeReport, len(addrs))
-	done := make(chan int)
-	for i, addr := range addrs {
-		go func() {
-			ctx, cancel := context.WithTimeout(ctx, AskTimeout)
-			defer cancel()
-			out[i] = AskNode(ctx, d, addr)
-			done <- i
-		}()
+	return Each(addrs, func(addr string) NodeReport {
+		ctx, cancel := context.WithTimeout(ctx, AskTimeout)
+		defer cancel()
+		return AskNode(ctx, d, addr)
+	})
+}
+
+// Each calls f for each of list at the same time, and returns the answers in the order of list.
+func Each[T, A any](list []T, f func(T) A) []A {
+	out := make([]A, len(list))
+	var all sync.WaitGroup
+	for i, one := range list {
+		all.Go(func() { out[i] = f(one) })
 	}
-	for range addrs {
-		<-done
-	}
+	all.Wait()
 	return out
 }
 
@@ -115,22 +119,16 @@ func AskNode(ctx context.Context, d remote.Dialer, addr string) NodeReport {
 	return w
 }
 
-// NodeAddrs returns the gRPC addresses of registered nodes and of a
-// comma-separated list, each once.
-func NodeAddrs(registered []lease.Registration, list string) []string {
-	var out []string
-	seen := map[string]bool{}
-	add := func(addr string) {
-		if addr = strings.TrimSpace(addr); addr != "" && !seen[addr] {
-			seen[addr] = true
+// NodeAddrs returns the gRPC addresses of registered nodes and those that were given, each once.
+func NodeAddrs(registered []lease.Registration, given []string) (out []string) {
+	var all []string
+	for _, r := range registered {
+		all = append(all, r.GRPC)
+	}
+	for _, addr := range append(all, given...) {
+		if addr = strings.TrimSpace(addr); addr != "" && !slices.Contains(out, addr) {
 			out = append(out, addr)
 		}
-	}
-	for _, r := range registered {
-		add(r.GRPC)
-	}
-	for addr := range strings.SplitSeq(list, ",") {
-		add(addr)
 	}
 	return out
 }

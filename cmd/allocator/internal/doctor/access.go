@@ -6,7 +6,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
@@ -27,23 +26,16 @@ type access struct {
 // probeAll calls the nodes that answered and that listen beyond this machine, without a token and a certificate. They
 // count these calls as UNAUTHENTICATED, as all such calls: an exception for doctor would be one for anybody.
 func probeAll(ctx context.Context, d remote.Dialer, nodes []deployment.NodeReport) map[string]access {
-	out := map[string]access{}
-	var mu sync.Mutex // guards out
-	var all sync.WaitGroup
-	for _, n := range nodes {
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n deployment.NodeReport) bool {
 		host, _, err := net.SplitHostPort(n.Addr)
-		ip := net.ParseIP(host)
-		if n.Err != nil || err != nil || host == "localhost" || ip != nil && ip.IsLoopback() {
-			continue
-		}
-		all.Go(func() {
-			found := probe(ctx, d, n.Addr)
-			mu.Lock()
-			defer mu.Unlock()
-			out[n.Addr] = found
-		})
+		return n.Err != nil || err != nil || host == "localhost" || net.ParseIP(host).IsLoopback()
+	})
+	out := map[string]access{}
+	for i, found := range deployment.Each(nodes, func(n deployment.NodeReport) access {
+		return probe(ctx, d, n.Addr)
+	}) {
+		out[nodes[i].Addr] = found
 	}
-	all.Wait()
 	return out
 }
 

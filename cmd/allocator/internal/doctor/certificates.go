@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
@@ -54,31 +53,29 @@ func shown(ctx context.Context, e config.Etcd, d remote.Dialer, members []member
 	nodes []deployment.NodeReport) (out []certificate) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	var mu sync.Mutex // guards out
-	var all sync.WaitGroup
-	ask := func(where, address string) {
-		all.Go(func() {
-			if leaf, err := certs.Shown(ctx, address); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				out = append(out, certificate{where, leaf})
-			}
-		})
-	}
+	type place struct{ where, address string }
+	var asked []place
 	for _, m := range members {
 		if u, err := url.Parse(m.Endpoint); err == nil && u.Scheme == "https" || e.TLS != (config.TLS{}) {
 			address := strings.TrimPrefix(m.Endpoint, "https://")
 			if _, _, err := net.SplitHostPort(address); err == nil {
-				ask("member "+m.Endpoint, address)
+				asked = append(asked, place{"member " + m.Endpoint, address})
 			}
 		}
 	}
 	for _, n := range nodes {
 		if _, _, err := net.SplitHostPort(n.Addr); err == nil && d.TLS != nil {
-			ask(n.Label(), n.Addr)
+			asked = append(asked, place{n.Label(), n.Addr})
 		}
 	}
-	all.Wait()
+	for i, leaf := range deployment.Each(asked, func(p place) *x509.Certificate {
+		leaf, _ := certs.Shown(ctx, p.address) // nil: it shows none
+		return leaf
+	}) {
+		if leaf != nil {
+			out = append(out, certificate{asked[i].where, leaf})
+		}
+	}
 	slices.SortFunc(out, func(a, b certificate) int { return strings.Compare(a.where, b.where) })
 	return out
 }
@@ -99,9 +96,7 @@ func (r *findings) certificates(f facts) {
 			r.Add("certificate", report.Fail, do, "%s ends in %s", c.where, text.Span(left))
 		}
 	}
-	if !r.Has("certificate") {
-		first := slices.MinFunc(f.certificates, func(a, b certificate) int { return a.NotAfter.Compare(b.NotAfter) })
-		r.Add("certificate", report.OK, "", "the first of %s to end does so at %s: %s",
-			text.Count(len(f.certificates), "certificate"), first.NotAfter.UTC().Format(time.DateOnly), first.where)
-	}
+	first := slices.MinFunc(f.certificates, func(a, b certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	r.Sound("certificate", "the first of %s to end does so at %s: %s", text.Count(len(f.certificates), "certificate"),
+		first.NotAfter.UTC().Format(time.DateOnly), first.where)
 }

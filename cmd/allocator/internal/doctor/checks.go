@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -58,7 +57,7 @@ func (r *findings) members(f facts) {
 		if m.Err != nil {
 			r.Add("etcd-endpoint", report.Fail,
 				"Check that etcd runs there, and that the scheme (http or https) is right", "%s: %s", m.Endpoint,
-				reasonOf(m.Err))
+				status.Convert(m.Err).Message())
 			continue
 		}
 		clusters[m.Cluster] = true
@@ -77,14 +76,6 @@ func (r *findings) members(f facts) {
 	} else if len(clusters) == 1 {
 		r.Add("etcd-cluster", report.OK, "", "all endpoints that answer belong to cluster %s", hexes(clusters))
 	}
-}
-
-// reasonOf returns the message of an error of a call.
-func reasonOf(err error) string {
-	if s, ok := status.FromError(err); ok {
-		return s.Message()
-	}
-	return err.Error()
 }
 
 func hexes(ids map[uint64]bool) string {
@@ -137,9 +128,7 @@ func (r *findings) etcd(f facts) {
 			"the other. etcd runs neighboring minor versions alone beside each other",
 			"there are members of %s and of %s", versions[0], versions[last])
 	}
-	if !r.Has("etcd-version") {
-		r.Add("etcd-version", report.OK, "", "every member has a supported version")
-	}
+	r.Sound("etcd-version", "every member has a supported version")
 	if leader {
 		r.Add("etcd-leader", report.OK, "", "every member that answers knows a leader")
 	} else {
@@ -215,9 +204,7 @@ func (r *findings) etcdMembers(f facts) {
 			r.Add("etcd-lag", report.Warn, "Look at its disk and network", "%s is %d entries behind", m.Endpoint, m.Lag)
 		}
 	}
-	if !r.Has("etcd-lag") {
-		r.Add("etcd-lag", report.OK, "", "every member that answers votes and keeps up")
-	}
+	r.Sound("etcd-lag", "every member that answers votes and keeps up")
 	if !f.own {
 		return
 	}
@@ -227,9 +214,7 @@ func (r *findings) etcdMembers(f facts) {
 				"%s: one in a hundred writes takes %v or more to reach the disk", m.Endpoint, p99)
 		}
 	}
-	if !r.Has("etcd-disk") {
-		r.Add("etcd-disk", report.OK, "", "no slow disk")
-	}
+	r.Sound("etcd-disk", "no slow disk")
 	switch {
 	case f.free < 0:
 	case f.free < inside.MinRoom:
@@ -269,13 +254,8 @@ func (r *findings) etcdMembers(f facts) {
 // 3.6.5, or later of the same line, or any later line.
 func sound(version string) bool {
 	var n [3]int
-	release, _, _ := strings.Cut(version, "-")
-	for i, part := range strings.SplitN(release, ".", 3) {
-		v, err := strconv.Atoi(part)
-		if err != nil {
-			return false
-		}
-		n[i] = v
+	if read, _ := fmt.Sscanf(version, "%d.%d.%d", &n[0], &n[1], &n[2]); read < 2 {
+		return false
 	}
 	minimum := [3]int{3, 5, 23}
 	if n[0] == 3 && n[1] == 6 {
@@ -346,7 +326,7 @@ func day(t clock.Millis) string { return t.Time().UTC().Format(time.RFC3339) }
 func (r *findings) records(f facts) {
 	v := f.view
 	far := max(f.now, v.Era.Value.Floor) + f.slack
-	bad, distant, quarantined, unreleased := 0, 0, 0, 0
+	quarantined := 0
 	var workers []string
 	var reserved lease.SIDSet
 	for _, sid := range sorted(v.SIDs) {
@@ -359,26 +339,21 @@ func (r *findings) records(f facts) {
 		}
 		switch {
 		case !v.Config.Value.SIDs().Has(sid):
-			bad++
 			r.Add("records", report.Fail,
 				"etcd was edited, or the sids of the space were: look for IDs of that sid in other regions with "+
 					"\"allocator audit\"",
 				"sid %d has records, and the space has the sids %s", sid,
 				v.Config.Value.SIDs().Of(v.Config.Value.Layout))
 		case s.Window.Err != nil:
-			bad++
 			r.Add("records", report.Fail, "Find out who changed it. "+release,
 				"the window of sid %d is unreadable: %v", sid, s.Window.Err)
 		case s.Holder.Err != nil:
-			bad++
 			r.Add("records", report.Fail, "Find out who changed it; etcd deletes it when its lease expires",
 				"the holder of sid %d is unreadable: %v", sid, s.Holder.Err)
 		case s.Holder.Exists() && !s.Window.Exists():
-			bad++
 			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md",
 				"sid %d has a holder and no window", sid)
 		case v.Era.Exists() && v.Era.Err == nil && w.Era > v.Era.Value.Number:
-			bad++
 			r.Add("records", report.Fail, "etcd was edited or partly restored: see docs/how-to/repair-sids.md",
 				"the window of sid %d is of era %d, and this is era %d", sid, w.Era, v.Era.Value.Number)
 		case w.State == lease.Quarantined:
@@ -388,14 +363,12 @@ func (r *findings) records(f facts) {
 		case w.State == lease.Reserved:
 			reserved.Add(sid)
 		case w.Ceil > far && s.Holder.Exists() && f.isRegistered(w.Node):
-			distant++
 			r.Add("ceilings", report.Fail,
 				fmt.Sprintf("Are the clocks of this machine and of %s right now? If so, restart %[1]s: it acquires "+
 					"another sid, and nodes leave this one alone until then", lease.Printable(w.Node)),
 				"the ceiling of sid %d is %s, %s ahead of this clock; %q holds it", sid, repair.At(w.Ceil),
 				text.Span((w.Ceil - f.now).Duration()), w.Node)
 		case w.Ceil > far:
-			distant++
 			r.Add("ceilings", report.Fail,
 				"Is this machine's clock right? If so, stop the node whose clock was wrong. "+release,
 				"the ceiling of sid %d is %s, %s ahead of this clock; %q wrote it", sid, repair.At(w.Ceil),
@@ -403,7 +376,6 @@ func (r *findings) records(f facts) {
 		case waits != "":
 			r.Add("quarantine", report.Warn, "Wait until then", "sid %d: %s", sid, waits)
 		case w.State == lease.Active && s.Holder.Exists() && f.now-w.Ceil > overdue:
-			unreleased++
 			r.Add("unreleased", report.Warn,
 				fmt.Sprintf("It is dead, paused, refuses, or cannot reach etcd, and its lease lives on. A node "+
 					"ends the hold within a minute. If none does: \"allocator admin quarantine %d --force\", then "+
@@ -415,7 +387,6 @@ func (r *findings) records(f facts) {
 		case w.Worker: // one that was killed is no fault of a node
 		case f.expect > 0 && len(f.registered) >= f.expect: // Others replaced a node that vanished.
 		case w.State == lease.Active && !s.Holder.Exists() && f.now-w.Wall < recently && !f.isRegistered(w.Node):
-			unreleased++
 			r.Add("unreleased", report.Warn,
 				"Look at that node: it was killed, is paused, or cannot reach etcd. Another node may use the sid "+
 					"once its window has passed",
@@ -423,12 +394,8 @@ func (r *findings) records(f facts) {
 				(f.now - w.Wall).Duration().Round(time.Second))
 		}
 	}
-	if bad == 0 {
-		r.Add("records", report.OK, "", "all %d records of sids are readable", len(v.SIDs))
-	}
-	if unreleased == 0 {
-		r.Add("unreleased", report.OK, "", "no node has vanished lately without releasing its sid")
-	}
+	r.Sound("records", "all %d records of sids are readable", len(v.SIDs))
+	r.Sound("unreleased", "no node has vanished lately without releasing its sid")
 	if n := len(workers); n > 0 {
 		if n > workersNamed {
 			workers = append(workers[:workersNamed], fmt.Sprintf("and %d more", n-workersNamed))
@@ -440,9 +407,7 @@ func (r *findings) records(f facts) {
 	if reserved.Len() > 0 {
 		r.Add("reserved", report.OK, "", "generators outside of the cluster have the sids %v", reserved)
 	}
-	if distant == 0 {
-		r.Add("ceilings", report.OK, "", "none is far ahead of the clock")
-	}
+	r.Sound("ceilings", "none is far ahead of the clock")
 	if quarantined == 0 {
 		r.Add("quarantine", report.OK, "", "no sid is quarantined")
 	}

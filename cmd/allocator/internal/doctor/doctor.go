@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,7 +72,7 @@ etcd.`,
 		defer progress.End()
 		var checks report.Report
 		reached, maxSkew := true, c.Issue.MaxSkew
-		given := deployment.NodeAddrs(nil, strings.Join(*addrs, ","))
+		given := deployment.NodeAddrs(nil, *addrs)
 		if err := d.MayCall(given...); err != nil {
 			return err
 		}
@@ -83,11 +82,11 @@ etcd.`,
 				return err
 			}
 			defer s.Close()
-			f := gather(cmd.Context(), s, d, strings.Join(given, ","), progress)
+			f := gather(cmd.Context(), s, d, given, progress)
 			f.certificates = append(f.certificates, ofFiles(s.Cfg, files())...)
 			f.expect = cmp.Or(*expect, s.Cfg.Cluster.Expect)
 			checks, reached = examine(f), f.reached()
-			given = deployment.NodeAddrs(f.registered, strings.Join(given, ","))
+			given = deployment.NodeAddrs(f.registered, given)
 		}
 		if *count > 0 {
 			progress.Set("drawing IDs from %d nodes", len(given))
@@ -162,7 +161,7 @@ func (f facts) reached() bool {
 }
 
 // gather collects the facts.
-func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr string, progress *cli.Progress) facts {
+func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, given []string, progress *cli.Progress) facts {
 	sys := clock.NewSystem(clock.SystemConfig{})
 	f := facts{
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
@@ -199,8 +198,9 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, addr stri
 			f.registered = f.view.Nodes
 		}
 	}
-	progress.Set("asking %d nodes", len(deployment.NodeAddrs(f.registered, addr)))
-	f.nodes = deployment.AskNodes(ctx, d, deployment.NodeAddrs(f.registered, addr))
+	addrs := deployment.NodeAddrs(f.registered, given)
+	progress.Set("asking %d nodes", len(addrs))
+	f.nodes = deployment.AskNodes(ctx, d, addrs)
 	if !f.reached() || f.loadErr != nil {
 		f.askAround(ctx, d, cmp.Or(s.Cfg.Advertise.GRPC, s.Cfg.Listen.GRPC))
 	}
@@ -247,7 +247,7 @@ func (f *facts) askAround(ctx context.Context, d remote.Dialer, own string) {
 			asked[other.GRPC] = asked[other.GRPC] || other.Instance == n.Cluster.Self.Instance
 		}
 	}
-	others := slices.DeleteFunc(deployment.NodeAddrs(f.registered, ""), func(addr string) bool { return asked[addr] })
+	others := slices.DeleteFunc(deployment.NodeAddrs(f.registered, nil), func(addr string) bool { return asked[addr] })
 	f.nodes = append(f.nodes, deployment.AskNodes(ctx, d, others)...)
 }
 
@@ -257,23 +257,15 @@ const dialTimeout = 2 * time.Second
 // dialAll connects to every gossip address that is registered.
 func dialAll(ctx context.Context, nodes []lease.Registration) map[string]error {
 	out := map[string]error{}
-	var mu sync.Mutex // guards out
-	var all sync.WaitGroup
-	for _, n := range nodes {
-		if n.Gossip == "" {
-			continue
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n lease.Registration) bool { return n.Gossip == "" })
+	for i, err := range deployment.Each(nodes, func(n lease.Registration) error {
+		conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", n.Gossip)
+		if err == nil {
+			_ = conn.Close()
 		}
-		all.Go(func() {
-			d := net.Dialer{Timeout: dialTimeout}
-			conn, err := d.DialContext(ctx, "tcp", n.Gossip)
-			if err == nil {
-				_ = conn.Close()
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			out[n.Gossip] = err
-		})
+		return err
+	}) {
+		out[nodes[i].Gossip] = err
 	}
-	all.Wait()
 	return out
 }

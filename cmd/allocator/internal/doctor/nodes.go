@@ -121,8 +121,8 @@ func (r *findings) agreement(f facts) {
 		r.Add("settings", report.Warn, "Set it to the same value on all nodes, and restart one after the other",
 			"%s differs: %s", key, strings.Join(parts, "; "))
 	}
-	if len(settings) > 0 && !r.Has("settings") {
-		r.Add("settings", report.OK, "", "nodes agree on the settings that have to be the same")
+	if len(settings) > 0 {
+		r.Sound("settings", "nodes agree on the settings that have to be the same")
 	}
 }
 
@@ -177,7 +177,6 @@ func (r *findings) cluster(f facts) {
 // names checks that no two processes have one name.
 func (r *findings) names(f facts) {
 	const do = "Set another node.name on one of them: peers count clocks by name"
-	shared := false
 	byName := map[string][]lease.Registration{}
 	for _, reg := range f.registered {
 		byName[reg.Node] = append(byName[reg.Node], reg)
@@ -187,7 +186,6 @@ func (r *findings) names(f facts) {
 		if len(of) < 2 || name == "" {
 			continue
 		}
-		shared = true
 		var live []string
 		for _, reg := range of {
 			if f.lives(reg) {
@@ -203,8 +201,8 @@ func (r *findings) names(f facts) {
 				"%d registrations have the name %s, and %s", len(of), name, answering(len(live)))
 		}
 	}
-	if !shared && len(f.registered) > 0 {
-		r.Add("name", report.OK, "", "every node has a name of its own")
+	if len(f.registered) > 0 {
+		r.Sound("name", "every node has a name of its own")
 	}
 }
 

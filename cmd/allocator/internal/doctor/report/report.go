@@ -40,6 +40,13 @@ func (r Report) Has(name string) bool {
 	return slices.ContainsFunc(r, func(c Check) bool { return c.Name == name })
 }
 
+// Sound adds that all is well with what a check is about, unless a check of that name was added.
+func (r *Report) Sound(name, format string, args ...any) {
+	if !r.Has(name) {
+		r.Add(name, OK, "", format, args...)
+	}
+}
+
 // Wrong reports whether a check of that name found something to warn of.
 func (r Report) Wrong(name string) bool {
 	return slices.ContainsFunc(r, func(c Check) bool {
