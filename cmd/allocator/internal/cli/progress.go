@@ -14,9 +14,10 @@ import (
 // taken progressAfter. Where stderr is no terminal it shows nothing. Its methods are safe
 // for concurrent use.
 type Progress struct {
-	out   io.Writer // nil: nothing is shown
-	ended chan struct{}
-	shown sync.WaitGroup
+	writing sync.Mutex // held while a line is written, which may last; guards out, show and shown
+	out     io.Writer  // nil: nothing is shown
+	show    *time.Timer
+	shown   bool
 
 	mu     sync.Mutex // guards the rest
 	format string
@@ -29,6 +30,8 @@ const (
 	// progressWidth is below the width of a usual terminal, in characters: a line that
 	// wraps would not be replaced.
 	progressWidth = 110
+	// replaced goes to the beginning of a line, and clears it.
+	replaced = "\r\x1b[K"
 )
 
 // Progress begins to show progress. End must follow.
@@ -41,53 +44,39 @@ func (a *App) Progress() *Progress {
 }
 
 func showProgress(out io.Writer, after, every time.Duration) *Progress {
-	p := &Progress{out: out, ended: make(chan struct{})}
-	p.shown.Go(func() {
-		timer := time.NewTimer(after)
-		defer timer.Stop()
-		for clear := ""; ; clear = "\r\x1b[K" {
-			select {
-			case <-p.ended:
-				_, _ = io.WriteString(out, clear)
-				return
-			case <-timer.C:
-			}
-			timer.Reset(every)
-			_, _ = io.WriteString(out, "\r\x1b[K"+p.line())
+	p := &Progress{out: out}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	p.show = time.AfterFunc(after, func() {
+		p.writing.Lock()
+		defer p.writing.Unlock()
+		if p.out == nil {
+			return
 		}
+		p.mu.Lock()
+		format, args := p.format, p.args
+		p.mu.Unlock()
+		line := []rune(text.Printable(fmt.Sprintf(format, args...)))
+		_, _ = io.WriteString(p.out, replaced+string(line[:min(len(line), progressWidth)]))
+		p.shown = true
+		p.show.Reset(every)
 	})
 	return p
 }
 
 // Set sets what is shown from now on. The arguments are formatted whenever it is shown.
 func (p *Progress) Set(format string, args ...any) {
-	if p.out == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.format, p.args = format, args
 }
 
-func (p *Progress) line() string {
-	p.mu.Lock()
-	format, args := p.format, p.args
-	p.mu.Unlock()
-	line := []rune(text.Printable(fmt.Sprintf(format, args...)))
-	return string(line[:min(len(line), progressWidth)])
-}
-
 // End removes the line. A second call does nothing.
 func (p *Progress) End() {
-	if p.out == nil {
-		return
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	if p.shown {
+		_, _ = io.WriteString(p.out, replaced)
 	}
-	p.mu.Lock()
-	select {
-	case <-p.ended:
-	default:
-		close(p.ended)
-	}
-	p.mu.Unlock()
-	p.shown.Wait()
+	p.out, p.shown = nil, false
 }
