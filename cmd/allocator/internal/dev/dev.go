@@ -230,22 +230,19 @@ func (d *dev) explain(i int, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &busy):
-		_, port, _ := net.SplitHostPort(busy.Addr)
-		flag := "--grpc-port"
-		switch busy.Key {
-		case "listen.http":
-			flag = "--http-port"
-		case "listen.resp":
-			return fmt.Errorf("port %s, for Redis clients of node-%d, is not available (%w): stop the program that "+
-				"uses it, or leave --resp out",
-				port, i+1, errors.Unwrap(busy.Err))
-		}
-		return fmt.Errorf("port %s, for node-%d, is not available (%w): stop the program that uses it, or choose "+
-			"another %s",
-			port, i+1, errors.Unwrap(busy.Err), flag)
+	case !errors.As(err, &busy):
+		return fmt.Errorf("node-%d: %w", i+1, err)
 	}
-	return fmt.Errorf("node-%d: %w", i+1, err)
+	clients, instead := "", "choose another --grpc-port"
+	switch busy.Key {
+	case "listen.http":
+		instead = "choose another --http-port"
+	case "listen.resp":
+		clients, instead = "Redis clients of ", "leave --resp out"
+	}
+	_, port, _ := net.SplitHostPort(busy.Addr)
+	return fmt.Errorf("port %s, for %snode-%d, is not available (%w): stop the program that uses it, or %s",
+		port, clients, i+1, errors.Unwrap(busy.Err), instead)
 }
 
 // node returns a node, to be run once. After its first start it has the same ports.

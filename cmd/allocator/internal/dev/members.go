@@ -50,11 +50,8 @@ type member struct {
 	daemon *daemon.Daemon
 	addrs  daemon.Addresses // The first start chose them; later ones take the same.
 
-	// What the client of the console sees.
-	answer, message string
-	ids, refused    int64
-	counted         int64 // ids had this value when rate was last computed.
-	rate            int64
+	seen    console.BrokenNode // what the client of the console sees; Broken adds the rest
+	counted int64              // seen.IDs had this value when seen.Rate was last computed.
 }
 
 func newMember(i int, name string) *member {
@@ -65,7 +62,7 @@ func newMember(i int, name string) *member {
 		link:   &link{conns: map[net.Conn]struct{}{}},
 		start:  make(chan struct{}, 1),
 		state:  starting,
-		answer: "not asked",
+		seen:   console.BrokenNode{Name: name, Answer: "not asked"},
 	}
 }
 
@@ -171,10 +168,8 @@ func (d *dev) Broken() console.Broken {
 	out := console.Broken{Etcd: d.etcdState.Load().(string), IDs: given.Checked, Duplicates: given.Duplicates}
 	for _, m := range d.members {
 		m.mu.Lock()
-		n := console.BrokenNode{
-			Name: m.name, State: string(m.state), Faults: m.faults(), Answer: m.answer, Message: m.message,
-			IDs: m.ids, Rate: m.rate, Refused: m.refused,
-		}
+		n := m.seen
+		n.State, n.Faults = string(m.state), m.faults()
 		if m.paused {
 			n.State = "paused"
 		}
@@ -223,7 +218,7 @@ func (d *dev) check(ctx context.Context) error {
 		}
 		for _, m := range d.members {
 			m.mu.Lock()
-			m.rate, m.counted = m.ids-m.counted, m.ids
+			m.seen.Rate, m.counted = m.seen.IDs-m.counted, m.seen.IDs
 			m.mu.Unlock()
 		}
 	}
@@ -268,14 +263,14 @@ func (m *member) ask(ctx context.Context, count int, given *duplicates.Checker) 
 func (m *member) answered(r *pb.AllocateResponse, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.message = ""
+	m.seen.Message = ""
 	if err == nil {
-		m.answer = "OK"
-		m.ids += int64(r.GetCount())
+		m.seen.Answer = "OK"
+		m.seen.IDs += int64(r.GetCount())
 	} else if refusal := client.RefusalOf(err, m.name); refusal != nil {
-		m.answer, m.message = string(refusal.Reason), refusal.Message
-		m.refused++
+		m.seen.Answer, m.seen.Message = string(refusal.Reason), refusal.Message
+		m.seen.Refused++
 	} else {
-		m.answer = "no answer"
+		m.seen.Answer = "no answer"
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/remote"
@@ -27,8 +26,7 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		RESP    string `json:"resp,omitempty"`
 		Etcd    string `json:"etcd"`
 		Console string `json:"console"`
-		// Offset of the others' clocks from the node's, and its uncertainty, in µs;
-		// absent without a measurement.
+		// The cluster's time minus the node's, and its uncertainty, in µs; absent without a measurement.
 		Offset      *int64 `json:"offset_us,omitempty"`
 		Uncertainty *int64 `json:"uncertainty_us,omitempty"`
 	}{
@@ -51,10 +49,10 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 		about = fmt.Sprintf("all %d sids are held: acquires the next free one ", st.Lease.Pool.Size)
 	}
 	clocks := ""
-	if offset, within, ok := others(one.Clocks()); ok {
-		us, uncertainty := offset.Microseconds(), within.Microseconds()+1
+	if j := one.Clocks().Gate.Judgement; j.Known {
+		us, uncertainty := j.Offset.Microseconds(), j.Uncertainty.Microseconds()+1
 		line.Offset, line.Uncertainty = &us, &uncertainty
-		clocks = "  clock " + clock.FormatOffset(offset, within)
+		clocks = "  clock " + clock.FormatOffset(j.Offset, j.Uncertainty)
 	}
 	if d.json {
 		return cli.PrintLine(d.Out, line)
@@ -62,25 +60,6 @@ func (d *dev) printNode(one *daemon.Daemon) error {
 	_, err := fmt.Fprintf(d.Out, "%-7s %-8s %s http %s  grpc %s  admin %s%s\n",
 		line.State, line.Node, about, line.HTTP, line.GRPC, line.Admin, clocks)
 	return err
-}
-
-// others returns the interval that holds the offsets of all other clocks from a
-// node's own, without silent ones and those known to be false.
-func others(r clock.Report) (offset, within time.Duration, ok bool) {
-	var low, high time.Duration
-	for _, p := range r.Peers {
-		if !p.Fresh || slices.Contains(r.Gate.Judgement.Falsetickers, p.Name) {
-			continue
-		}
-		if !ok || p.Offset-p.Error < low {
-			low = p.Offset - p.Error
-		}
-		if !ok || p.Offset+p.Error > high {
-			high = p.Offset + p.Error
-		}
-		ok = true
-	}
-	return low + (high-low)/2, (high - low + 1) / 2, ok
 }
 
 // printExamples prints calls that work when pasted, with an ID made now.
