@@ -165,11 +165,17 @@ func SIDsValue(p *lease.SIDRange) *Value {
 	return textValue(p, "sids", lease.ParseSIDRange, lease.SIDRange.String)
 }
 
+// maxEpoch bounds epochs, so that all flakes have times: near the ends of 64 bits their sum with it would wrap.
+const maxEpoch = 1<<48 - 1
+
 // EpochValue returns p as a value that reads a date, an RFC 3339 time or Unix
 // milliseconds, and prints the second of these.
 func EpochValue(p *clock.Millis) *Value {
 	return textValue(p, "time", func(s string) (clock.Millis, error) {
 		if ms, err := strconv.ParseInt(s, 10, 64); err == nil {
+			if ms < -maxEpoch || ms > maxEpoch {
+				return 0, fmt.Errorf("%d is out of range: at most 48 bits of milliseconds", ms)
+			}
 			return clock.Millis(ms), nil
 		}
 		for _, form := range []string{time.RFC3339Nano, time.DateOnly} {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/describe"
-	"github.com/flakelease/allocator/ulid"
 )
 
 // SpaceFlags adds the flags that describe the flakes' space, which a flake does not
@@ -27,7 +25,7 @@ func SpaceFlags(cmd *cobra.Command) func() flake.Format {
 	cmd.Flags().Var(config.LayoutValue(&f.Layout, &layouts), "layout",
 		"layout of the flakes' space: "+strings.Join(flake.Layouts(),
 			", ")+", or bits such as 41/10/12,order=time-sid-seq,unit=1ms,epoch=2024-01-01")
-	cmd.Flags().Var(epochFlag{config.EpochValue(&own), &own}, "epoch",
+	cmd.Flags().Var(config.EpochValue(&own), "epoch",
 		"epoch of the flakes' space, as RFC 3339 or Unix milliseconds; unless given, the layout's own")
 	// The flag exists and has no completion yet, so this cannot fail.
 	_ = cmd.RegisterFlagCompletionFunc("layout",
@@ -39,25 +37,6 @@ func SpaceFlags(cmd *cobra.Command) func() flake.Format {
 		}
 		return f
 	}
-}
-
-// epochFlag is an epoch whose flakes all have times: near the ends of 64 bits
-// their sum with it would wrap.
-type epochFlag struct {
-	pflag.Value
-	at *clock.Millis
-}
-
-func (e epochFlag) Set(s string) error {
-	was := *e.at
-	if err := e.Value.Set(s); err != nil {
-		return err
-	}
-	if ms := int64(*e.at); ms < -ulid.MaxUnixMilli || ms > ulid.MaxUnixMilli {
-		*e.at = was
-		return fmt.Errorf("%d is out of range: at most 48 bits of milliseconds", ms)
-	}
-	return nil
 }
 
 // AppendID appends a line with an ID in a form; in JSON an object, with more members behind it.
