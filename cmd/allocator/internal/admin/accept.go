@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/operate"
 )
@@ -28,12 +27,11 @@ The acceptance counts in the present era.`,
 			"  allocator admin accept-time --etcd.endpoints http://10.0.0.1:2379",
 		Args: cobra.NoArgs,
 	}
-	var until timeFlag
-	cmd.Flags().Var(&until, "until", "accept clocks up to this time, and not up to an hour from now")
+	until := timeFlag(cmd, "until", "accept clocks up to this `TIME`, and not up to an hour from now")
 	c := changeFlags(a, cmd, true, cli.WhyDone)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, done, err := c.do(func(o *operate.Operator) (operate.Plan, error) {
-			return o.AcceptTime(cmd.Context(), clock.Millis(until))
+			return o.AcceptTime(cmd.Context(), *until)
 		})
 		if err != nil || !done && !p.Acceptance.Done {
 			return err

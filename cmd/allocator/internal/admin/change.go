@@ -15,7 +15,6 @@ import (
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/cmd/allocator/internal/deployment"
 	"github.com/flakelease/allocator/internal/clock"
-	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/operate"
@@ -31,7 +30,8 @@ type change struct {
 	timeout *time.Duration
 	format  *cli.Choice
 	reason  *string
-	load    func() (config.Config, []config.Setting, error)
+	load    cli.Loader
+	ask     func(context.Context, *deployment.Space, lease.View) operate.Answers // nil: nodes are not asked.
 }
 
 // changeFlags adds the flags of a change to cmd, one of them for a reason.
@@ -48,38 +48,24 @@ func changeFlags(a *cli.App, cmd *cobra.Command, asks bool, reason string) *chan
 	return c
 }
 
-// open connects to the space.
-func (c *change) open() (*deployment.Space, error) {
-	s, err := deployment.OpenSpace(c.a, "admin "+c.cmd.Name(), c.load)
-	if err == nil {
-		s.Store.Timeout = *c.timeout
-	}
-	return s, err
-}
-
 // do makes a plan for the space, and carries it out as run does.
 func (c *change) do(plan func(*operate.Operator) (operate.Plan, error)) (p operate.Plan, done bool, err error) {
-	s, err := c.open()
+	s, err := deployment.OpenSpace(c.a, "admin "+c.cmd.Name(), c.load)
 	if err != nil {
 		return p, false, err
 	}
 	defer s.Close()
-	o := c.operator(s, nil)
-	p, err = plan(o)
-	return c.run(o, p, err)
-}
-
-// operator returns what makes plans for s.
-func (c *change) operator(s *deployment.Space,
-	ask func(context.Context, lease.View) operate.Answers) *operate.Operator {
-	return operate.New(operate.Config{
+	s.Store.Timeout = *c.timeout
+	o := operate.New(operate.Config{
 		Store:     s.Store,
-		Ask:       ask,
+		Ask:       func(ctx context.Context, v lease.View) operate.Answers { return c.ask(ctx, s, v) },
 		Author:    author,
 		Slack:     s.Cfg.Slack(),
 		StepLimit: s.Cfg.Clock.StepLimit,
 		Etcd:      strings.Join(s.Cfg.Etcd.Addresses(), ","),
 	})
+	p, err = plan(o)
+	return c.run(o, p, err)
 }
 
 // author signs one write of this run.
@@ -179,21 +165,12 @@ func failed(err error) error {
 		fmt.Errorf("%w\nCheck that etcd runs and that --etcd.endpoints is right; \"allocator doctor\" shows more", err))
 }
 
-// timeFlag is a flag whose value is a point in time; 0: not given.
-type timeFlag clock.Millis
-
-func (f *timeFlag) Type() string { return "TIME" }
-func (f *timeFlag) String() string {
-	if *f == 0 {
-		return ""
-	}
-	return repair.At(clock.Millis(*f))
-}
-
-func (f *timeFlag) Set(s string) error {
-	t, err := operate.ParseTime(s)
-	if err == nil {
-		*f = timeFlag(t)
-	}
-	return err
+// timeFlag adds a flag whose value is a point in time; 0: not given.
+func timeFlag(cmd *cobra.Command, name, usage string) *clock.Millis {
+	var at clock.Millis
+	cmd.Flags().Func(name, usage, func(s string) (err error) {
+		at, err = operate.ParseTime(s)
+		return err
+	})
+	return &at
 }

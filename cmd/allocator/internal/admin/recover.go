@@ -33,8 +33,7 @@ that run and are not in the backup's registry with --addr.`,
 		Example: "  allocator admin recover --etcd.endpoints http://10.0.0.1:2379 --addr 10.0.0.5:9000,10.0.0.6:9000",
 		Args:    cobra.NoArgs,
 	}
-	var floor timeFlag
-	cmd.Flags().Var(&floor, "floor", "begin there, and not at the computed floor")
+	floor := timeFlag(cmd, "floor", "begin at this `TIME`, and not at the computed floor")
 	addrs := cmd.Flags().StringSlice("addr", nil,
 		"gRPC addresses of running nodes, comma-separated, besides those in the registry")
 	c := changeFlags(a, cmd, true, cli.WhyDone)
@@ -47,19 +46,15 @@ that run and are not in the backup's registry with --addr.`,
 		if err := d.MayCall(deployment.NodeAddrs(nil, *addrs)...); err != nil {
 			return err
 		}
-		s, err := c.open()
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		o := c.operator(s, func(ctx context.Context, v lease.View) operate.Answers {
+		c.ask = func(ctx context.Context, s *deployment.Space, v lease.View) operate.Answers {
 			progress := a.Progress()
 			defer progress.End()
 			progress.Set("asking nodes what they have seen")
 			return answersOf(v, deployment.AskNodes(ctx, d, deployment.NodeAddrs(v.Nodes, *addrs)), s.Cfg.Issue.MaxSkew)
+		}
+		p, done, err := c.do(func(o *operate.Operator) (operate.Plan, error) {
+			return o.Recover(cmd.Context(), *floor)
 		})
-		p, err := o.Recover(cmd.Context(), clock.Millis(floor))
-		p, done, err := c.run(o, p, err)
 		if !done {
 			return err
 		}

@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
-	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/operate"
 )
@@ -42,12 +41,11 @@ twice.`,
 		Example: "  allocator admin unreserve 0-7 --etcd.endpoints http://10.0.0.1:2379",
 		Args:    cobra.ExactArgs(1),
 	}
-	var above timeFlag
-	cmd.Flags().Var(&above, "above", "no ID of the sids carries this time or a later one")
+	above := timeFlag(cmd, "above", "no ID of the sids carries this `TIME` or a later one")
 	c := changeFlags(a, cmd, true, cli.WhyDone)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.ofSIDs(args[0], func(o *operate.Operator, sids lease.SIDSet) (operate.Plan, error) {
-			return o.Unreserve(cmd.Context(), sids, clock.Millis(above))
+			return o.Unreserve(cmd.Context(), sids, *above)
 		}, "Given to the cluster: sids %v.\n")
 	}
 	return cmd

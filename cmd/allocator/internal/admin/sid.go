@@ -8,7 +8,6 @@ import (
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/flake"
-	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/operate"
@@ -62,12 +61,11 @@ Only then is a readable ceiling lowered. If the assertion is wrong, IDs are issu
 			"  allocator admin release-sid 7 --above 2026-02-01T12:00:00Z --etcd.endpoints http://10.0.0.1:2379",
 		Args: cobra.ExactArgs(1),
 	}
-	var above timeFlag
-	cmd.Flags().Var(&above, "above", "no ID of the sid carries this time or a later one")
+	above := timeFlag(cmd, "above", "no ID of the sid carries this `TIME` or a later one")
 	c := changeFlags(a, cmd, true, cli.WhyDone)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.ofSID(args[0], func(o *operate.Operator, sid flake.SID) (operate.Plan, error) {
-			return o.ReleaseSID(cmd.Context(), sid, clock.Millis(above))
+			return o.ReleaseSID(cmd.Context(), sid, *above)
 		}, func(w repair.Write) string {
 			if w.Window.State == lease.Reserved {
 				return fmt.Sprintf("sid %d is reserved again: no node acquires it.\n"+

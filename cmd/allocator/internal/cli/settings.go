@@ -13,16 +13,18 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 )
 
+// Loader returns the settings of a command, and where each of them came from.
+type Loader func() (config.Config, []config.Setting, error)
+
 // Settings adds --config and a flag for each option to cmd, and returns what
 // loads them.
-func (a *App) Settings(cmd *cobra.Command) func() (config.Config, []config.Setting, error) {
+func (a *App) Settings(cmd *cobra.Command) Loader {
 	return a.SettingsOf(cmd, config.Default())
 }
 
 // SettingsOf is Settings with other defaults, for a command that has these settings alone: files and
 // variables may have the others too, for serve.
-func (a *App) SettingsOf(cmd *cobra.Command, base config.Config,
-	keys ...string) func() (config.Config, []config.Setting, error) {
+func (a *App) SettingsOf(cmd *cobra.Command, base config.Config, keys ...string) Loader {
 	file := cmd.Flags().String("config", "", "YAML file with settings (or $"+config.EnvConfig+")")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	config.AddFlags(cmd.Flags(), keys...)
@@ -88,8 +90,7 @@ func Logger(c config.Log, w io.Writer) *slog.Logger {
 const TryDev = `run "allocator dev"`
 
 // WithEtcd returns the settings that load gives to a command that needs etcd.
-func WithEtcd(command string, load func() (config.Config, []config.Setting, error)) (config.Config, []config.Setting,
-	error) {
+func WithEtcd(command string, load Loader) (config.Config, []config.Setting, error) {
 	c, list, err := load()
 	if err == nil && len(c.Etcd.Addresses()) == 0 {
 		err = UsageError("%s needs etcd: give --etcd.join HOST,HOST,HOST of nodes with etcd inside, or "+

@@ -169,7 +169,7 @@ func (g *gathering) add(name string, data []byte) {
 
 // gather asks all at the same time, until ctx ends.
 func (g *gathering) gather(ctx context.Context, flags *pflag.FlagSet, c config.Config, given []string,
-	load func() (config.Config, []config.Setting, error)) {
+	load cli.Loader) {
 	g.all.Go(func() { g.command(ctx, flags, given, "doctor") })
 	g.all.Go(func() { g.command(ctx, flags, nil, "config", "print") })
 	g.all.Go(func() { g.command(ctx, flags, nil, "version") })
@@ -215,8 +215,7 @@ func (g *gathering) command(ctx context.Context, flags *pflag.FlagSet, addrs []s
 }
 
 // records adds the records of the space, and returns the nodes that are registered.
-func (g *gathering) records(ctx context.Context,
-	load func() (config.Config, []config.Setting, error)) []lease.Registration {
+func (g *gathering) records(ctx context.Context, load cli.Loader) []lease.Registration {
 	ctx, cancel := context.WithTimeout(ctx, g.limit)
 	defer cancel()
 	s, err := deployment.ViewSpace(g.App, "debug zip", load)

@@ -31,17 +31,17 @@ type Space struct {
 
 // OpenSpace connects with the settings that load gives. It contacts nobody yet,
 // unless there is a password.
-func OpenSpace(a *cli.App, command string, load func() (config.Config, []config.Setting, error)) (*Space, error) {
+func OpenSpace(a *cli.App, command string, load cli.Loader) (*Space, error) {
 	return openSpace(a, command, load, daemon.DialConfig)
 }
 
 // ViewSpace is OpenSpace for a command that changes nothing: it goes on without a certificate that is not
 // valid now.
-func ViewSpace(a *cli.App, command string, load func() (config.Config, []config.Setting, error)) (*Space, error) {
+func ViewSpace(a *cli.App, command string, load cli.Loader) (*Space, error) {
 	return openSpace(a, command, load, daemon.DialAnyway)
 }
 
-func openSpace(a *cli.App, command string, load func() (config.Config, []config.Setting, error),
+func openSpace(a *cli.App, command string, load cli.Loader,
 	dialer func(config.Etcd, *slog.Logger) (etcdstore.Config, *certs.Client, error)) (*Space, error) {
 	c, _, err := cli.WithEtcd(command, load)
 	if err != nil {
