@@ -41,8 +41,16 @@ func (i inputs) each(ctx context.Context, f func(input string, err error) error)
 			}
 			continue
 		}
-		n, err := i.lines(ctx, f)
-		if seen += n; err != nil {
+		var failed error
+		stdin := &source{ctx: ctx, in: i.in, before: i.flush}
+		err := audit.EachLine(stdin, func(_ int64, line []byte, err error) error {
+			seen++
+			failed = f(string(line), err)
+			return failed
+		})
+		if err != nil && failed == nil && ctx.Err() == nil {
+			return fmt.Errorf("read stdin: %w", err)
+		} else if err != nil {
 			return err
 		}
 	}
@@ -54,36 +62,14 @@ func (i inputs) each(ctx context.Context, f func(input string, err error) error)
 
 var errNoInput = cli.UsageError("no ID is given: name some, or send them to stdin, one a line")
 
-// lines calls f for the lines of stdin and returns how many it was called for.
-func (i inputs) lines(ctx context.Context, f func(string, error) error) (n int, err error) {
-	var failed error
-	err = audit.EachLine(&source{ctx: ctx, in: i.in, before: i.flush}, func(_ int64, line []byte, err error) error {
-		n++
-		failed = f(string(line), err)
-		return failed
-	})
-	if err != nil && failed == nil && ctx.Err() == nil {
-		err = fmt.Errorf("read stdin: %w", err)
-	}
-	return n, err
-}
-
 // source reads stdin until ctx ends, which a read of a pipe does not heed. Its
 // first error, io.EOF among them, is the answer of each later read too.
 type source struct {
 	ctx    context.Context
 	in     io.Reader
 	before func() error // runs before each read
-	err    error        // the first one; the reading goroutine has ended, or must not be asked again
-
-	buf  []byte // belongs to the reading goroutine from ask to done
-	ask  chan struct{}
-	done chan result
-}
-
-type result struct {
-	n   int
-	err error
+	err    error        // the first one; a read may still be going on then
+	buf    []byte       // It belongs to the read that goes on.
 }
 
 func (s *source) Read(p []byte) (int, error) {
@@ -93,26 +79,20 @@ func (s *source) Read(p []byte) (int, error) {
 	if err := s.before(); err != nil {
 		return 0, err
 	}
-	if s.ask == nil {
-		s.ask, s.done, s.buf = make(chan struct{}, 1), make(chan result, 1), make([]byte, cli.BufferSize)
-		go func() {
-			for range s.ask {
-				n, err := s.in.Read(s.buf)
-				s.done <- result{n, err}
-				if err != nil {
-					return
-				}
-			}
-		}()
+	if s.buf == nil {
+		s.buf = make([]byte, cli.BufferSize)
 	}
 	// bufio asks for what its buffer has room for, up to a whole one: what does
 	// not fit now must not be lost.
-	s.buf = s.buf[:min(len(p), cap(s.buf))]
-	s.ask <- struct{}{}
+	part, n, read := s.buf[:min(len(p), len(s.buf))], 0, make(chan error, 1)
+	go func() {
+		var err error
+		n, err = s.in.Read(part)
+		read <- err
+	}()
 	select {
-	case r := <-s.done:
-		s.err = r.err
-		return copy(p, s.buf[:r.n]), r.err
+	case s.err = <-read:
+		return copy(p, part[:n]), s.err
 	case <-s.ctx.Done():
 		s.err = cli.ErrInterrupted
 		return 0, s.err

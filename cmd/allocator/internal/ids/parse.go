@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"time"
 
@@ -59,14 +58,7 @@ whether the ID is complete: no smaller one of the space can appear any more.`,
 	cmd.MarkFlagsMutuallyExclusive("as", "only")
 	connect := remote.NodesFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		p := parser{
-			reading: r,
-			as:      as.Value,
-			only:    only.Value,
-			out:     a.Output(cmd.Context()),
-			err:     a.Err,
-			now:     time.Now(),
-		}
+		p := parser{reading: r, as: as.Value, only: only.Value}
 		if cmd.Flags().Changed("addr") {
 			if p.as+p.only != "" {
 				return cli.UsageError("--addr names the holder, and --as and --only leave it out: give one or " +
@@ -79,23 +71,17 @@ whether the ID is complete: no smaller one of the space can appear any more.`,
 			defer nodes.Close()
 			p.nodes = nodes
 		}
-		flush := func() error { p.now = time.Now(); return p.out.Flush() }
-		err := inputs{args, a.In, flush}.each(cmd.Context(), func(input string, err error) error {
-			return p.one(cmd.Context(), input, err)
-		})
-		if err = cli.Ended(p.out, err, p.bad); p.askErr != nil && (err == nil || errors.Is(err, cli.ErrInvalid)) {
-			return p.askErr
-		}
-		return err
+		return p.run(cmd.Context(), a, args)
 	}
 	return cmd
 }
 
+// parser prints what is in IDs.
 type parser struct {
 	*reading
+	validate bool   // whether they are well-formed, and nothing else
 	as, only string // "": everything
 	out      *bufio.Writer
-	err      io.Writer
 	nodes    *remote.Nodes // nil: no node is asked
 	askErr   error         // why no node is asked any more
 	now      time.Time     // as of the last read of stdin: near enough for "3 minutes ago"
@@ -104,6 +90,17 @@ type parser struct {
 	bad      bool // an input was invalid
 
 	watermark watermark.Answer // the latest that a node told
+}
+
+// run prints what is in the IDs of a command line.
+func (p *parser) run(ctx context.Context, a *cli.App, args []string) error {
+	p.out, p.now = a.Output(ctx), time.Now()
+	flush := func() error { p.now = time.Now(); return p.out.Flush() }
+	err := inputs{args, a.In, flush}.each(ctx, func(input string, err error) error { return p.one(ctx, input, err) })
+	if err = cli.Ended(p.out, err, p.bad); p.askErr != nil && (err == nil || errors.Is(err, cli.ErrInvalid)) {
+		return p.askErr
+	}
+	return err
 }
 
 // one prints what is in one input. Its error ends the command; an invalid input
@@ -119,6 +116,12 @@ func (p *parser) one(ctx context.Context, input string, err error) error {
 	b := p.buf[:0]
 	switch {
 	case err != nil:
+	case p.validate && p.json(): // The input is alphanumeric with hyphens only: it is an ID.
+		b = append(append(append(b, `{"input":"`...), input...), `","valid":true,"kind":"`...)
+		b = append(append(b, id.Kind...), "\"}\n"...)
+	case p.validate:
+		b = append(append(append(b, "valid    "...), input...), "  "...)
+		b = append(append(b, id.Kind...), '\n')
 	case p.as != "":
 		b, err = cli.AppendID(b, id, p.as, p.space(), p.json(), "")
 	case p.only != "":
@@ -167,6 +170,10 @@ func (p *parser) invalid(input string, err error) error {
 	p.bad = true
 	if p.json() {
 		return cli.PrintLine(p.out, cli.InvalidInput(input, err))
+	}
+	if p.validate {
+		_, err = fmt.Fprintf(p.out, "invalid  %s  %s: %v\n", cli.Show(input), describe.Class(err), err)
+		return err
 	}
 	if err := p.out.Flush(); err != nil { // keep the order of the two streams
 		return err
@@ -365,39 +372,7 @@ Without an ID, or with "-" in place of one, it reads them from stdin, one a line
 	}
 	r := readingFlags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		out := a.Output(cmd.Context())
-		bad := false
-		var b []byte
-		err := inputs{args, a.In, out.Flush}.each(cmd.Context(), func(input string, err error) error {
-			var id describe.ID
-			if err == nil {
-				id, err = r.parse(input)
-			}
-			if r.errOutErr != nil {
-				return r.errOutErr
-			}
-			b = b[:0]
-			switch {
-			case err != nil && r.json():
-				bad = true
-				return cli.PrintLine(out, cli.InvalidInput(input, err))
-			case err != nil:
-				bad = true
-				b = fmt.Appendf(b, "invalid  %s  %s: %v\n", cli.Show(input), describe.Class(err), err)
-			case r.json():
-				b = append(b, `{"input":"`...)
-				b = append(b, input...) // alphanumeric with hyphens only: it is an ID
-				b = append(b, `","valid":true,"kind":"`...)
-				b = append(append(b, id.Kind...), "\"}\n"...)
-			default:
-				b = append(append(b, "valid    "...), input...)
-				b = append(append(b, "  "...), id.Kind...)
-				b = append(b, '\n')
-			}
-			_, err = out.Write(b)
-			return err
-		})
-		return cli.Ended(out, err, bad)
+		return (&parser{reading: r, validate: true}).run(cmd.Context(), a, args)
 	}
 	return cmd
 }
