@@ -149,12 +149,20 @@ func (a *App) finish(root *cobra.Command) *cobra.Command {
 	}
 	root.Version = a.Build().String()
 	root.SetVersionTemplate("{{.Version}}\n")
-	suggest(root)
-	nameArguments(root)
+	each(root, suggest)
+	each(root, nameArguments)
 	root.SetOut(a.Out) // before cobra's own commands are made: they keep it
 	strictTopics(root)
-	completeFlags(root)
+	each(root, completeFlags)
 	return root
+}
+
+// each calls f for a command and all below it.
+func each(cmd *cobra.Command, f func(*cobra.Command)) {
+	f(cmd)
+	for _, sub := range cmd.Commands() {
+		each(sub, f)
+	}
 }
 
 // suggest makes commands that only hold others print their help, and name those that a
@@ -174,9 +182,6 @@ func suggest(cmd *cobra.Command) {
 			meant = ". Did you mean " + strings.Join(names, " or ") + "?"
 		}
 		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), meant)
-	}
-	for _, sub := range cmd.Commands() {
-		suggest(sub)
 	}
 }
 

@@ -86,9 +86,6 @@ func completeFlags(cmd *cobra.Command) {
 		}
 		_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
 	})
-	for _, sub := range cmd.Commands() {
-		completeFlags(sub)
-	}
 }
 
 // mistake says what is wrong with a command line, and what may have been meant.
@@ -118,9 +115,6 @@ func mistake(cmd *cobra.Command, err error) string {
 
 // nameArguments makes commands name the argument that is missing or one too many; cobra counts them.
 func nameArguments(cmd *cobra.Command) {
-	for _, sub := range cmd.Commands() {
-		nameArguments(sub)
-	}
 	check := cmd.Args
 	if check == nil || cmd.HasSubCommands() {
 		return

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -39,10 +40,11 @@ func Counter[T any](name, help string, value func(T) float64) Series[T] {
 
 // Collector makes the series of all T at the time of a scrape.
 type Collector[T any] struct {
-	Labels  []string
-	Series  []Series[T]
-	All     func(yield func(of T, labels ...string)) // calls yield for each T, with the values of Labels
-	Problem func(T) error                            // returns why a T is not healthy
+	Labels []string
+	Series []Series[T]
+	All    func(yield func(of T, labels ...string)) // calls yield for each T, with the values of Labels
+	Err    func(T) error                            // returns what failed of a T last time
+	Other  error                                    // That another process does the work of a T is no failure.
 }
 
 // Describe implements prometheus.Collector.
@@ -62,6 +64,16 @@ func (c Collector[T]) Collect(ch chan<- prometheus.Metric) {
 	})
 }
 
+// problem returns why the first T that is not healthy is not.
+func (c Collector[T]) problem() (problem error) {
+	c.All(func(of T, _ ...string) {
+		if err := c.Err(of); !errors.Is(err, c.Other) {
+			problem = cmp.Or(problem, err)
+		}
+	})
+	return problem
+}
+
 // Serve serves /metrics and /healthz at an address until stop is called; at "" it serves nothing.
 func (c Collector[T]) Serve(ctx context.Context, address string, log *slog.Logger) (stop func(), err error) {
 	if address == "" {
@@ -78,10 +90,8 @@ func (c Collector[T]) Serve(ctx context.Context, address string, log *slog.Logge
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		var problem error
-		c.All(func(of T, _ ...string) { problem = cmp.Or(problem, c.Problem(of)) })
-		if problem != nil {
-			http.Error(w, problem.Error(), http.StatusServiceUnavailable)
+		if err := c.problem(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})
 	server := &http.Server{

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/flakelease/allocator/internal/describe"
@@ -162,13 +163,10 @@ func Show(input string) string {
 	if len(input) > shown {
 		input, cut = input[:shown], "…"
 	}
-	for i := range len(input) {
-		if c := input[i]; c <= ' ' || c > '~' || c == '"' || c == '\\' {
-			return strconv.QuoteToASCII(input) + cut
-		}
-	}
-	if input == "" {
-		return `""`
+	if input == "" || strings.ContainsFunc(input, func(c rune) bool {
+		return c <= ' ' || c > '~' || c == '"' || c == '\\'
+	}) {
+		return strconv.QuoteToASCII(input) + cut
 	}
 	return input + cut
 }

@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"errors"
 	"time"
 
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -48,14 +47,7 @@ func collector(m *fence.Movers) cli.Collector[fence.Stats] {
 		All: func(yield func(fence.Stats, ...string)) {
 			m.Stats(func(t *fence.Table, s fence.Stats) { yield(s, t.Database(), t.String()) })
 		},
-		Problem: problem,
+		Err:   func(s fence.Stats) error { return s.Err },
+		Other: fence.ErrOtherMover,
 	}
-}
-
-// problem returns why a table could not be moved last time. That another process moves it is no reason.
-func problem(s fence.Stats) error {
-	if errors.Is(s.Err, fence.ErrOtherMover) {
-		return nil
-	}
-	return s.Err
 }

@@ -300,16 +300,13 @@ func (d Dialer) Hint(message string) string {
 	}
 	// In TLS 1.3 a client learns that its certificate does not do when it has begun
 	// to speak: as an alert, or as a connection that breaks under it.
-	for _, sign := range []string{"certificate required", "bad certificate", "unknown certificate authority",
-		"broken pipe", "connection reset", "EOF"} {
-		switch {
-		case !strings.Contains(message, sign):
-		case d.cert:
-			return "Check that the node trusts the authority of the certificate in --cert, and that it has not " +
-				"expired.\n"
-		default:
-			return "If the node asks for a certificate, give --cert and --key.\n"
-		}
+	signs := []string{"certificate required", "bad certificate", "unknown certificate authority", "broken pipe",
+		"connection reset", "EOF"}
+	switch {
+	case !slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(message, sign) }):
+		return ""
+	case d.cert:
+		return "Check that the node trusts the authority of the certificate in --cert, and that it has not expired.\n"
 	}
-	return ""
+	return "If the node asks for a certificate, give --cert and --key.\n"
 }

@@ -1,8 +1,6 @@
 package sql
 
 import (
-	"errors"
-
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/sqlid"
 )
@@ -29,15 +27,7 @@ func collector(runners []*sqlid.Runner) cli.Collector[sqlid.Stats] {
 				yield(r.Stats(), r.Database())
 			}
 		},
-		Problem: problem,
+		Err:   func(s sqlid.Stats) error { return s.Err },
+		Other: sqlid.ErrOccupied,
 	}
-}
-
-// problem returns why a database has no slices, from what its runner here has done. That another one writes them is no
-// reason.
-func problem(s sqlid.Stats) error {
-	if errors.Is(s.Err, sqlid.ErrOccupied) {
-		return nil
-	}
-	return s.Err
 }

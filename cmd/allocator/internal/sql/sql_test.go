@@ -1,11 +1,8 @@
 package sql
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 
@@ -36,16 +33,5 @@ func TestDatabaseFlags(t *testing.T) {
 		if want == "" && (err != nil || opened != 2) || want != "" && (!strings.Contains(fmt.Sprint(err), want) || opened != 0) {
 			t.Errorf("%s: %d, %v", urls, opened, err)
 		}
-	}
-}
-
-// TestProblem: a runner that stands by for another one is healthy.
-func TestProblem(t *testing.T) {
-	occupied := sqlid.Stats{Err: fmt.Errorf("db: %w", sqlid.ErrOccupied)}
-	if err := cmp.Or(problem(sqlid.Stats{}), problem(occupied)); err != nil {
-		t.Error(err)
-	}
-	if err := problem(sqlid.Stats{Err: io.EOF}); !errors.Is(err, io.EOF) {
-		t.Error(err)
 	}
 }
