@@ -46,11 +46,11 @@ process, since a node that is restarted loses its window.`,
 		if *timeout <= 0 {
 			return cli.UsageError("--timeout is %v: it has to be above 0", *timeout)
 		}
-		probe, err := newProbe(c)
+		target, client, err := adminOf(c)
 		if err != nil {
 			return err
 		}
-		target := url.URL{Scheme: probe.scheme, Host: probe.host, Path: "/readyz"}
+		target.Path = "/readyz"
 		switch {
 		case *live:
 			target.Path = "/livez"
@@ -59,24 +59,19 @@ process, since a node that is restarted loses its window.`,
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
-		return probe.ask(ctx, target.String(), a.Out)
+		return ask(ctx, client, target.String(), a.Out)
 	}
 	return cmd
 }
 
-// probe is a way to the admin port of the node on this machine.
-type probe struct {
-	scheme, host string
-	client       *http.Client
-}
-
-func newProbe(c config.Config) (probe, error) {
+// adminOf returns where the admin port of the node on this machine is, and what asks there.
+func adminOf(c config.Config) (at url.URL, client *http.Client, err error) {
 	if c.Listen.Admin == "" {
-		return probe{}, cli.UsageError("the node has no admin port to ask: listen.admin is empty")
+		return at, nil, cli.UsageError("the node has no admin port to ask: listen.admin is empty")
 	}
 	host, port, err := net.SplitHostPort(c.Listen.Admin)
 	if err != nil || port == "0" {
-		return probe{},
+		return at, nil,
 			cli.UsageError("listen.admin is %q: health needs the port that the node listens on", c.Listen.Admin)
 	}
 	// Who listens on every address is asked on loopback, by number: an image from
@@ -85,14 +80,14 @@ func newProbe(c config.Config) (probe, error) {
 		host = "127.0.0.1"
 	}
 	transport := &http.Transport{DisableKeepAlives: true} // and no proxy: it is this machine
-	scheme := "http"
+	at = url.URL{Scheme: "http", Host: net.JoinHostPort(host, port)}
 	if c.TLS.Admin && c.TLS.Cert != "" {
-		scheme = "https"
+		at.Scheme = "https"
 		if transport.TLSClientConfig, err = pinned(c.TLS); err != nil {
-			return probe{}, cli.UsageError("tls.admin: %w", err)
+			return at, nil, cli.UsageError("tls.admin: %w", err)
 		}
 	}
-	return probe{scheme: scheme, host: net.JoinHostPort(host, port), client: &http.Client{Transport: transport}}, nil
+	return at, &http.Client{Transport: transport}, nil
 }
 
 // pinned takes the node's own certificate for the node and no other, whatever
@@ -121,12 +116,12 @@ const maxAnswer = 64 << 10
 
 // ask prints the node's answer to w. It returns errors with the exit codes 1 for
 // a node that is not well, and 3 for one that does not answer.
-func (p probe) ask(ctx context.Context, target string, w io.Writer) error {
+func ask(ctx context.Context, client *http.Client, target string, w io.Writer) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return cli.UsageError("listen.admin: %w", err)
 	}
-	resp, err := p.client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return cli.Exit(cli.ExitUnavailable,
 			fmt.Errorf("no answer from the admin port: %w; check that the node runs, with the same listen.admin",

@@ -61,14 +61,14 @@ func TestHealthOverTLS(t *testing.T) {
 	ask := func(files config.ServerTLS) (string, error) {
 		c := config.Default()
 		c.Listen.Admin, c.TLS = srv.Listener.Addr().String(), files
-		p, err := newProbe(c)
+		at, client, err := adminOf(c)
 		if err != nil {
 			return "", err
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		var out strings.Builder
-		err = p.ask(ctx, p.scheme+"://"+p.host+"/readyz", &out)
+		err = ask(ctx, client, at.String()+"/readyz", &out)
 		return out.String(), err
 	}
 	if said, err := ask(files); err != nil || said != "ok\n" {
@@ -92,8 +92,8 @@ func TestHealthAddress(t *testing.T) {
 	} {
 		c := config.Default()
 		c.Listen.Admin = listen
-		if p, err := newProbe(c); p.host != want || (err != nil) != (want == "") {
-			t.Errorf("%q: asks %q, %v; want %q", listen, p.host, err, want)
+		if at, _, err := adminOf(c); at.Host != want || (err != nil) != (want == "") {
+			t.Errorf("%q: asks %q, %v; want %q", listen, at.Host, err, want)
 		}
 	}
 }
