@@ -71,7 +71,7 @@ not answer is named. After --timeout what is there is written.`,
 	cli.ListSettings(cmd, "etcd", "space", "root", "advertise.grpc", "listen.grpc")
 	files := remote.FileFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		d, err := files().Anyway(a, "--", cli.Logger(config.Log{Level: "error"}, a.Err))
+		d, err := files().Anyway(a, cli.Logger(config.Log{Level: "error"}, a.Err))
 		if err != nil {
 			return err
 		}

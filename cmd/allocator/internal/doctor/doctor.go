@@ -60,7 +60,7 @@ etcd.`,
 		if *expect < 0 {
 			return cli.UsageError("--expect-nodes is %d: it has to be 0 or more", *expect)
 		}
-		d, err := files().Anyway(a, "--", cli.Logger(config.Log{Level: "error"}, a.Err))
+		d, err := files().Anyway(a, cli.Logger(config.Log{Level: "error"}, a.Err))
 		if err != nil {
 			return err
 		}

@@ -30,11 +30,9 @@ import (
 // which token.
 type Dialer struct {
 	TLS       *certs.Client // nil: no TLS
-	cert      bool          // and it shows a certificate
-	anonymous bool          // It shows none.
 	Token     string        // "": none
-	plaintext bool          // The token may go to other machines without TLS.
-	prefix    string        // Errors have it before the names of flags.
+	files     Files
+	anonymous bool // It shows no certificate.
 }
 
 // systemRoots is the value of --ca that means no file.
@@ -43,7 +41,7 @@ const systemRoots = "system"
 // DialFlags adds the flags of Files to cmd, and returns what reads the files.
 func DialFlags(a *cli.App, cmd *cobra.Command) func() (Dialer, error) {
 	files := FileFlags(cmd)
-	return func() (Dialer, error) { return files().Dialer(a, "--", slog.New(slog.DiscardHandler)) }
+	return func() (Dialer, error) { return files().Dialer(a, slog.New(slog.DiscardHandler)) }
 }
 
 // FileFlags adds --ca, --cert, --key, --token-file and --plaintext-token to cmd, and returns
@@ -92,7 +90,7 @@ func clientFlags(a *cli.App, cmd *cobra.Command, spaces bool) func(*slog.Logger)
 	files := FileFlags(cmd)
 	return func(log *slog.Logger) (all []client.Options, _ error) {
 		f := files()
-		d, err := f.Dialer(a, "--", log) // checks all of them
+		d, err := f.Dialer(a, log) // checks all of them
 		if err != nil {
 			return nil, err
 		}
@@ -122,12 +120,12 @@ func clientFlags(a *cli.App, cmd *cobra.Command, spaces bool) func(*slog.Logger)
 // MayCall returns an error if calls to one of the addresses would show the token to the network:
 // without TLS it goes to this machine alone, unless that was allowed.
 func (d Dialer) MayCall(addrs ...string) error {
-	if d.Token == "" || d.TLS != nil || d.plaintext {
+	if d.Token == "" || d.TLS != nil || d.files.PlaintextToken {
 		return nil
 	}
 	if i := slices.IndexFunc(addrs, remote); i >= 0 {
-		return cli.UsageError("the token would be sent unencrypted to %[2]s: give %[1]sca with the file of the nodes' "+
-			"authority, or %[1]splaintext-token if the network encrypts", d.prefix, addrs[i])
+		return cli.UsageError("the token would be sent unencrypted to %s: give --ca with the file of the nodes' "+
+			"authority, or --plaintext-token if the network encrypts", addrs[i])
 	}
 	return nil
 }
@@ -153,27 +151,24 @@ type Files struct {
 	PlaintextToken bool
 }
 
-// Dialer reads the files. Errors name them with the prefix. The log is of those of TLS.
-func (f Files) Dialer(a *cli.App, prefix string, log *slog.Logger) (Dialer, error) {
-	d := Dialer{plaintext: f.PlaintextToken, prefix: prefix}
+// Dialer reads the files. The log is of those of TLS.
+func (f Files) Dialer(a *cli.App, log *slog.Logger) (d Dialer, err error) {
+	d.files = f
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
-		return d, cli.UsageError("only one of %[1]scert and %[1]skey is given: give both or neither", prefix)
+		return d, cli.UsageError("only one of --cert and --key is given: give both or neither")
 	case f.Cert != "" && f.CA == "":
-		return d, cli.UsageError("%[1]scert needs TLS: give %[1]sca as well, a file or system", prefix)
+		return d, cli.UsageError("--cert needs TLS: give --ca as well, a file or system")
 	case f.CA != "":
-		files := certs.ClientFiles{CA: f.CA, Cert: f.Cert, Key: f.Key, Prefix: prefix}
+		files := certs.ClientFiles{CA: f.CA, Cert: f.Cert, Key: f.Key, Prefix: "--"}
 		if files.CA == systemRoots {
 			files.CA = ""
 		}
-		var err error
 		if d.TLS, err = certs.NewClient("tls", files, tls.VersionTLS13, log); err != nil {
 			return d, cli.UsageError("%w", err)
 		}
-		d.cert = f.Cert != ""
 	}
-	var err error
-	d.Token, err = token(a, f.TokenFile, prefix)
+	d.Token, err = token(a, f.TokenFile)
 	return d, err
 }
 
@@ -181,31 +176,31 @@ func (f Files) Dialer(a *cli.App, prefix string, log *slog.Logger) (Dialer, erro
 func (d Dialer) Anonymous() Dialer { return Dialer{TLS: d.TLS, anonymous: true} }
 
 // Anyway is Dialer for those who only look: without a certificate that is not valid now, which is logged.
-func (f Files) Anyway(a *cli.App, prefix string, log *slog.Logger) (Dialer, error) {
-	d, err := f.Dialer(a, prefix, log)
+func (f Files) Anyway(a *cli.App, log *slog.Logger) (Dialer, error) {
+	d, err := f.Dialer(a, log)
 	if errors.Is(err, certs.ErrTime) {
 		log.Error("going on without a certificate", "error", err)
 		f.Cert, f.Key = "", ""
-		d, err = f.Dialer(a, prefix, log)
+		d, err = f.Dialer(a, log)
 	}
 	return d, err
 }
 
 // token returns what a file or the environment has; "" if neither is given. Its
 // errors quote nothing.
-func token(a *cli.App, file, prefix string) (string, error) {
+func token(a *cli.App, file string) (string, error) {
 	token, from := a.Getenv(config.EnvToken), "$"+config.EnvToken
 	if file != "" {
 		f, err := os.Open(file)
 		if err != nil {
-			return "", cli.UsageError("%stoken-file: %w", prefix, err)
+			return "", cli.UsageError("--token-file: %w", err)
 		}
 		defer func() { _ = f.Close() }()
 		b, err := io.ReadAll(io.LimitReader(f, access.MaxTokenFile))
 		if err != nil {
-			return "", cli.UsageError("%stoken-file: %w", prefix, err)
+			return "", cli.UsageError("--token-file: %w", err)
 		}
-		token, from = strings.TrimSpace(string(b)), prefix+"token-file "+file
+		token, from = strings.TrimSpace(string(b)), "--token-file "+file
 		if token == "" {
 			return "", cli.UsageError("%s is empty", from)
 		}
@@ -305,7 +300,7 @@ func (d Dialer) Hint(message string) string {
 	switch {
 	case !slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(message, sign) }):
 		return ""
-	case d.cert:
+	case d.files.Cert != "":
 		return "Check that the node trusts the authority of the certificate in --cert, and that it has not expired.\n"
 	}
 	return "If the node asks for a certificate, give --cert and --key.\n"
