@@ -228,17 +228,13 @@ func (b Build) String() string {
 func (a *App) Build() Build {
 	v := Build{Version: a.version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		if v.Version == "" {
-			v.Version = info.Main.Version
-		}
+		v.Version = cmp.Or(v.Version, info.Main.Version)
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {
 				v.Commit = s.Value
 			}
 		}
 	}
-	if v.Version == "" {
-		v.Version = "(devel)"
-	}
+	v.Version = cmp.Or(v.Version, "(devel)")
 	return v
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -184,9 +185,4 @@ func Ended(out *bufio.Writer, err error, bad bool) error {
 }
 
 // OrDash returns s, or a dash for an empty cell of a table.
-func OrDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func OrDash(s string) string { return cmp.Or(s, "-") }

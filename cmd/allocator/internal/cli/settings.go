@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,10 +39,7 @@ func (a *App) SettingsOf(cmd *cobra.Command, base config.Config, keys ...string)
 		}
 	}
 	return func() (config.Config, []config.Setting, error) {
-		path := *file
-		if path == "" {
-			path = a.Getenv(config.EnvConfig)
-		}
+		path := cmp.Or(*file, a.Getenv(config.EnvConfig))
 		c, list, err := config.Load(config.Sources{File: path, Env: a.Env, Flags: cmd.Flags(), Base: &base})
 		if err != nil {
 			return c, list, Exit(ExitUsage, err)

@@ -208,9 +208,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, given []s
 	f.access = probeAll(ctx, d, f.nodes)
 	names := deployment.NamesOf(f.registered)
 	for i, n := range f.nodes {
-		if n.Name == "" {
-			f.nodes[i].Name = names[n.Addr]
-		}
+		f.nodes[i].Name = cmp.Or(n.Name, names[n.Addr])
 	}
 	f.certificates = shown(ctx, s.Cfg.Etcd, d, f.members, f.nodes)
 	for _, c := range f.certificates {

@@ -22,14 +22,11 @@ import (
 
 // Command returns "allocator fence".
 func Command(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "fence",
-		Short: "Let readers page through a PostgreSQL table by ID and miss no row",
-		Long: `Readers that poll "WHERE id > last ORDER BY id" miss rows that are committed after larger
+	cmd := cli.Parent("fence", "Let readers page through a PostgreSQL table by ID and miss no row",
+		initCommand(a), runCommand(a), statusCommand(a), dropCommand(a))
+	cmd.Long = `Readers that poll "WHERE id > last ORDER BY id" miss rows that are committed after larger
 IDs. A fence is a view of the table that ends where everything below is committed, a
-trigger that refuses rows with IDs below that, and this program, which moves it.`,
-	}
-	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(a))
+trigger that refuses rows with IDs below that, and this program, which moves it.`
 	return cmd
 }
 

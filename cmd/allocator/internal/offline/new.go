@@ -3,6 +3,7 @@
 package offline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +64,7 @@ func makingFlags(cmd *cobra.Command, kinds ...string) *making {
 // check rejects flags that do not go together, and sets the form.
 func (m *making) check() error {
 	forms := formsOf[m.kind.Value]
-	if m.as.Value == "" {
-		m.as.Value = forms[0]
-	}
+	m.as.Value = cmp.Or(m.as.Value, forms[0])
 	if !slices.Contains(forms, m.as.Value) {
 		return cli.UsageError("--as %s: a %s can be printed as %s", m.as.Value, m.kind.Value, strings.Join(forms, ", "))
 	}

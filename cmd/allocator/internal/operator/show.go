@@ -18,8 +18,7 @@ func ConfigCommand(a *cli.App) *cobra.Command {
 
 // DocsCommand returns "allocator docs".
 func DocsCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{Use: "docs", Short: "Print the reference of all settings"}
-	cmd.AddCommand(&cobra.Command{
+	return cli.Parent("docs", "Print the reference of all settings", &cobra.Command{
 		Use:                   "sample",
 		Short:                 "Print a file of all settings, with their defaults and reasons",
 		Args:                  cobra.NoArgs,
@@ -29,7 +28,6 @@ func DocsCommand(a *cli.App) *cobra.Command {
 			return err
 		},
 	})
-	return cmd
 }
 
 // configPrintCommand returns "allocator print".

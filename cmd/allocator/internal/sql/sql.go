@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,17 +26,14 @@ import (
 
 // Command returns "allocator sql".
 func Command(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "sql",
-		Short: "Let a PostgreSQL database make IDs, as the default of a column",
-		Long: `With "allocator sql init" a database has functions such as allocator.next_id(), for
+	cmd := cli.Parent("sql", "Let a PostgreSQL database make IDs, as the default of a column",
+		initCommand(a), runCommand(a), statusCommand(a), dropCommand(), functionsCommand(a))
+	cmd.Long = `With "allocator sql init" a database has functions such as allocator.next_id(), for
 
   CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT allocator.next_id(), …)
 
 and "allocator sql run" gives it IDs to hand out, a second's at a time: they are unique in the
-whole space, whatever crashes, fails over or is copied. An INSERT waits for nobody.`,
-	}
-	cmd.AddCommand(initCommand(a), runCommand(a), statusCommand(a), dropCommand(), functionsCommand(a))
+whole space, whatever crashes, fails over or is copied. An INSERT waits for nobody.`
 	return cmd
 }
 
@@ -232,20 +228,17 @@ the shell of the database. For SQLite it prints expressions.`,
 		Example: `  allocator sql functions --for mariadb --layout twitter | mariadb shop`,
 		Args:    cobra.NoArgs,
 	}
-	database := cmd.Flags().String("for", "", "database: "+strings.Join(sqlread.Databases(), ", "))
-	_ = cmd.RegisterFlagCompletionFunc("for", // The flag exists and has no completion yet, so this cannot fail.
-		cobra.FixedCompletions(sqlread.Databases(), cobra.ShellCompDirectiveNoFileComp))
+	database := cli.Choose(cmd, "for", "database", append([]string{""}, sqlread.Databases()...)...)
 	space := cli.SpaceFlags(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		if !slices.Contains(sqlread.Databases(), *database) {
-			return cli.UsageError("--for is %q: it has to be one of %s", *database,
-				strings.Join(sqlread.Databases(), ", "))
+		if database.Value == "" {
+			return cli.UsageError("--for is not given: it has to be one of %s", strings.Join(sqlread.Databases(), ", "))
 		}
 		f := space()
 		if err := sqlread.Check(f); err != nil {
 			return cli.UsageError("--layout: %w", err)
 		}
-		_, err := io.WriteString(a.Out, sqlread.SQL(*database, "", f))
+		_, err := io.WriteString(a.Out, sqlread.SQL(database.Value, "", f))
 		return err
 	}
 	return cmd

@@ -1,5 +1,7 @@
 package worker
 
+import "cmp"
+
 // ahead is how far a generator's time may be ahead of the clock that it reads, in ms: those
 // that wait for their next unit of time take it a little early.
 const ahead = 1000
@@ -75,9 +77,7 @@ func (g *guard) ask(why string) { g.asked, g.askedAt, g.why = true, g.mono, why 
 
 func (g *guard) kill(why string) {
 	g.killed = true
-	if g.why == "" {
-		g.why = why
-	}
+	g.why = cmp.Or(g.why, why)
 }
 
 // usedUntil returns a time that no ID of the command reaches, once all of its processes

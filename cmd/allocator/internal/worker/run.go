@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -240,12 +241,7 @@ func (r *runner) stopped() bool { return r.guard.why != "" && r.guard.why != lef
 // errClock is the cause of a stop that no call to extend failed before.
 var errClock = errors.New("no call failed; check this machine's clock")
 
-func (r *runner) cause() error {
-	if err := r.worker.Err(); err != nil {
-		return err
-	}
-	return errClock
-}
+func (r *runner) cause() error { return cmp.Or(r.worker.Err(), errClock) }
 
 // watch waits for the end of all processes of the command, and ends them where the guard
 // says so. It returns how the command ended, and whether all processes did.

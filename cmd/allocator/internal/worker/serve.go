@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -143,10 +144,7 @@ not in the interval now.`,
 	path := cmd.Flags().String("file", "", "path of the file (or $"+envFile+")")
 	_ = cmd.MarkFlagFilename("file")
 	cmd.RunE = func(*cobra.Command, []string) error {
-		name := *path
-		if name == "" {
-			name = a.Getenv(envFile)
-		}
+		name := cmp.Or(*path, a.Getenv(envFile))
 		if name == "" {
 			return cli.UsageError("--file: is not given, and $%s is empty", envFile)
 		}

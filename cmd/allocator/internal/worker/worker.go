@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -21,14 +22,11 @@ import (
 
 // Command returns "allocator worker".
 func Command(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "worker",
-		Short: "Hold a worker number for a program with a Snowflake library",
-		Long: `A worker number is a sid of the space that a node grants to a program which makes IDs
+	cmd := cli.Parent("worker", "Hold a worker number for a program with a Snowflake library",
+		runCommand(a), serveCommand(a), showCommand(a), installCommand())
+	cmd.Long = `A worker number is a sid of the space that a node grants to a program which makes IDs
 itself, for an interval that is extended while the program runs. "allocator status" lists
-the workers. Nodes need a range of sids for them: worker.sid-range.`,
-	}
-	cmd.AddCommand(runCommand(a), serveCommand(a), showCommand(a), installCommand())
+the workers. Nodes need a range of sids for them: worker.sid-range.`
 	return cmd
 }
 
@@ -73,11 +71,8 @@ func workerFlags(a *cli.App, cmd *cobra.Command) func(program string) (worker.Co
 		if *wait <= 0 {
 			return worker.Config{}, cli.UsageError("--wait is %v: it has to be above 0", *wait)
 		}
-		cfg := worker.Config{Name: *name, OpenTimeout: *wait}
-		if cfg.Name == "" {
-			cfg.Name = filepath.Base(program)
-			cfg.Name = cfg.Name[:min(len(cfg.Name), worker.MaxName)]
-		}
+		program = filepath.Base(program)
+		cfg := worker.Config{Name: cmp.Or(*name, program[:min(len(program), worker.MaxName)]), OpenTimeout: *wait}
 		var err error
 		cfg.Client, err = connect(logger(a))
 		return cfg, err
