@@ -1,6 +1,8 @@
 package flake
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"slices"
@@ -175,11 +177,7 @@ func FromInt64(v int64) (ID, error) {
 	return ID(v), nil
 }
 
-const (
-	upperHex = "0123456789ABCDEF"
-	lowerHex = "0123456789abcdef"
-	hexLen   = 2 * BinaryLen
-)
+const hexLen = 2 * BinaryLen
 
 // Hex returns id in hexadecimal as the reference implementations print it: 0x,
 // then upper-case digits without leading zeros.
@@ -193,7 +191,7 @@ func (id ID) AppendHex(b []byte) []byte {
 		shift -= 4
 	}
 	for ; shift >= 0; shift -= 4 {
-		b = append(b, upperHex[uint64(id)>>shift&15])
+		b = append(b, crockford.Alphabet[uint64(id)>>shift&15])
 	}
 	return b
 }
@@ -201,10 +199,9 @@ func (id ID) AppendHex(b []byte) []byte {
 // AppendHex16 appends the binary form of id in hexadecimal to b: 16 lower-case
 // digits without a prefix, which sort as IDs do.
 func (id ID) AppendHex16(b []byte) []byte {
-	for shift := 60; shift >= 0; shift -= 4 {
-		b = append(b, lowerHex[uint64(id)>>shift&15])
-	}
-	return b
+	var raw [BinaryLen]byte
+	binary.BigEndian.PutUint64(raw[:], uint64(id))
+	return hex.AppendEncode(b, raw[:])
 }
 
 // ParseHex returns the ID written in s in hexadecimal, digits in either case:
@@ -223,17 +220,9 @@ func ParseHex(s string) (ID, error) {
 	}
 	var v uint64
 	for i := range len(digits) {
-		c := digits[i]
-		var d byte
-		switch {
-		case '0' <= c && c <= '9':
-			d = c - '0'
-		case 'a' <= c && c <= 'f':
-			d = c - 'a' + 10
-		case 'A' <= c && c <= 'F':
-			d = c - 'A' + 10
-		default:
-			return 0, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(c), len(s)-len(digits)+i)
+		d := crockford.HexDigit(digits[i])
+		if d > 15 {
+			return 0, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(digits[i]), len(s)-len(digits)+i)
 		}
 		v = v<<4 | uint64(d)
 	}

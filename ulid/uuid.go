@@ -12,33 +12,17 @@ import (
 // hexLen is the number of digits of the hexadecimal form.
 const hexLen = 2 * BinaryLen
 
-// hyphens are the places of '-' in a UUID.
-var hyphens = [...]int{8, 13, 18, 23}
-
 // uuidDigits holds the place of the first of the two digits of each byte in a
 // UUID.
 var uuidDigits = [BinaryLen]uint8{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
 
-var (
-	// hexPairs holds the two lower-case digits of each byte, the first in the
-	// low byte.
-	hexPairs [256]uint16
-	// hexValues holds the value of each digit in either case, else 0xFF.
-	hexValues [256]byte
-)
+// hexPairs holds the two lower-case digits of each byte, the first in the low byte.
+var hexPairs [256]uint16
 
 func init() {
 	const digits = "0123456789abcdef"
 	for i := range hexPairs {
 		hexPairs[i] = uint16(digits[i>>4]) | uint16(digits[i&15])<<8
-		hexValues[i] = 0xFF
-	}
-	for v := range len(digits) {
-		c := digits[v]
-		hexValues[c] = byte(v)
-		if c >= 'a' {
-			hexValues[c-'a'+'A'] = byte(v)
-		}
 	}
 }
 
@@ -80,14 +64,14 @@ func ParseUUID(s string) (ID, error) {
 		return ID{}, fmt.Errorf("%w: %d bytes, not %d", ErrUUID, len(s), UUIDLen)
 	}
 	var id ID
-	seen := byte(0)
+	seen := uint32(0)
 	for _, at := range uuidDigits[:8] {
-		h, l := hexValues[s[at]], hexValues[s[at+1]]
+		h, l := crockford.HexDigit(s[at]), crockford.HexDigit(s[at+1])
 		seen |= h | l
 		id.hi = id.hi<<8 | uint64(h<<4|l)
 	}
 	for _, at := range uuidDigits[8:] {
-		h, l := hexValues[s[at]], hexValues[s[at+1]]
+		h, l := crockford.HexDigit(s[at]), crockford.HexDigit(s[at+1])
 		seen |= h | l
 		id.lo = id.lo<<8 | uint64(h<<4|l)
 	}
@@ -100,12 +84,10 @@ func ParseUUID(s string) (ID, error) {
 // badUUID names the first byte of 36 that is not what its place asks for.
 func badUUID(s string) error {
 	for i := range len(s) {
-		want := "a digit"
-		ok := hexValues[s[i]] < 16
-		for _, h := range hyphens {
-			if i == h {
-				want, ok = "a hyphen", s[i] == '-'
-			}
+		want, ok := "a digit", crockford.HexDigit(s[i]) < 16
+		switch i {
+		case 8, 13, 18, 23:
+			want, ok = "a hyphen", s[i] == '-'
 		}
 		if !ok {
 			return fmt.Errorf("%w: %s at byte %d is not %s", ErrUUID, crockford.Quote(s[i]), i, want)
@@ -129,17 +111,13 @@ func ParseHex(s string) (ID, error) {
 	if len(s) != hexLen {
 		return ID{}, wrongLength(len(s), hexLen)
 	}
-	var b [BinaryLen]byte
-	for i := range b {
-		h, l := hexValues[s[2*i]], hexValues[s[2*i+1]]
-		if h > 15 || l > 15 {
-			at := 2 * i
-			if h <= 15 {
-				at++
-			}
-			return ID{}, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[at]), at)
+	var id ID
+	for i := range len(s) {
+		d := crockford.HexDigit(s[i])
+		if d > 15 {
+			return ID{}, fmt.Errorf("%w %s at byte %d", ErrAlphabet, crockford.Quote(s[i]), i)
 		}
-		b[i] = h<<4 | l
+		id.hi, id.lo = id.hi<<4|id.lo>>60, id.lo<<4|uint64(d)
 	}
-	return FromArray(b), nil
+	return id, nil
 }

@@ -103,6 +103,10 @@ func Encode128(dst *[Len128]byte, hi, lo uint64) {
 	binary.LittleEndian.PutUint16(dst[24:26], pairs[lo&1023])
 }
 
+// HexDigit returns the value of a hexadecimal digit in either case, and for any other byte
+// more than 15: the first 16 characters are those digits.
+func HexDigit(c byte) uint32 { return Places[Run-1][c] }
+
 // FirstBad returns the index of the first byte of s outside the alphabet, or -1.
 func FirstBad(s string) int {
 	for i := range len(s) {
