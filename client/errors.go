@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -18,14 +18,6 @@ import (
 // Reason is why a node refused: the name of a value of the enum Reason in
 // allocator.proto, without its prefix.
 type Reason string
-
-// reasonOf returns a reason of a stream's answer: one of a later version as its number.
-func reasonOf(r pb.Reason) Reason {
-	if r < 0 || int(r) >= len(reasons) {
-		return Reason(strconv.Itoa(int(r)))
-	}
-	return reasons[r]
-}
 
 // callerError reports whether the request is wrong: another node would refuse it
 // too.
@@ -119,7 +111,7 @@ func RefusalOf(err error, node string) *Refusal {
 // refusalIn returns the refusal in an answer of a stream.
 func refusalIn(p *pb.Refusal, node string) *Refusal {
 	return &Refusal{
-		Reason:     reasonOf(p.GetReason()),
+		Reason:     Reason(strings.TrimPrefix(p.GetReason().String(), "REASON_")), // one of a later version: its number
 		Message:    p.GetMessage(),
 		RetryAfter: time.Duration(p.GetRetryAfterMs()) * time.Millisecond,
 		Metadata:   p.GetMetadata(),

@@ -56,30 +56,3 @@ const (
 	// the agent does not know. A retry can succeed.
 	NoNode Reason = "NO_NODE"
 )
-
-// reasons are the reasons by their numbers on the wire.
-var reasons = [...]Reason{
-	1:  Starting,
-	2:  Draining,
-	3:  NoSID,
-	4:  WindowExhausted,
-	5:  ClockSkew,
-	6:  ClockUnverified,
-	7:  ClockRegression,
-	8:  EntropyOverflow,
-	9:  AfterTooFar,
-	10: HistoryRewound,
-	11: InvalidCount,
-	12: InvalidFormat,
-	13: InvalidID,
-	14: Unauthenticated,
-	15: PermissionDenied,
-	16: RateLimited,
-	17: WorkersOff,
-	18: NoWorker,
-	19: UnknownWorker,
-	20: WorkerQuota,
-	21: CallerClock,
-	22: EtcdUnavailable,
-	23: NoNode,
-}

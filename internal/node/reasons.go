@@ -2,59 +2,31 @@
 
 package node
 
-// The reasons.
+// The reasons. Package client says what each means.
 const (
-	// The node has no window yet. A retry or another node can succeed.
-	Starting Reason = 1
-	// The node is shutting down or was taken out of service. Another node can
-	// succeed, this one only after a restart.
-	Draining Reason = 2
-	// The node holds no sid: all sids are held, or the node lost its sid.
-	NoSID Reason = 3
-	// The reserved window is used up and etcd has not confirmed another.
-	WindowExhausted Reason = 4
-	// The clocks of the nodes differ by more than issue.max-skew.
-	ClockSkew Reason = 5
-	// Too few other nodes confirm this node's clock, and clock.policy is refuse.
-	ClockUnverified Reason = 6
-	// The clock of the node went back, and its last ID is too far ahead of it.
-	ClockRegression Reason = 7
-	// More IDs were requested than the layout has for this time. A retry after the
-	// delay given can succeed.
-	EntropyOverflow Reason = 8
-	// The time of `after` is too far ahead of this node's clock.
-	AfterTooFar Reason = 9
-	// etcd was restored from a backup or replaced. The node issues nothing until an
-	// operator has run "allocator admin recover".
-	HistoryRewound Reason = 10
-	// count is not between 1 and the largest block.
-	InvalidCount Reason = 11
-	// The request is malformed, or names a form that does not exist.
-	InvalidFormat Reason = 12
-	// An ID is malformed, or cannot be an ID of this space.
-	InvalidID Reason = 13
-	// No valid credentials were given.
-	Unauthenticated Reason = 14
-	// The credentials do not allow this call.
+	Starting         Reason = 1
+	Draining         Reason = 2
+	NoSID            Reason = 3
+	WindowExhausted  Reason = 4
+	ClockSkew        Reason = 5
+	ClockUnverified  Reason = 6
+	ClockRegression  Reason = 7
+	EntropyOverflow  Reason = 8
+	AfterTooFar      Reason = 9
+	HistoryRewound   Reason = 10
+	InvalidCount     Reason = 11
+	InvalidFormat    Reason = 12
+	InvalidID        Reason = 13
+	Unauthenticated  Reason = 14
 	PermissionDenied Reason = 15
-	// This client sends more requests than its limit allows.
-	RateLimited Reason = 16
-	// No sids are set aside for workers: worker.sid-range is not set.
-	WorkersOff Reason = 17
-	// Every sid for workers is held.
-	NoWorker Reason = 18
-	// The handle names no worker that is held: acquire another one.
-	UnknownWorker Reason = 19
-	// The client holds as many workers as it may.
-	WorkerQuota Reason = 20
-	// The clock that the caller reported is off by more than issue.max-skew.
-	CallerClock Reason = 21
-	// etcd did not confirm in time what was asked of it. The same call, to any node,
-	// finds what became of it.
-	EtcdUnavailable Reason = 22
-	// An agent has no IDs: none of its nodes answered, or one refused for a reason that
-	// the agent does not know. A retry can succeed.
-	NoNode Reason = 23
+	RateLimited      Reason = 16
+	WorkersOff       Reason = 17
+	NoWorker         Reason = 18
+	UnknownWorker    Reason = 19
+	WorkerQuota      Reason = 20
+	CallerClock      Reason = 21
+	EtcdUnavailable  Reason = 22
+	NoNode           Reason = 23
 )
 
 // reasonNames are the names of the reasons by number.
