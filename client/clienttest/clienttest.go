@@ -28,14 +28,11 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/protoadapt"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/client"
@@ -44,7 +41,7 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
-	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/wire"
 )
 
@@ -205,7 +202,7 @@ type service struct {
 }
 
 // serve decides what becomes of a request, and issues IDs for it unless it is refused.
-func (n *Node) serve(req *pb.AllocateRequest) (*pb.AllocateResponse, Act) {
+func (n *Node) serve(req *pb.AllocateRequest) (*pb.AllocateResponse, *node.Refusal, Act) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.requests++
@@ -214,11 +211,12 @@ func (n *Node) serve(req *pb.AllocateRequest) (*pb.AllocateResponse, Act) {
 	if n.script != nil {
 		act = n.script(Request{Number: n.requests, Count: count, After: after})
 	}
-	if act.Refuse != nil {
-		if wireOf(act.Refuse).Code == codes.OK {
-			panic(fmt.Sprintf("clienttest: there is no reason %q to refuse with", act.Refuse.Reason))
+	if by := act.Refuse; by != nil {
+		r := &node.Refusal{Message: by.Message, RetryAfter: by.RetryAfter, Metadata: by.Metadata}
+		if r.Reason = node.ReasonOf(string(by.Reason)); r.Reason == 0 {
+			panic(fmt.Sprintf("clienttest: there is no reason %q to refuse with", by.Reason))
 		}
-		return nil, act
+		return nil, r, act
 	}
 	// Each request begins in a unit of time of its own: the IDs do not depend on how many
 	// were asked for before.
@@ -226,13 +224,7 @@ func (n *Node) serve(req *pb.AllocateRequest) (*pb.AllocateResponse, Act) {
 	n.clock.Advance(unit)
 	b, err := n.node.Try(n.clock.Now(), count, after)
 	if r := (*node.Refusal)(nil); errors.As(err, &r) {
-		act.Refuse = &client.Refusal{
-			Reason:     client.Reason(r.Reason.String()),
-			Message:    r.Message,
-			RetryAfter: r.RetryAfter,
-			Metadata:   r.Metadata,
-		}
-		return nil, act
+		return nil, r, act
 	}
 	n.clock.Advance(time.Duration(count>>n.format.Layout.SequenceBits()) * unit)
 	return &pb.AllocateResponse{
@@ -244,15 +236,15 @@ func (n *Node) serve(req *pb.AllocateRequest) (*pb.AllocateResponse, Act) {
 		Layout:      wire.LayoutOf(n.format.Layout),
 		LayoutBits:  wire.LayoutBits(n.format.Layout),
 		EpochUnixMs: n.format.Epoch,
-	}, act
+	}, nil, act
 }
 
 // Allocate serves a unary request.
 func (s service) Allocate(ctx context.Context, req *pb.AllocateRequest) (*pb.AllocateResponse, error) {
-	res, act := s.node.serve(req)
+	res, refusal, act := s.node.serve(req)
 	switch {
-	case act.Refuse != nil:
-		return nil, statusOf(act.Refuse)
+	case refusal != nil:
+		return nil, grpcserver.StatusOf(refusal)
 	case act.Lose || act.Hang:
 		return nil, act.noAnswer(ctx)
 	}
@@ -269,14 +261,11 @@ func (s service) AllocateStream(stream pb.AllocatorService_AllocateStreamServer)
 		if err != nil {
 			return err
 		}
-		res, act := s.node.serve(req.GetRequest())
+		res, refusal, act := s.node.serve(req.GetRequest())
 		out := &pb.AllocateStreamResponse{Sequence: req.GetSequence()}
 		switch {
-		case act.Refuse != nil:
-			out.Result = &pb.AllocateStreamResponse_Refusal{Refusal: &pb.Refusal{
-				Reason: pb.Reason(node.ReasonOf(string(act.Refuse.Reason))), Message: act.Refuse.Message,
-				RetryAfterMs: server.MillisUp(act.Refuse.RetryAfter), Metadata: act.Refuse.Metadata,
-			}}
+		case refusal != nil:
+			out.Result = &pb.AllocateStreamResponse_Refusal{Refusal: grpcserver.RefusalProto(refusal)}
 		case act.Lose || act.Hang:
 			return act.noAnswer(stream.Context())
 		default:
@@ -295,23 +284,4 @@ func (a Act) noAnswer(ctx context.Context) error {
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	return status.Error(codes.Unavailable, "the answer is lost")
-}
-
-func wireOf(r *client.Refusal) server.Wire { return server.WireOf(node.ReasonOf(string(r.Reason))) }
-
-// statusOf returns a refusal as the error of a unary call.
-func statusOf(r *client.Refusal) error {
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
-		Reason:   string(r.Reason),
-		Domain:   server.ErrorDomain,
-		Metadata: r.Metadata,
-	}}
-	if r.RetryAfter > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
-	}
-	st, err := status.New(wireOf(r).Code, r.Message).WithDetails(details...)
-	if err != nil {
-		return status.Error(codes.Internal, fmt.Sprintf("clienttest: the refusal %v has no wire form: %v", r, err))
-	}
-	return st.Err()
 }

@@ -107,7 +107,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if !m.Open && (s.service.Guard() != nil || m.Scope == access.Admin) {
 		caller, r := s.authorize(ctx, m.Need)
 		if r != nil {
-			return nil, statusOf(r)
+			return nil, StatusOf(r)
 		}
 		if m.Scope == access.Worker || m.Surface == server.GRPCWatermark { // The handler counts what each caller has.
 			ctx = context.WithValue(ctx, callerKey{}, caller)
@@ -161,7 +161,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if s.service.Guard() != nil {
 		caller, r := s.authorize(stream.Context(), m.Need)
 		if r != nil {
-			return statusOf(r)
+			return StatusOf(r)
 		}
 		stream = &authenticatedStream{stream, context.WithValue(stream.Context(), callerKey{}, caller), s, caller, m}
 	}
@@ -245,7 +245,7 @@ func (a *authenticatedStream) RecvMsg(m any) error {
 		return err
 	}
 	if err := a.s.service.Guard().May(a.caller, a.method.Scope); err != nil {
-		return statusOf(a.s.service.Reject(err, a.caller, a.method.Need, a.s.service.Begin()))
+		return StatusOf(a.s.service.Reject(err, a.caller, a.method.Need, a.s.service.Begin()))
 	}
 	return nil
 }

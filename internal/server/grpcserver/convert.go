@@ -16,7 +16,7 @@ func (a allocatorService) Describe(ctx context.Context, req *pb.DescribeRequest)
 	res, err := s.describe(ctx, req.GetId(), req.GetKind())
 	s.service.Done(server.GRPCDescribe, err, began)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return describeProto(res, s.service.Limits().Format), nil
 }
@@ -64,7 +64,7 @@ func (a adminService) GetCluster(ctx context.Context, _ *pb.GetClusterRequest) (
 	c, err := s.cfg.Reader.Cluster(ctx)
 	s.service.Done(server.GRPCCluster, err, began)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return status.ToProto(c), nil
 }

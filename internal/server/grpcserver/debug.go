@@ -56,5 +56,5 @@ func (a adminService) GetDebug(req *pb.GetDebugRequest, stream pb.AdminService_G
 		})
 	})
 	s.service.Done(server.GRPCCluster, err, s.service.Begin()) // How long it took says nothing.
-	return statusOf(err)
+	return StatusOf(err)
 }

@@ -22,7 +22,7 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 	if err != nil {
 		refusal := s.issuer.Refused(server.StreamRefusal(err))
 		s.service.Done(server.GRPCEvents, refusal, began)
-		return statusOf(refusal)
+		return StatusOf(refusal)
 	}
 	defer events.Close()
 	connOf(stream.Context()).Valid()
@@ -48,7 +48,7 @@ func (a adminService) WatchEvents(req *pb.WatchEventsRequest, stream pb.AdminSer
 		}
 		return err
 	})
-	return statusOf(err)
+	return StatusOf(err)
 }
 
 // messagesOf returns a batch as gRPC has it. An empty one is a sign of life.

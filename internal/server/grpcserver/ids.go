@@ -77,7 +77,7 @@ func (s *Server) serve(ctx context.Context, c *call) (any, error) {
 		conn.Valid()
 	}
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	c.response.Block, c.response.Constant, c.response.Space = wire.Block(b), &s.constant, s.issuer.Space()
 	return &c.response, nil
@@ -91,7 +91,7 @@ func (s *Server) serveTexts(ctx context.Context, c *call) (any, error) {
 	o, bad := server.NewOrder(req.Count, req.Form, limits)
 	if bad != nil {
 		s.service.Done(server.GRPCAllocate, s.issuer.Refused(bad), began)
-		return nil, statusOf(bad)
+		return nil, StatusOf(bad)
 	}
 	conn, counted := connOf(ctx), int64(o.Count)*textBytes+answerBytes
 	if err := conn.Answer(ctx, counted); err != nil {
@@ -105,7 +105,7 @@ func (s *Server) serveTexts(ctx context.Context, c *call) (any, error) {
 	}
 	if err != nil {
 		conn.Took(counted)
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	c.response.Block, c.response.Constant, c.response.Space = wire.Block(b), &s.constant, s.issuer.Space()
 	var random [8 * textsInTurn]byte
@@ -140,7 +140,7 @@ func (a allocatorService) AllocateStream(stream pb.AllocatorService_AllocateStre
 		return err
 	case <-a.s.cfg.Draining():
 		r.end() // waits for the answer that is being sent
-		return statusOf(&node.Refusal{
+		return StatusOf(&node.Refusal{
 			Reason: node.Draining,
 			Message: "the node is draining: requests without an answer issued nothing; try " +
 				"another node",
@@ -230,7 +230,7 @@ func (r *responder) answer(ctx context.Context) error {
 	if err != nil {
 		refusal, ok := errors.AsType[*node.Refusal](err)
 		if !ok {
-			return statusOf(err)
+			return StatusOf(err)
 		}
 		return r.refuse(refusal)
 	}
@@ -243,7 +243,7 @@ func (r *responder) answer(ctx context.Context) error {
 func (r *responder) reject(err error, began clock.Mono) error {
 	refusal := r.s.service.Reject(err, r.caller, methods[pb.AllocatorService_AllocateStream_FullMethodName].Need, began)
 	if refusal.Reason != node.RateLimited {
-		return statusOf(refusal)
+		return StatusOf(refusal)
 	}
 	return r.refuse(refusal)
 }
@@ -254,6 +254,6 @@ func (r *responder) refuse(refusal *node.Refusal) error {
 	counted := int64(2 * answerBytes)
 	r.conn.More(counted)
 	return r.stream.SendMsg(&answer{message: &pb.AllocateStreamResponse{
-		Sequence: r.request.Sequence, Result: &pb.AllocateStreamResponse_Refusal{Refusal: refusalOf(refusal)},
+		Sequence: r.request.Sequence, Result: &pb.AllocateStreamResponse_Refusal{Refusal: RefusalProto(refusal)},
 	}, conn: r.conn, counted: counted})
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/flakelease/allocator/internal/server"
 )
 
-// statusOf returns a refusal as a gRPC status with ErrorInfo, and with RetryInfo if
+// StatusOf returns a refusal as a gRPC status with ErrorInfo, and with RetryInfo if
 // waiting helps. Any other error is a status already, or comes from the caller's context.
-func statusOf(err error) error {
+func StatusOf(err error) error {
 	r, ok := errors.AsType[*node.Refusal](err)
 	if !ok {
 		if _, ok := status.FromError(err); ok {
@@ -37,8 +37,8 @@ func statusOf(err error) error {
 	return st.Err()
 }
 
-// refusalOf returns a refusal as a message of a stream.
-func refusalOf(r *node.Refusal) *pb.Refusal {
+// RefusalProto returns a refusal as a message of a stream.
+func RefusalProto(r *node.Refusal) *pb.Refusal {
 	return &pb.Refusal{
 		Reason:       pb.Reason(r.Reason),
 		Message:      r.Message,

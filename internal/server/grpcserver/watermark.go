@@ -36,7 +36,7 @@ func (a allocatorService) GetWatermark(ctx context.Context, req *pb.GetWatermark
 	mark, err := service.Watermark(ctx, a.s.caller(ctx).Owner(), flake.ID(req.GetAfter()), wait, conn.Valid)
 	service.Done(server.GRPCWatermark, err, service.Begin()) // How long it waited says nothing.
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	a.s.name(ctx)
 	return clusterstatus.WatermarkProto(mark), nil
@@ -65,5 +65,5 @@ func (a allocatorService) WatchWatermark(_ *pb.WatchWatermarkRequest,
 		})
 	})
 	s.service.Done(server.GRPCWatermark, err, s.service.Begin())
-	return statusOf(err)
+	return StatusOf(err)
 }

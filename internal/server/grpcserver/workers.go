@@ -46,7 +46,7 @@ func callWorker[T any](ctx context.Context, s *Server, call func(access.Caller) 
 	s.service.Done(server.GRPCWorker, err, began)
 	s.name(ctx) // A node of another space refuses too: it does not know the worker.
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, StatusOf(err)
 	}
 	return res, nil
 }
