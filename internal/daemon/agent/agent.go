@@ -34,13 +34,9 @@ import (
 
 // Source is where IDs come from: a *client.Client in mode Prefetch.
 type Source interface {
-	// Prefetched returns n IDs that are there, without a wait.
-	Prefetched(n int) (client.Block, bool)
-	// PrefetchedAfter is Prefetched with IDs above after.
+	// PrefetchedAfter returns n IDs above after that are there, without a wait.
 	PrefetchedAfter(n int, after flake.ID) (client.Block, bool)
-	// Block returns n IDs, and waits for a node if it has to.
-	Block(ctx context.Context, n int) (client.Block, error)
-	// BlockAfter is Block with IDs above after.
+	// BlockAfter returns n IDs above after, and waits for a node if it has to.
 	BlockAfter(ctx context.Context, n int, after flake.ID) (client.Block, error)
 }
 
@@ -87,17 +83,10 @@ func (a *Agent) Clock() clock.Source { return a.cfg.Clock }
 
 // Try issues IDs that are there.
 func (a *Agent) Try(_ clock.Reading, count int, after flake.ID) (gen.Block, error) {
-	if a.stopped.Load() {
+	if a.stopped.Load() || after != 0 && a.cfg.About.Check(count, after) != nil {
 		return gen.Block{}, errNotThere
 	}
-	var b client.Block
-	var ok bool
-	switch {
-	case after == 0:
-		b, ok = a.cfg.Source.Prefetched(count)
-	case a.cfg.About.Check(count, after) == nil:
-		b, ok = a.cfg.Source.PrefetchedAfter(count, after)
-	}
+	b, ok := a.cfg.Source.PrefetchedAfter(count, after)
 	if !ok {
 		return gen.Block{}, errNotThere
 	}
@@ -150,13 +139,7 @@ func (a *Agent) wait(ctx context.Context, count int, after flake.ID) (gen.Block,
 	}
 	limited, cancel := context.WithTimeout(ctx, a.cfg.MaxWait)
 	defer cancel()
-	var b client.Block
-	var err error
-	if after > 0 {
-		b, err = a.cfg.Source.BlockAfter(limited, count, after)
-	} else {
-		b, err = a.cfg.Source.Block(limited, count)
-	}
+	b, err := a.cfg.Source.BlockAfter(limited, count, after)
 	if err != nil {
 		r := a.refusalOf(err, after)
 		// The caller did not end it, and one that asks for less would fare no better.
@@ -200,36 +183,27 @@ func (a *Agent) refusalOf(err error, after flake.ID) *node.Refusal {
 	case !refused && errors.Is(err, client.ErrClosed):
 		return stopping()
 	case !refused:
-		return &node.Refusal{
-			Reason:     node.NoNode,
-			RetryAfter: retryNoNode,
-			Message:    fmt.Sprintf("the agent %s has no IDs, and got none from its nodes: %v", a.cfg.About.Name, err),
-		}
+		return noNode(retryNoNode, "the agent %s has no IDs, and got none from its nodes: %v", a.cfg.About.Name, err)
 	}
-	if r.Reason == client.AfterTooFar && after == 0 { // The after is the last ID of the agent.
-		return &node.Refusal{
-			Reason:     node.NoNode,
-			RetryAfter: max(r.RetryAfter, retryNoNode),
-			Message: fmt.Sprintf("the last ID of the agent %s is ahead of the clock of node %s: check the clocks of "+
-				"the nodes, and if one was wrong and is right now, restart the agent. The node says: %s",
-				a.cfg.About.Name, r.Node, r.Message),
-			Metadata: map[string]string{"node_reason": string(r.Reason)},
-		}
-	}
-	if reason := node.ReasonOf(string(r.Reason)); reason != 0 {
+	var its *node.Refusal
+	switch reason := node.ReasonOf(string(r.Reason)); {
+	case r.Reason == client.AfterTooFar && after == 0: // The after is the last ID of the agent.
+		its = noNode(max(r.RetryAfter, retryNoNode), "the last ID of the agent %s is ahead of the clock of node %s: "+
+			"check the clocks of the nodes, and if one was wrong and is right now, restart the agent. The node says: "+
+			"%s", a.cfg.About.Name, r.Node, r.Message)
+	case reason != 0:
 		return &node.Refusal{Reason: reason, Message: r.Message, RetryAfter: r.RetryAfter, Metadata: r.Metadata}
+	default:
+		its = noNode(cmp.Or(max(r.RetryAfter, 0), retryNoNode), "node %s refused for %.60s, a reason that the agent "+
+			"%s does not know: update the agent. The node says: %s", r.Node, r.Reason, a.cfg.About.Name, r.Message)
 	}
-	delay := r.RetryAfter
-	if delay <= 0 {
-		delay = retryNoNode
-	}
-	return &node.Refusal{
-		Reason:     node.NoNode,
-		RetryAfter: delay,
-		Message: fmt.Sprintf("node %s refused for %.60s, a reason that the agent %s does not know: update the agent. "+
-			"The node says: %s", r.Node, r.Reason, a.cfg.About.Name, r.Message),
-		Metadata: map[string]string{"node_reason": string(r.Reason)},
-	}
+	its.Metadata = map[string]string{"node_reason": string(r.Reason)}
+	return its
+}
+
+// noNode returns a refusal of the agent's own.
+func noNode(retry time.Duration, format string, args ...any) *node.Refusal {
+	return &node.Refusal{Reason: node.NoNode, RetryAfter: retry, Message: fmt.Sprintf(format, args...)}
 }
 
 // retryNoNode is the delay before a retry where no node named one.
@@ -238,12 +212,8 @@ const retryNoNode = 500 * time.Millisecond
 // unasked is the refusal of a request that no node was asked for, behind one of its pipeline that was
 // refused.
 func unasked() *node.Refusal {
-	return &node.Refusal{
-		Reason:     node.NoNode,
-		RetryAfter: time.Millisecond,
-		Message: "the agent would have to ask a node, which it does for no more requests of a pipeline after one was " +
-			"refused: send the request again",
-	}
+	return noNode(time.Millisecond, "the agent would have to ask a node, which it does for no more requests of a "+
+		"pipeline after one was refused: send the request again")
 }
 
 func stopping() *node.Refusal {
@@ -367,7 +337,7 @@ func (a *Agent) warm(ctx context.Context) {
 	defer cancel()
 	a.probe(true)
 	defer a.probe(false)
-	switch _, err := a.cfg.Source.Block(limited, 1); {
+	switch _, err := a.cfg.Source.BlockAfter(limited, 1, 0); {
 	case err == nil:
 		a.note(nil)
 	case ctx.Err() == nil:

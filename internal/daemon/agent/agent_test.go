@@ -28,9 +28,9 @@ type source struct {
 	mu     sync.Mutex // guards the rest
 	next   flake.ID
 	err    error
-	there  bool // Prefetched and PrefetchedAfter have up to 1,000 IDs
-	hangs  bool // Block and BlockAfter answer when their context ends
-	blocks int  // calls of Block and BlockAfter
+	there  bool // PrefetchedAfter has up to 1,000 IDs
+	hangs  bool // BlockAfter answers when its context ends
+	blocks int  // calls of BlockAfter
 	after  flake.ID
 }
 
@@ -38,19 +38,6 @@ func (s *source) take(n int) client.Block {
 	b := client.Block{First: s.next, Count: n, Stride: 32, SID: 7, Node: "a node", SpaceID: 9}
 	s.next += flake.ID(32 * n)
 	return b
-}
-
-func (s *source) Prefetched(n int) (client.Block, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.there || n < 1 || n > 1000 {
-		return client.Block{}, false
-	}
-	return s.take(n), true
-}
-
-func (s *source) Block(ctx context.Context, n int) (client.Block, error) {
-	return s.BlockAfter(ctx, n, 0)
 }
 
 func (s *source) PrefetchedAfter(n int, after flake.ID) (client.Block, bool) {
