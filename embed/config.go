@@ -1,7 +1,6 @@
 package embed
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -196,9 +195,5 @@ func (n *numbers) giveBack(i int) {
 // remote reports whether an endpoint of etcd may be on another machine.
 func remote(endpoint string) bool {
 	host := member.HostOf(endpoint)
-	ip := net.ParseIP(host)
-	return host != "localhost" && (ip == nil || !ip.IsLoopback())
+	return host != "localhost" && !net.ParseIP(host).IsLoopback()
 }
-
-// timeout returns the bound of Open.
-func (c Config) timeout() time.Duration { return cmp.Or(c.OpenTimeout, DefaultOpenTimeout) }

@@ -76,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (_ *Allocator, err error) {
 		return nil, err
 	}
 	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	opening, cancel := context.WithTimeout(ctx, cfg.timeout())
+	opening, cancel := context.WithTimeout(ctx, cmp.Or(cfg.OpenTimeout, DefaultOpenTimeout))
 	defer cancel()
 	if err := leaveReserve(opening, c, cfg.Reserve, log); err != nil {
 		return nil, err
@@ -219,13 +219,7 @@ func warnOfOverlaps(d *daemon.Daemon, log *slog.Logger) {
 }
 
 // Next returns one ID.
-func (a *Allocator) Next(ctx context.Context) (flake.ID, error) {
-	b, err := a.node.Next(ctx, 1, 0)
-	if err != nil {
-		return 0, a.refusal(err)
-	}
-	return b.First, nil
-}
+func (a *Allocator) Next(ctx context.Context) (flake.ID, error) { return a.NextAfter(ctx, 0) }
 
 // NextAfter returns one ID that is greater than after, which any node of the space may have issued. It is refused with
 // AFTER_TOO_FAR where after lies more than issue.max-lead ahead of this clock.
@@ -328,10 +322,7 @@ func version() string {
 	if !ok {
 		return "embed"
 	}
-	if info.Main.Path == path {
-		return "embed " + info.Main.Version
-	}
-	for _, m := range info.Deps {
+	for _, m := range append(info.Deps, &info.Main) {
 		if m.Path == path {
 			return "embed " + m.Version
 		}
