@@ -30,14 +30,6 @@ const (
 	useWithin = time.Second
 )
 
-// phase is where a worker is in its life.
-type phase uint8
-
-const (
-	held phase = iota
-	lost
-)
-
 // keep decides when a worker is extended, and what answers mean. It is pure: times are
 // since any fixed moment, and do not step. The shell calls next, makes the call that it
 // asks for, and reports how the call ended by answered or failed, before it asks next
@@ -48,8 +40,7 @@ type keep struct {
 	floor               int64 // Unix ms; as nodes say it. Nothing below it is used.
 	nodes               int64 // Unix ms; what the clock of a node read at time 0
 
-	phase   phase
-	cause   error         // The worker is lost because of it.
+	lost    error         // The worker is lost because of it; nil: it is held.
 	due     time.Duration // when to extend next
 	timeout time.Duration // A call to extend may take this long.
 	fails   int           // calls in a row
@@ -120,7 +111,7 @@ func ms(n int64) time.Duration {
 func (k *keep) failed(err error, now time.Duration, jitter float64) {
 	k.refusal = err
 	if over(err) {
-		k.phase, k.cause = lost, err
+		k.lost = err
 		return
 	}
 	k.fails++

@@ -75,8 +75,8 @@ func TestKeepRetries(t *testing.T) {
 		}
 		now, wait = again, again-now
 	}
-	if k.phase != held || wait != 3*lastRetry/4 {
-		t.Errorf("phase %d, wait %v", k.phase, wait)
+	if k.lost != nil || wait != 3*lastRetry/4 {
+		t.Errorf("lost: %v, wait %v", k.lost, wait)
 	}
 	expect(t, k, now)
 	if err := k.answered(granted(70_000, 130_000), now); err != nil || k.fails != 0 || k.refusal != nil {
@@ -103,15 +103,15 @@ func TestKeepIsDemanded(t *testing.T) {
 }
 
 func TestKeepIsLost(t *testing.T) {
-	for reason, want := range map[client.Reason]phase{
-		client.UnknownWorker: lost, client.HistoryRewound: lost,
-		client.EtcdUnavailable: held, client.Starting: held, client.ClockSkew: held, client.Unauthenticated: held, client.PermissionDenied: held, client.Draining: held,
+	for reason, lost := range map[client.Reason]bool{
+		client.UnknownWorker: true, client.HistoryRewound: true,
+		client.EtcdUnavailable: false, client.Starting: false, client.ClockSkew: false, client.Unauthenticated: false, client.PermissionDenied: false, client.Draining: false,
 	} {
 		k := begin(t)
 		expect(t, k, 20*second)
 		k.failed(refusal(reason), 21*second, 0)
-		if k.phase != want || k.phase == lost && !errors.Is(k.cause, &client.Refusal{Reason: reason}) {
-			t.Errorf("after %s: phase %d, cause %v", reason, k.phase, k.cause)
+		if (k.lost != nil) != lost || lost && !errors.Is(k.lost, &client.Refusal{Reason: reason}) {
+			t.Errorf("after %s: lost: %v", reason, k.lost)
 		}
 	}
 }

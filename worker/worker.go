@@ -35,14 +35,12 @@ type Worker struct {
 	ahead func() time.Duration // by how much the wall clock is ahead of the monotonic clock
 	seen  atomic.Int64         // what ahead showed last
 
-	id, name string
-	tells    bool         // Config.Watermark or Floor
-	below    func() int64 // Config.Floor
-	number   int64
-	term     int64
-	handle   string
-	service  pb.WorkerServiceClient
-	client   *client.Client // The service uses it; nil: the connection is the caller's.
+	name    string
+	tells   bool         // Config.Watermark or Floor
+	below   func() int64 // Config.Floor
+	got     *pb.Worker   // the answer to the acquisition
+	service pb.WorkerServiceClient
+	client  *client.Client // The service uses it; nil: the connection is the caller's.
 
 	demand chan struct{} // has one element since a Permit was refused as expired
 	lost   chan struct{}
@@ -130,8 +128,7 @@ func (w *Worker) acquire(ctx context.Context, began time.Time) (*keep, error) {
 			if err != nil {
 				return nil, err
 			}
-			w.id, w.number, w.term, w.handle = res.GetId(), int64(res.GetWorker()), res.GetTerm(), res.GetHandle()
-			w.notBefore = k.notBefore
+			w.got, w.notBefore = res, k.notBefore
 			w.floor.Store(max(k.notBefore, k.floor))
 			w.used.Store(k.notBefore)
 			w.notAfter.Store(k.notAfter)
@@ -172,7 +169,7 @@ func (w *Worker) untilBegun(ctx context.Context) error {
 			return w.Err()
 		case <-ctx.Done():
 			return fmt.Errorf("%w: worker %s begins in %v: every number was used a short time ago: %w",
-				ErrNotYet, w.id, ms(wait), ctx.Err())
+				ErrNotYet, w.ID(), ms(wait), ctx.Err())
 		}
 	}
 }
@@ -220,8 +217,8 @@ func (w *Worker) run(ctx context.Context, k *keep, began time.Time) {
 			w.extend(k.notAfter)
 		}
 		w.note(k.refusal)
-		if k.phase == lost {
-			w.lose(k.cause)
+		if k.lost != nil {
+			w.lose(k.lost)
 			return
 		}
 	}
@@ -324,13 +321,13 @@ func (w *Worker) refuse(ms int64) error {
 }
 
 // Number returns the worker number, a sid of the space.
-func (w *Worker) Number() int64 { return w.number }
+func (w *Worker) Number() int64 { return int64(w.got.GetWorker()) }
 
 // Term returns how often the number was acquired, this time included.
-func (w *Worker) Term() int64 { return w.term }
+func (w *Worker) Term() int64 { return w.got.GetTerm() }
 
 // ID returns the number and the term, such as "17-4". It is no secret.
-func (w *Worker) ID() string { return w.id }
+func (w *Worker) ID() string { return w.got.GetId() }
 
 // Name returns what people know the worker by.
 func (w *Worker) Name() string { return w.name }
@@ -395,12 +392,13 @@ func (w *Worker) release(usedUntil int64, asked bool) error {
 	if !isLost {
 		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 		defer cancel()
-		_, err = w.service.ReleaseWorker(ctx, &pb.ReleaseWorkerRequest{Handle: w.handle, UsedUntilUnixMs: usedUntil})
+		_, err = w.service.ReleaseWorker(ctx,
+			&pb.ReleaseWorkerRequest{Handle: w.got.GetHandle(), UsedUntilUnixMs: usedUntil})
 		if err = typed(err); is(err, client.UnknownWorker) { // an earlier attempt did it
 			err = nil
 		}
 		if err != nil {
-			err = fmt.Errorf("worker: release %s: %w", w.id, err)
+			err = fmt.Errorf("worker: release %s: %w", w.ID(), err)
 		}
 	}
 	if w.client != nil {
