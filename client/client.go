@@ -38,7 +38,7 @@ type Client struct {
 
 	mu     sync.Mutex     // guards closed, and calls.Add against calls.Wait
 	closed bool           // calls are refused
-	calls  sync.WaitGroup // under way in Direct
+	calls  sync.WaitGroup // under way; those of Coalesce, and of Prefetch that find IDs, do not count
 
 	closing sync.Once
 	done    chan struct{} // closed when Close has ended

@@ -54,8 +54,7 @@ type prefetcher struct {
 
 	mu       sync.Mutex // guards the rest, and replacing cur
 	closed   bool
-	waiting  sync.WaitGroup // calls in takeSlow; Add only with mu held and closed false
-	spare    *segment       // follows cur; nil: not there yet
+	spare    *segment // follows cur; nil: not there yet
 	fetching bool
 	size     int           // IDs of the next block, if callers that wait need no more
 	wanted   int           // IDs that callers who wait need
@@ -78,24 +77,16 @@ func newPrefetcher(c *Client) *prefetcher {
 		changed: make(chan struct{}),
 	}
 	p.ctx, p.end = context.WithCancel(context.Background())
-	p.cur.Store(spent())
+	none := &segment{}
+	none.cursor.Store(sealed)
+	p.cur.Store(none)
 	return p
 }
 
-// spent returns a segment without IDs.
-func spent() *segment {
-	s := &segment{}
-	s.cursor.Store(sealed)
-	return s
-}
-
-// close lets waiting calls finish, and ends. Later calls return ErrClosed.
+// close ends, once no call waits any more and none can begin to.
 func (p *prefetcher) close() {
 	p.mu.Lock()
 	p.closed = true
-	p.mu.Unlock()
-	p.waiting.Wait()
-	p.mu.Lock()
 	p.seal(1)
 	p.mu.Unlock()
 	p.end()
@@ -200,13 +191,11 @@ func (p *prefetcher) fetchNext(s *segment) {
 
 // takeSlow waits until there is a segment with n IDs, and takes them.
 func (p *prefetcher) takeSlow(ctx context.Context, n int) (Block, error) {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
+	if !p.c.enter() {
 		return Block{}, ErrClosed
 	}
-	p.waiting.Add(1)
-	defer p.waiting.Done()
+	defer p.c.calls.Done()
+	p.mu.Lock()
 	// The failure of a fetch that began before this call does not count.
 	before := p.fetches
 	var timeout <-chan time.Time // no bound
@@ -284,8 +273,7 @@ func (p *prefetcher) next(n int) (Block, bool) {
 			return Block{}, false
 		}
 		if p.spare.fresh <= now || p.spare.block.Count < n {
-			p.discard(p.spare, p.spare.fresh <= now)
-			p.spare = nil
+			p.dropSpare(p.spare.fresh <= now)
 			return Block{}, false
 		}
 		p.seal(n)
@@ -308,9 +296,7 @@ func (p *prefetcher) seal(n int) {
 	p.given += taken
 	now := p.c.uptime.now()
 	stale := now >= s.fresh
-	if taken < count {
-		p.discard(&segment{block: s.block.part(int(taken), int(count-taken))}, stale)
-	}
+	p.discard(count-taken, stale)
 	switch lived := now - s.used; {
 	case stale:
 		p.size = min(p.size, max(int(2*taken), 1))
@@ -322,12 +308,20 @@ func (p *prefetcher) seal(n int) {
 	p.size = min(max(p.size, min(firstPrefetch, p.limit)), p.limit)
 }
 
-// discard counts a segment that is not used.
-func (p *prefetcher) discard(s *segment, stale bool) {
+// discard counts IDs that are not used.
+func (p *prefetcher) discard(ids int64, stale bool) {
 	if stale {
-		p.c.stats.stale.Add(int64(s.block.Count))
+		p.c.stats.stale.Add(ids)
 	} else {
-		p.c.stats.dropped.Add(int64(s.block.Count))
+		p.c.stats.dropped.Add(ids)
+	}
+}
+
+// dropSpare drops the spare if there is one. p.mu is held.
+func (p *prefetcher) dropSpare(stale bool) {
+	if p.spare != nil {
+		p.discard(int64(p.spare.block.Count), stale)
+		p.spare = nil
 	}
 }
 
@@ -387,8 +381,7 @@ func (p *prefetcher) raiseFloor(id, order int64) {
 		p.seal(1)
 	}
 	if p.spare != nil && int64(p.spare.block.First) <= id {
-		p.discard(p.spare, false)
-		p.spare = nil
+		p.dropSpare(false)
 	}
 }
 
@@ -398,10 +391,7 @@ func (p *prefetcher) reset(floor int64) {
 	defer p.mu.Unlock()
 	p.floor = floor
 	p.seal(1)
-	if p.spare != nil {
-		p.discard(p.spare, false)
-		p.spare = nil
-	}
+	p.dropSpare(false)
 	p.last.Store(nil)
 }
 

@@ -631,6 +631,7 @@ func TestPrefetcherCloses(t *testing.T) {
 		for range 3 {
 			p.takeOne()
 		}
+		p.c.closed = true
 		p.close()
 		if _, ok := p.takeOne(); ok || time.Since(began) != 0 || p.fetching || p.taken() != 3 || p.c.stats.dropped.Load() != 7 {
 			t.Errorf("after %v: an ID %v, fetching %v, %d taken, %d dropped", time.Since(began), ok, p.fetching, p.taken(), p.c.stats.dropped.Load())
