@@ -236,4 +236,6 @@ function firstOf (time, form = 'int', layout) {
   return format(isWide(form) ? widen(first, l) : first, form)
 }
 
-module.exports = { parse, convert, timeOf, sidOf, firstOf, read, format, isWide, checkForm, layoutOf, FORMS, MAX_INT }
+module.exports = {
+  parse, convert, timeOf, sidOf, firstOf, read, format, isWide, widen, checkForm, layoutOf, FORMS, MAX_INT
+}

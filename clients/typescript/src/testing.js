@@ -5,7 +5,7 @@
 const { AllocatorError } = require('./errors.js')
 const { Allocator } = require('./client.js')
 const { TRANSPORT } = require('./nodes.js')
-const { read, format, firstOf, layoutOf, convert } = require('./ids.js')
+const { FORMS, read, format, firstOf, layoutOf, convert, isWide, widen } = require('./ids.js')
 
 const START = Date.UTC(2026, 0, 1)
 
@@ -61,16 +61,8 @@ async function answer (state, { path, signal }) {
   }
   if (url.pathname === '/v1/watermark') {
     if (after > 0n && asked !== null) state.ms = Math.max(state.ms, Number(after >> 20n) + layoutOf().epoch + 1)
-    const int = firstOf(state.ms)
-    return reply({
-      unix_ms: state.ms,
-      int: String(int),
-      flake: format(int, 'flake'),
-      ulid: firstOf(state.ms, 'ulid'),
-      uuid: firstOf(state.ms, 'uuid'),
-      lag_ms: 0,
-      held: false
-    })
+    const forms = Object.fromEntries(FORMS.map(form => [form, String(firstOf(state.ms, form))]))
+    return reply({ unix_ms: state.ms, ...forms, lag_ms: 0, held: false })
   }
   const form = url.searchParams.get('as')
   const ids = []
@@ -78,17 +70,10 @@ async function answer (state, { path, signal }) {
     const first = firstOf(++state.ms) | state.sid
     const above = state.next > after ? state.next : after
     state.next = first > above ? first : above + 32n
-    ids.push(write(state.next, form))
+    // As nodes do, with zeros where they have random bits.
+    ids.push(String(format(isWide(form) ? widen(state.next, layoutOf()) : state.next, form)))
   }
   return reply({ ids, node: 'fake', sid: Number(state.sid) })
-}
-
-/** Writes a flake as nodes do, with zeros where they have random bits. */
-function write (flake, form) {
-  if (form === 'int') return String(flake)
-  if (form === 'flake') return format(flake, 'flake')
-  const wide = read(firstOf(Number(flake >> 20n) + layoutOf().epoch, 'uuid')).value
-  return format(wide | (flake >> 8n & 0xFFFn) << 64n | (flake & 0xFFn) << 54n, form)
 }
 
 module.exports = { FakeAllocator }
