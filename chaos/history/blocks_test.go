@@ -105,7 +105,7 @@ func TestLargeBlocks(t *testing.T) {
 // Blocks that do not fit in memory are found in files, wherever they came.
 func TestBlocksInFiles(t *testing.T) {
 	const n, count, stride = 3 << 16, 8, 32
-	d, err := spool.NewDir(t.TempDir())
+	d, err := spool.NewDir(t.TempDir(), nil)
 	fatal.If(t, err)
 	f := blocks{sorter: audit.NewSorter(1, d)}
 	for i := range n {

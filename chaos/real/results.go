@@ -122,7 +122,7 @@ func check(dir string) ([]history.Result, history.Danger, error) {
 		return nil, history.Danger{}, err
 	}
 	defer f.Close()
-	files, err := spool.NewDir(dir)
+	files, err := spool.NewDir(dir, nil)
 	if err != nil {
 		return nil, history.Danger{}, err
 	}

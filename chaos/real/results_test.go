@@ -210,7 +210,7 @@ func TestChoose(t *testing.T) {
 
 // A history that needs more room than the search for duplicates may use is an error.
 func TestLimited(t *testing.T) {
-	dir, err := spool.NewDir(t.TempDir())
+	dir, err := spool.NewDir(t.TempDir(), nil)
 	fatal.If(t, err)
 	f, err := (&limited{dir, 10}).Create()
 	fatal.If(t, err)

@@ -12,7 +12,7 @@ import (
 // What is sorted on disk comes back, its room is given back, and nothing is left.
 func TestDir(t *testing.T) {
 	parent := t.TempDir()
-	d, err := NewDir(parent)
+	d, err := NewDir(parent, nil)
 	fatal.If(t, err)
 	files := func() int {
 		list, err := os.ReadDir(d.path)
@@ -44,7 +44,7 @@ func TestDir(t *testing.T) {
 }
 
 func TestMissingParent(t *testing.T) {
-	if _, err := NewDir(t.TempDir() + "/missing"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := NewDir(t.TempDir()+"/missing", nil); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 }

@@ -26,13 +26,13 @@ type reader struct {
 // report prints what read finds in logs, for programs or by print. The command fails if that is not sound.
 func report[R any](a *cli.App, cmd *cobra.Command, format *cli.Choice, print func(io.Writer, R),
 	read func(r *reader, spool audit.Spool) (found R, sound bool, err error)) (err error) {
-	dir, err := spool.NewDir("")
+	r := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
+	dir, err := spool.NewDir("", r.spooling)
 	if err != nil {
 		return cli.Exit(cli.ExitUsage, err)
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	r := &reader{ctx: cmd.Context(), in: a.In, show: a.Progress()}
-	found, sound, err := read(r, spoolOf{dir, r})
+	found, sound, err := read(r, dir)
 	r.show.End()
 	if err != nil {
 		return err
@@ -44,6 +44,18 @@ func report[R any](a *cli.App, cmd *cobra.Command, format *cli.Choice, print fun
 		print(out, found)
 	}
 	return cli.Ended(out, err, !sound)
+}
+
+// spooling is called while the spool is written and read.
+func (r *reader) spooling(wrote, read int) error {
+	r.spooled += int64(wrote)
+	if r.compared += int64(read); read > 0 {
+		r.show.Set("%d MiB read, %d %% compared", r.read>>20, 100*r.compared/max(r.spooled, 1))
+	}
+	if r.ctx.Err() != nil {
+		return cli.ErrInterrupted
+	}
+	return nil
 }
 
 // file has one log read.
@@ -69,7 +81,7 @@ func (r *reader) file(path string, read func(name string, in io.Reader) error) e
 	return cli.Exit(cli.ExitUsage, fmt.Errorf("read %s: %w", name, err))
 }
 
-// watched returns in until ctx ends. It calls seen with how many bytes each read gave.
+// watched returns in until ctx ends, and calls seen with how many bytes each read gave.
 func (r *reader) watched(in io.Reader, seen func(n int)) io.Reader {
 	return readerFunc(func(b []byte) (int, error) {
 		if r.ctx.Err() != nil {
@@ -84,39 +96,3 @@ func (r *reader) watched(in io.Reader, seen func(n int)) io.Reader {
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
-
-// spoolOf is the spool of a reader.
-type spoolOf struct {
-	audit.Spool
-	reader *reader
-}
-
-func (s spoolOf) Create() (audit.Spooled, error) {
-	f, err := s.Spool.Create()
-	return spooled{f, s.reader}, err
-}
-
-type spooled struct {
-	audit.Spooled
-	reader *reader
-}
-
-func (s spooled) Write(b []byte) (int, error) {
-	s.reader.spooled += int64(len(b))
-	if s.reader.ctx.Err() != nil {
-		return 0, cli.ErrInterrupted
-	}
-	return s.Spooled.Write(b)
-}
-
-func (s spooled) Open() (io.ReadCloser, error) {
-	in, err := s.Spooled.Open()
-	r := s.reader
-	return struct {
-		io.Reader
-		io.Closer
-	}{r.watched(in, func(n int) {
-		r.compared += int64(n)
-		r.show.Set("%d MiB read, %d %% compared", r.read>>20, 100*r.compared/max(r.spooled, 1))
-	}), in}, err
-}
