@@ -170,7 +170,7 @@ func (r *Run) work(working, requests context.Context, w *Worker, s *shard) {
 			took = time.Since(due)
 		}
 		if err == nil {
-			last = max(last, duplicates.LastOf(b))
+			last = max(last, b.Last())
 		} else if !w.Ordered {
 			last = 0 // another process may answer from now on
 		}

@@ -12,9 +12,6 @@ import (
 	"github.com/flakelease/allocator/flake"
 )
 
-// LastOf returns the greatest ID of b, which has at least one.
-func LastOf(b client.Block) flake.ID { return b.First + flake.ID(int64(b.Count-1)*b.Stride) }
-
 // span is a run of IDs of one sid, stride apart, or a single ID.
 type span struct {
 	sid         flake.ID // the low bits; 0 for single IDs of an unknown layout: they are compared whole
@@ -23,7 +20,7 @@ type span struct {
 }
 
 func spanOf(b client.Block) span {
-	s := span{first: b.First, last: LastOf(b), stride: max(b.Stride, 1)}
+	s := span{first: b.First, last: b.Last(), stride: max(b.Stride, 1)}
 	s.sid = s.first & flake.ID(s.stride-1) // strides are powers of two
 	return s
 }
