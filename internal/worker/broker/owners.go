@@ -36,12 +36,6 @@ type owner struct {
 	lost  []clock.Mono
 }
 
-// rateOf returns how many calls a client may make: each worker that it may hold is
-// extended three times in a window, and all of them may be acquired at once.
-func (o *owners) rateOf(quota int) (perSecond rate.Limit, burst int) {
-	return 1 + rate.Limit(6*float64(quota)/o.window.Seconds()), 10 + 2*quota
-}
-
 // get returns what a client costs. mu is held.
 func (o *owners) get(c Client, now clock.Mono) *owner {
 	w := o.of[c.Owner]
@@ -53,7 +47,8 @@ func (o *owners) get(c Client, now clock.Mono) *owner {
 		c.Owner = "" // This is no client's name.
 		w = o.of[""]
 	}
-	limit, burst := o.rateOf(c.Quota)
+	// Each worker that it may hold is extended three times in a window, and all of them may be acquired at once.
+	limit, burst := 1+rate.Limit(6*float64(c.Quota)/o.window.Seconds()), 10+2*c.Quota
 	if w == nil {
 		w = &owner{calls: rate.NewLimiter(limit, burst)}
 		o.of[c.Owner] = w
