@@ -22,7 +22,7 @@ import (
 // env is a database, of which each test has a schema.
 type env struct {
 	url string
-	db  *Database
+	db  Database
 }
 
 // server starts a PostgreSQL server. Its URL is that of the database postgres.
@@ -32,7 +32,7 @@ func server(t *testing.T) *postgres.Server {
 	return postgres.Start(t, "wal_level=logical", "max_prepared_transactions=20")
 }
 
-func open(t *testing.T, url string) *Database {
+func open(t *testing.T, url string) Database {
 	t.Helper()
 	db, err := Open(url)
 	fatal.If(t, err)
@@ -48,7 +48,7 @@ type fixture struct {
 	*testing.T
 	*Table
 	url string
-	db  *Database
+	db  Database
 }
 
 // fenced runs SQL, which makes the table, and makes its fence.

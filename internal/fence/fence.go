@@ -76,17 +76,14 @@ const maxAhead = time.Minute
 type Database struct{ *userdb.DB }
 
 // Open returns a database that contacts nobody yet; see [userdb.Open].
-func Open(url string) (*Database, error) {
+func Open(url string) (Database, error) {
 	db, err := userdb.Open(url, "allocator fence")
-	if err != nil {
-		return nil, err
-	}
-	return &Database{db}, nil
+	return Database{db}, err
 }
 
 // Table is a table that has a fence or can have one.
 type Table struct {
-	db      *Database
+	db      Database
 	oid     uint32
 	schema  string
 	name    string
@@ -125,7 +122,7 @@ func (t *Table) ident(suffix string) string {
 
 // Table looks a table up, with the column that has the IDs. It returns a [userdb.ErrSetup] if the
 // table cannot have a fence.
-func (d *Database) Table(ctx context.Context, name, column string) (*Table, error) {
+func (d Database) Table(ctx context.Context, name, column string) (*Table, error) {
 	t := &Table{db: d, column: column}
 	if err := d.primary(ctx); err != nil {
 		return nil, err
@@ -162,7 +159,7 @@ func (d *Database) Table(ctx context.Context, name, column string) (*Table, erro
 }
 
 // primary returns an error if fences cannot be moved here.
-func (d *Database) primary(ctx context.Context) error {
+func (d Database) primary(ctx context.Context) error {
 	var version int
 	var recovery bool
 	err := d.Pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_is_in_recovery()`).

@@ -13,7 +13,7 @@ import (
 )
 
 // silent returns a database that accepts connections and never answers.
-func silent(t *testing.T) *Database {
+func silent(t *testing.T) Database {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	fatal.If(t, err)

@@ -30,17 +30,14 @@ const callTimeout = 10 * time.Second
 type Database struct{ *userdb.DB }
 
 // Open returns a database that contacts nobody yet; see [userdb.Open].
-func Open(url string) (*Database, error) {
+func Open(url string) (Database, error) {
 	db, err := userdb.Open(url, "allocator sql")
-	if err != nil {
-		return nil, err
-	}
-	return &Database{db}, nil
+	return Database{db}, err
 }
 
 // Format returns the format of the IDs that the schema makes, as its comment has it. It returns a [userdb.ErrSetup] if
 // there is no schema, or one that is not ours.
-func (d *Database) Format(ctx context.Context) (flake.Format, error) {
+func (d Database) Format(ctx context.Context) (flake.Format, error) {
 	f, found, err := d.format(ctx)
 	if err == nil && !found {
 		err = userdb.Setup(`%s has no schema "allocator": run "allocator sql init" for it`, d)
@@ -48,7 +45,7 @@ func (d *Database) Format(ctx context.Context) (flake.Format, error) {
 	return f, err
 }
 
-func (d *Database) format(ctx context.Context) (f flake.Format, found bool, err error) {
+func (d Database) format(ctx context.Context) (f flake.Format, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var version int
@@ -91,7 +88,7 @@ func formatOf(d string, version int, recovery bool, says *string) (f flake.Forma
 }
 
 // Init makes the schema, or what is missing of it, in one transaction.
-func (d *Database) Init(ctx context.Context, f flake.Format, hold time.Duration, writer, runner string) error {
+func (d Database) Init(ctx context.Context, f flake.Format, hold time.Duration, writer, runner string) error {
 	had, found, err := d.format(ctx)
 	switch {
 	case err != nil:
@@ -112,7 +109,7 @@ func (d *Database) Init(ctx context.Context, f flake.Format, hold time.Duration,
 }
 
 // failed names the database, says in words what failed, and gives errors that an operator has to act on their kind.
-func (d *Database) failed(err error) error {
+func (d Database) failed(err error) error {
 	var e *pgconn.PgError
 	if !errors.As(err, &e) {
 		return userdb.Broken(d.String(), err)
@@ -142,7 +139,7 @@ type Written struct {
 
 // Write writes a slice of a shape in the name of a runner. It may be used for hold, and at most for hold and
 // callTimeout from the call on, whenever the server comes to it: hold is counted from a reading of its clock.
-func (d *Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Duration, name string) (w Written,
+func (d Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Duration, name string) (w Written,
 	err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -175,7 +172,7 @@ func (d *Database) Write(ctx context.Context, shape Shape, s Slice, hold time.Du
 
 // End ends the slice that the database uses, if it is of the worker that sent the slice last, whose first word is
 // given, and returns the server; -1 with an error.
-func (d *Database) End(ctx context.Context, last int64) (server int64, err error) {
+func (d Database) End(ctx context.Context, last int64) (server int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := d.Pool.QueryRow(ctx, `SELECT allocator.stop_slice($1)`, last).Scan(&server); err != nil {
@@ -186,7 +183,7 @@ func (d *Database) End(ctx context.Context, last int64) (server int64, err error
 
 // Drop removes the schema. It returns a [userdb.ErrSetup], and removes nothing, if a column or anything else uses it
 // still.
-func (d *Database) Drop(ctx context.Context) error {
+func (d Database) Drop(ctx context.Context) error {
 	if _, found, err := d.format(ctx); err != nil || !found {
 		return err
 	}
@@ -233,7 +230,7 @@ type Status struct {
 }
 
 // Status reads the status. It has problems if next_id would refuse, or if clocks differ by more than the hold.
-func (d *Database) Status(ctx context.Context) (Status, error) {
+func (d Database) Status(ctx context.Context) (Status, error) {
 	f, err := d.Format(ctx)
 	if err != nil {
 		return Status{}, err

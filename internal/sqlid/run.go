@@ -18,7 +18,7 @@ import (
 
 // Config says what a Runner does.
 type Config struct {
-	Database *Database
+	Database Database
 	Name     string // People know this process by it, and two runners have different ones.
 	Client   client.Options
 	Every    time.Duration // A slice is written this often, and is as long.

@@ -81,7 +81,7 @@ func TestRunner(t *testing.T) {
 			if f.permitted == 0 {
 				f.permitted = time.Hour
 			}
-			r := &Runner{db: f, cfg: Config{Database: &Database{&userdb.DB{}}, Every: time.Second, Hold: hold, Log: slog.New(slog.DiscardHandler)}}
+			r := &Runner{db: f, cfg: Config{Database: Database{&userdb.DB{}}, Every: time.Second, Hold: hold, Log: slog.New(slog.DiscardHandler)}}
 			shape := Shape{Format: scalable, SID: 3}
 			r.uses.told = time.Now().Add(time.Hour).UnixMilli() // of another number
 			r.begin(shape)
@@ -127,7 +127,7 @@ func TestRunner(t *testing.T) {
 // TestSpaceOfTheSchema: slices of another layout or epoch than that of the nodes are never written.
 func TestSpaceOfTheSchema(t *testing.T) {
 	c := clienttest.NewClient(t, client.Options{}, clienttest.NewNode(clienttest.Options{}))
-	r := &Runner{cfg: Config{Database: &Database{&userdb.DB{}}}}
+	r := &Runner{cfg: Config{Database: Database{&userdb.DB{}}}}
 	later := scalable
 	later.Epoch++
 	for f, same := range map[flake.Format]bool{scalable: true, later: false, {Layout: flake.Fleet, Epoch: scalable.Epoch}: false} {

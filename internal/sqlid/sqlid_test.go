@@ -34,7 +34,7 @@ const hold = time.Hour
 // database is a database with the functions, and one that cuts slices for it.
 type database struct {
 	*testing.T
-	*Database
+	Database
 	url   string
 	shape Shape
 	after int64

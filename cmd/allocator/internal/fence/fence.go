@@ -39,7 +39,7 @@ func tableFlags(cmd *cobra.Command) func(f func(context.Context, []*fence.Table)
 		"`name` of a table in each database, as in public.events; may be given several times")
 	column := cmd.Flags().String("column", "id", "column with the IDs, bigint or uuid")
 	return func(f func(context.Context, []*fence.Table) error) func(*cobra.Command, []string) error {
-		return with(func(ctx context.Context, list []*fence.Database) error {
+		return with(func(ctx context.Context, list []fence.Database) error {
 			if len(*names) == 0 {
 				return cli.UsageError("no table was given: give --table, as in --table public.events")
 			}

@@ -67,7 +67,7 @@ may be run again. It needs no extension, no node, and the right to create a sche
 		"role that will run \"allocator sql run\": it is granted what that needs")
 	holding := holdFlag(cmd)
 	printOnly := cmd.Flags().Bool("print-sql", false, "print the SQL and change nothing; needs no database")
-	cmd.RunE = with(func(ctx context.Context, list []*sqlid.Database) error {
+	cmd.RunE = with(func(ctx context.Context, list []sqlid.Database) error {
 		hold, err := holding()
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ it has written nothing for --hold.`,
 	host, _ := os.Hostname()
 	name := cmd.Flags().String("name", "", "name of this process; unless given, the host's")
 	listen := cli.MetricsFlag(cmd)
-	cmd.RunE = with(func(ctx context.Context, list []*sqlid.Database) error {
+	cmd.RunE = with(func(ctx context.Context, list []sqlid.Database) error {
 		hold, err := holding()
 		switch {
 		case err != nil:
@@ -163,8 +163,8 @@ func statusCommand(a *cli.App) *cobra.Command {
 	}
 	with := cli.DatabaseFlags(cmd, sqlid.Open)
 	format := cli.FormatFlag(cmd)
-	cmd.RunE = with(func(ctx context.Context, list []*sqlid.Database) error {
-		broken, err := cli.PrintStatuses(a, format, list, func(d *sqlid.Database) (any, string, bool, error) {
+	cmd.RunE = with(func(ctx context.Context, list []sqlid.Database) error {
+		broken, err := cli.PrintStatuses(a, format, list, func(d sqlid.Database) (any, string, bool, error) {
 			s, err := d.Status(ctx)
 			if err != nil {
 				return nil, "", false, err
@@ -207,7 +207,7 @@ while a column has one of its functions as the default, and names the columns.`,
 		Args:    cobra.NoArgs,
 	}
 	with := cli.DatabaseFlags(cmd, sqlid.Open)
-	cmd.RunE = with(func(ctx context.Context, list []*sqlid.Database) error {
+	cmd.RunE = with(func(ctx context.Context, list []sqlid.Database) error {
 		for _, d := range list {
 			if err := d.Drop(ctx); err != nil {
 				return cli.DatabaseError(ctx, err)

@@ -22,7 +22,7 @@ func TestDatabaseFlags(t *testing.T) {
 	} {
 		cmd := &cobra.Command{}
 		opened := 0
-		run := cli.DatabaseFlags(cmd, sqlid.Open)(func(_ context.Context, list []*sqlid.Database) error {
+		run := cli.DatabaseFlags(cmd, sqlid.Open)(func(_ context.Context, list []sqlid.Database) error {
 			opened = len(list)
 			return nil
 		})
