@@ -1,6 +1,10 @@
 package clock
 
-import "time"
+import (
+	"time"
+
+	"github.com/flakelease/allocator/internal/text"
+)
 
 // AnchorConfig are the limits of an [Anchor]; zero fields mean the defaults.
 type AnchorConfig struct {
@@ -88,16 +92,9 @@ const (
 	Stalled                          // a tick came late: the process did not run
 )
 
-var anchorEventKinds = [...]string{
-	"stepped", "followed", "refuted", "withdrawn", "blocked", "nudged", "suspended", "stalled",
-}
-
 // String returns the kind in lower case.
 func (k AnchorEventKind) String() string {
-	if int(k) < len(anchorEventKinds) {
-		return anchorEventKinds[k]
-	}
-	return "unknown"
+	return text.Name(k, "stepped", "followed", "refuted", "withdrawn", "blocked", "nudged", "suspended", "stalled")
 }
 
 // Confirmer is who confirmed a step that was followed.

@@ -3,6 +3,8 @@ package clock
 import (
 	"fmt"
 	"time"
+
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Times and limits of the gate.
@@ -61,30 +63,18 @@ const (
 
 // String returns the phase's name in lower case.
 func (p Phase) String() string {
-	if int(p) < len(phases) {
-		return phases[p].name
-	}
-	return "unknown"
+	return text.Name(p, "starting", "confirmed", "grace", "unproven", "strict", "shut")
 }
 
 // State returns what a gate in phase p allows.
 func (p Phase) State() State {
-	if int(p) < len(phases) {
-		return phases[p].state
+	switch p {
+	case Confirmed, Grace, Unproven:
+		return Open
+	case Shut:
+		return Skewed
 	}
 	return Unverified
-}
-
-var phases = [...]struct {
-	name  string
-	state State
-}{
-	Starting:  {"starting", Unverified},
-	Confirmed: {"confirmed", Open},
-	Grace:     {"grace", Open},
-	Unproven:  {"unproven", Open},
-	Strict:    {"strict", Unverified},
-	Shut:      {"shut", Skewed},
 }
 
 // Gate turns the judgements of one moment into a verdict that does not flap. It
@@ -172,21 +162,7 @@ const (
 
 // String returns the kind's name in lower case.
 func (k TransitionKind) String() string {
-	switch k {
-	case PhaseChanged:
-		return "phase"
-	case Suspected:
-		return "suspected"
-	case Cleared:
-		return "cleared"
-	case Warned:
-		return "warned"
-	case Contented:
-		return "contented"
-	case ReleaseDue:
-		return "release_due"
-	}
-	return "unknown"
+	return text.Name(k, "phase", "suspected", "cleared", "warned", "contented", "release_due")
 }
 
 // Transition is something to be logged once.

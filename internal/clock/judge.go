@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Finding is how the clocks of a cluster compare with ours at one moment.
@@ -22,17 +24,7 @@ const (
 
 // String returns the finding's name as it is logged.
 func (f Finding) String() string {
-	switch f {
-	case Unconfirmed:
-		return "unconfirmed"
-	case Agreed:
-		return "agreed"
-	case SelfFalse:
-		return "self_false"
-	case ClusterSplit:
-		return "cluster_split"
-	}
-	return "unknown"
+	return text.Name(f, "unconfirmed", "agreed", "self_false", "cluster_split")
 }
 
 // Opinion is what is known of the clocks of one registered name but our own.

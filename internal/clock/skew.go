@@ -3,6 +3,8 @@ package clock
 import (
 	"errors"
 	"time"
+
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Times and limits of the estimator.
@@ -52,15 +54,7 @@ func SyncOf(k Kernel) Sync {
 }
 
 // String returns the answer in lower case.
-func (s Sync) String() string {
-	switch s {
-	case Synchronized:
-		return "synchronized"
-	case Unsynchronized:
-		return "unsynchronized"
-	}
-	return "unknown"
-}
+func (s Sync) String() string { return text.Name(s, "unknown", "synchronized", "unsynchronized") }
 
 // Snapshot is the clocks of one machine, read together. The raw clock is one that
 // no daemon slews and no one sets (CLOCK_MONOTONIC_RAW), in ns from any origin;
@@ -115,17 +109,7 @@ const (
 )
 
 // String returns the change in lower case.
-func (c Change) String() string {
-	switch c {
-	case Steady:
-		return "steady"
-	case Met:
-		return "met"
-	case Discontinuity:
-		return "discontinuity"
-	}
-	return "unknown"
-}
+func (c Change) String() string { return text.Name(c, "steady", "met", "discontinuity") }
 
 // Peer is what is known of one peer's clocks. The zero value knows nothing. It
 // is not safe for concurrent use.

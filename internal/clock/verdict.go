@@ -1,5 +1,7 @@
 package clock
 
+import "github.com/flakelease/allocator/internal/text"
+
 // State is what the clocks of the cluster allow this node to do.
 type State uint8
 
@@ -11,17 +13,7 @@ const (
 )
 
 // String returns the state's name in lower case.
-func (s State) String() string {
-	switch s {
-	case Open:
-		return "open"
-	case Skewed:
-		return "skewed"
-	case Unverified:
-		return "unverified"
-	}
-	return "unknown"
-}
+func (s State) String() string { return text.Name(s, "open", "skewed", "unverified") }
 
 // Verdict is the gate's answer: whether IDs may be issued now, and the numbers
 // behind it. The zero value is open and unconfirmed.

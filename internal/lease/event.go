@@ -6,6 +6,7 @@ import (
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
+	"github.com/flakelease/allocator/internal/text"
 )
 
 // Event is something that happened. Events are passed to [Machine.Step].
@@ -243,16 +244,10 @@ const (
 	Stopped
 )
 
-var phaseNames = [...]string{
-	"connecting", "uninitialized", "seeking", "standby", "holding", "lost", "rewound", "releasing", "stopped",
-}
-
 // String returns the phase's name in lower case.
 func (p Phase) String() string {
-	if int(p) < len(phaseNames) {
-		return phaseNames[p]
-	}
-	return "unknown"
+	return text.Name(p, "connecting", "uninitialized", "seeking", "standby", "holding", "lost", "rewound", "releasing",
+		"stopped")
 }
 
 // Lapsed is a node that had gossip, held a sid, and neither renewed its lease nor gave

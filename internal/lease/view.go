@@ -93,14 +93,9 @@ const (
 	Expire
 )
 
-var opNames = [...]string{"acquire", "reclaim", "extend", "rehold", "release", "expire"}
-
 // String returns the operation's name in lower case.
 func (o Op) String() string {
-	if int(o) < len(opNames) {
-		return opNames[o]
-	}
-	return "unknown"
+	return text.Name(o, "acquire", "reclaim", "extend", "rehold", "release", "expire")
 }
 
 // TakesHolder reports whether the operation puts a holder.
@@ -143,7 +138,7 @@ var ErrTxn = errors.New("lease: not a transaction of the protocol")
 // and for one without a lease, since a holder key without a lease never expires.
 // Stores call it first, and write nothing if it fails.
 func (t Txn) Check() error {
-	if int(t.Op) >= len(opNames) {
+	if t.Op > Expire {
 		return fmt.Errorf("%w: operation %d", ErrTxn, t.Op)
 	}
 	if t.Lease == 0 && t.Op != Release && t.Op != Expire {

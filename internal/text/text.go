@@ -86,6 +86,14 @@ func Span(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
+// Name returns the name of a value that counts from 0, by the names in their order; "unknown": it has none.
+func Name[T ~uint8](v T, names ...string) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return "unknown"
+}
+
 // Count returns a number and its unit, such as "1 node" or "3 nodes".
 func Count(n int, unit string) string {
 	if n == 1 {
