@@ -28,7 +28,7 @@ import (
 // limited here: the cap of the layout, 30.5 ns an ID, would hide what an ID
 // costs.
 func issuing() []Case {
-	src := clock.NewSystem(clock.SystemConfig{})
+	src := clock.NewSystem(nil)
 	origin := time.Now()
 	var word atomic.Uint64
 	live, slow := newTenure(src, genConfig(flake.Scalable)), newTenure(src, genConfig(flake.Scalable))

@@ -188,7 +188,7 @@ func (env *testEnv) start(o options) *member {
 	if o.kernel != "" {
 		m.clocks.SetKernel(o.kernel == "good")
 	}
-	m.system = clock.NewSystem(clock.SystemConfig{Clocks: m.clocks})
+	m.system = clock.NewSystem(m.clocks)
 	m.node = node.New(node.Config{
 		Name: m.name, Instance: m.instance, MaxWait: 100 * time.Millisecond, MaxSkew: maxSkew,
 		Gen: gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: clock.MillisOf(maxLead), MaxStep: 255},
@@ -204,7 +204,7 @@ func (env *testEnv) start(o options) *member {
 		Gated:        true, Format: flake.Default,
 		Window: window, ExtendEvery: 5 * time.Second, TTL: leaseTTL, KeepAliveEvery: 3 * time.Second,
 		ReloadEvery: 30 * time.Second, RetryAfter: 250 * time.Millisecond, MaxSkew: maxSkew, MaxLead: maxLead,
-		StepLimit: clock.DefaultStepLimit, DowntimeLimit: 60 * 24 * time.Hour,
+
 		Nonce: rand.Text, Jitter: func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },
 	}
 	if o.noGossip {

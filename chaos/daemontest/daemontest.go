@@ -52,8 +52,8 @@ func (a ahead) Read() clock.Readings {
 
 // Ahead returns a machine whose wall clock is ahead.
 func Ahead(by time.Duration) daemon.Host {
-	clocks := ahead{clock.NewSystem(clock.SystemConfig{}), by}
-	return daemon.Host{Clock: clock.NewSystem(clock.SystemConfig{Clocks: clocks})}
+	clocks := ahead{clock.NewSystem(nil), by}
+	return daemon.Host{Clock: clock.NewSystem(clocks)}
 }
 
 // Running is a node that runs until it is stopped, or until the test ends.

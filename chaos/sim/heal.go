@@ -10,12 +10,10 @@ import (
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
+	"github.com/flakelease/allocator/internal/lease/guard"
 	"github.com/flakelease/allocator/internal/lease/repair"
 	"github.com/flakelease/allocator/internal/node"
 )
-
-// downtimeLimit is how old a space's latest record may be for nodes to begin from it.
-const downtimeLimit = 60 * 24 * time.Hour
 
 // calm is how slow a working link may be: what is required of a repaired
 // cluster is asked for by the second.
@@ -129,8 +127,8 @@ func (sim *simulation) acceptTime() {
 	}
 	sim.numbers++
 	by := repair.Author{Who: "operator", Now: sim.trueMillis(), Nonce: fmt.Sprintf("x%d", sim.numbers)}
-	a, err := repair.AcceptTime(v, 0, clock.DefaultStepLimit, sim.repairSlack(), by)
-	if err != nil || a.Latest+millis(downtimeLimit) > sim.trueMillis() {
+	a, err := repair.AcceptTime(v, 0, sim.repairSlack(), by)
+	if err != nil || a.Latest+millis(guard.DowntimeLimit) > sim.trueMillis() {
 		return
 	}
 	sim.note(nil, "an operator accepts the time")

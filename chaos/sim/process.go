@@ -143,8 +143,6 @@ func (sim *simulation) begin(h *host) *process {
 		RetryAfter:     pl.retry,
 		MaxSkew:        pl.maxSkew,
 		MaxLead:        pl.maxLead,
-		StepLimit:      clock.DefaultStepLimit,
-		DowntimeLimit:  downtimeLimit,
 		Mark:           pl.markRules(),
 		Gated:          pl.mode != Unclocked,
 		Nonce:          func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },
@@ -155,7 +153,7 @@ func (sim *simulation) begin(h *host) *process {
 	if !pl.plainEntropy {
 		source.random = rand.NewPCG(sim.rng.Uint64(), 1)
 	}
-	p.judge.anchor = clock.NewAnchor(clock.AnchorConfig{}, p.readings()) // The node reads the clock.
+	p.judge.anchor = clock.NewAnchor(p.readings()) // The node reads the clock.
 	p.node = node.New(node.Config{
 		Name:     h.node,
 		Instance: lease.Instance(p.name),

@@ -83,7 +83,7 @@ func (e *env) start(o options) *member {
 	}
 	var err error
 	m.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "test", Logger: clocktest.Logger(m.log, e.begin), Host: daemon.Host{
-		Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}, Clocks: m.clocks}),
+		Clock:  clock.NewSystem(m.clocks),
 		Listen: func(_ context.Context, _, at string) (net.Listener, error) { return e.net.Listen(at) },
 		Gossip: func(cluster.Config) (cluster.Transport, string, error) {
 			m.gossip = e.gossip.Listen()

@@ -154,7 +154,7 @@ func measure(t *testing.T, n int, calm time.Duration, restarts int, pause time.D
 			dial := network.Dialer(g.host)
 			var err error
 			g.d, err = daemon.New(daemon.Config{Settings: cfg, Version: "v1.0.0", Logger: slog.New(slog.DiscardHandler), Host: daemon.Host{
-				Clock:  clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: cfg.Clock.StepHold, StepLimit: cfg.Clock.StepLimit}, Clocks: clocktest.NewMachine(begin, 0)}),
+				Clock:  clock.NewSystem(clocktest.NewMachine(begin, 0)),
 				Listen: func(_ context.Context, _, at string) (net.Listener, error) { return network.Listen(at) },
 				Gossip: func(cluster.Config) (cluster.Transport, string, error) {
 					g.gossip = gossip.Listen()

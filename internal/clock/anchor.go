@@ -6,31 +6,15 @@ import (
 	"github.com/flakelease/allocator/internal/text"
 )
 
-// AnchorConfig are the limits of an [Anchor]; zero fields mean the defaults.
-type AnchorConfig struct {
-	// StepHold is for how long a node alone keeps to its old time after a step.
-	// 10 s: an operator's slip of the hand is often undone by then.
-	StepHold time.Duration
-	// StepLimit is how far the wall clock may be set ahead, in all, and be followed
-	// without an operator's acceptance. 10 min: time that was given out cannot be
-	// taken back, and no slip of NTP is that large.
-	StepLimit time.Duration
-}
-
-func (c AnchorConfig) orDefault() AnchorConfig {
-	if c.StepHold == 0 {
-		c.StepHold = 10 * time.Second
-	}
-	if c.StepLimit == 0 {
-		c.StepLimit = DefaultStepLimit
-	}
-	return c
-}
-
-// DefaultStepLimit is how far a clock that is set ahead is followed.
-const DefaultStepLimit = 10 * time.Minute
+// StepLimit is how far the wall clock may be set ahead, in all, and be followed
+// without an operator's acceptance. 10 min: time that was given out cannot be
+// taken back, and no slip of NTP is that large.
+const StepLimit = 10 * time.Minute
 
 const (
+	// stepHold is for how long a node alone keeps to its old time after a step.
+	// 10 s: an operator's slip of the hand is often undone by then.
+	stepHold = 10 * time.Second
 	// agreement is how far the wall clock may be from anchored time and be
 	// followed without asking. 20 ms: above what reading the clocks and NTP's
 	// corrections amount to, and below what I5 would notice.
@@ -164,7 +148,7 @@ type AnchorStats struct {
 //	pending  |held| ≤ 20 ms, within claim 2   Withdrawn → agreed
 //	pending  the wall clock set again         Stepped → pending, as of now
 //	pending  VoteNew of this step             Followed → agreed, or Blocked, once; pending
-//	pending  VoteAlone for StepHold           Followed → agreed, or Blocked, once; pending
+//	pending  VoteAlone for stepHold           Followed → agreed, or Blocked, once; pending
 //	pending  VoteIssued of this step          Followed → agreed
 //	pending  VoteOld of this step             Refuted, once; pending
 //	pending  else                             pending
@@ -173,7 +157,6 @@ type AnchorStats struct {
 // had set it (see [Reference]), and not accepted by an operator. So a whole cluster
 // whose time source is wrong keeps its time, and a step back and forth is no step.
 type Anchor struct {
-	cfg    AnchorConfig
 	target time.Duration // anchored time minus Mono: what line ends in
 	line   *line
 	last   Readings
@@ -192,9 +175,10 @@ type Anchor struct {
 }
 
 // NewAnchor returns an anchor that trusts the wall clock as r has it.
-func NewAnchor(cfg AnchorConfig, r Readings) *Anchor {
+func NewAnchor(r Readings) *Anchor {
 	a := &Anchor{
-		cfg: cfg.orDefault(), target: r.Offset(), last: r,
+		target:     r.Offset(),
+		last:       r,
 		line:       &line{at: r.Mono, wall: r.Wall, slow: r.Mono, asleep: r.slept()},
 		reportedAt: r.Mono.Add(-nudgeQuiet),
 	}

@@ -24,7 +24,7 @@ type desk struct {
 func newDesk(t *testing.T, says Vote) *desk {
 	t.Helper()
 	c := newManualClocks(began)
-	return &desk{t: t, clocks: c, anchor: NewAnchor(AnchorConfig{}, c.Read()), says: says}
+	return &desk{t: t, clocks: c, anchor: NewAnchor(c.Read()), says: says}
 }
 
 func (d *desk) tick() []AnchorEvent {

@@ -17,14 +17,6 @@ type Clocks interface {
 	Kernel() Kernel
 }
 
-// SystemConfig is what a [System] is made of. The zero value means the machine's
-// clocks and the default limits.
-type SystemConfig struct {
-	Anchor AnchorConfig
-	// Clocks are read in place of the machine's; nil: the machine's own.
-	Clocks Clocks
-}
-
 // System is the machine's clock. It gives anchored time, which follows the wall
 // clock as far as [Anchor] trusts it while Run runs, and continues with monotonic
 // time alone while it does not. Make one with [NewSystem]. It is safe for
@@ -37,13 +29,13 @@ type System struct {
 	anchor *Anchor
 }
 
-// NewSystem returns a clock anchored at the present wall time.
-func NewSystem(cfg SystemConfig) *System {
-	s := &System{clocks: cfg.Clocks}
-	if s.clocks == nil {
-		s.clocks = machine{time.Now()}
+// NewSystem returns a clock anchored at the present wall time. It reads clocks in place of the machine's;
+// nil: the machine's own.
+func NewSystem(clocks Clocks) *System {
+	if clocks == nil {
+		clocks = machine{time.Now()}
 	}
-	s.anchor = NewAnchor(cfg.Anchor, s.Read())
+	s := &System{clocks: clocks, anchor: NewAnchor(clocks.Read())}
 	s.line.Store(s.anchor.line)
 	return s
 }

@@ -29,7 +29,7 @@ func (c *running) Kernel() Kernel { return Kernel{Known: true, Synchronized: tru
 
 func newRunning() (*System, *running) {
 	c := &running{origin: time.Now()}
-	return NewSystem(SystemConfig{Clocks: c}), c
+	return NewSystem(c), c
 }
 
 func TestRun(t *testing.T) {
@@ -154,7 +154,7 @@ func TestNowNeverGoesBack(t *testing.T) {
 
 // TestMachine looks at the real clocks.
 func TestMachine(t *testing.T) {
-	s := NewSystem(SystemConfig{})
+	s := NewSystem(nil)
 	a, k := s.Read(), s.Kernel()
 	b := s.Read()
 	t.Logf("%+v %+v", b, k)
@@ -203,7 +203,7 @@ func (p *pausing) Read() Readings {
 func TestSnapshot(t *testing.T) {
 	for pauses, reads := range map[int]int{0: 2, 2: 4, 4: 6, 100: 2 * snapshotAttempts} {
 		c := &pausing{manualClocks: newManualClocks(began)}
-		s := NewSystem(SystemConfig{Clocks: c})
+		s := NewSystem(c)
 		c.pauses = pauses
 		snap, m := s.Snapshot()
 		if got := pauses - c.pauses; got != reads || pauses < 100 && m != c.manualClocks.Read().Mono || snap.Wall != began {
@@ -215,7 +215,7 @@ func TestSnapshot(t *testing.T) {
 // A request reads one clock: to read all of them costs two calls of the kernel.
 func TestNowReadsOneClock(t *testing.T) {
 	c := &pausing{manualClocks: newManualClocks(began)}
-	s := NewSystem(SystemConfig{Clocks: c})
+	s := NewSystem(c)
 	c.pauses = 100
 	if s.Now(); c.pauses != 100 {
 		t.Error("Now read all clocks")
@@ -224,7 +224,7 @@ func TestNowReadsOneClock(t *testing.T) {
 
 func TestCalmTickDoesNotAllocate(t *testing.T) {
 	c := newManualClocks(began)
-	s := NewSystem(SystemConfig{Clocks: c})
+	s := NewSystem(c)
 	if n := testing.AllocsPerRun(1000, func() {
 		c.Advance(tickEvery)
 		s.tick(PeerVote{})
@@ -237,7 +237,7 @@ var sink Reading
 
 func BenchmarkNow(b *testing.B) {
 	b.ReportAllocs()
-	s := NewSystem(SystemConfig{})
+	s := NewSystem(nil)
 	for b.Loop() {
 		sink = s.Now()
 	}

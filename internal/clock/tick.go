@@ -115,7 +115,7 @@ func (t *tick) arbitrate(w PeerVote) {
 		a.refuted = true
 		a.stats.Refuted++
 		t.report(AnchorEvent{Kind: Refuted, Held: held, Lasted: t.sinceStep()})
-	case a.alone && t.r.Mono.Sub(a.aloneAt) >= a.cfg.StepHold:
+	case a.alone && t.r.Mono.Sub(a.aloneAt) >= stepHold:
 		t.followUpTo(w.Accepted, ByHold)
 	}
 }
@@ -125,7 +125,7 @@ func (t *tick) arbitrate(w PeerVote) {
 func (t *tick) followUpTo(accepted Millis, by Confirmer) {
 	a := t.a
 	switch {
-	case a.ref.Ahead(t.r.Wall, time.Duration(t.r.Boot)) <= a.cfg.StepLimit:
+	case a.ref.Ahead(t.r.Wall, time.Duration(t.r.Boot)) <= StepLimit:
 		t.follow(by)
 	case t.r.WallMillis() < accepted:
 		t.follow(ByOperator)
@@ -141,7 +141,7 @@ func (t *tick) follow(by Confirmer) {
 	jump := t.move(held)
 	a.stats.Followed++
 	a.walked = 0 // the wall clock is confirmed as it is
-	if boot := time.Duration(t.r.Boot); a.ref.Ahead(t.r.Wall, boot) > a.cfg.StepLimit {
+	if boot := time.Duration(t.r.Boot); a.ref.Ahead(t.r.Wall, boot) > StepLimit {
 		a.ref.Set(t.r.Wall, boot)
 	}
 	t.end(AnchorEvent{

@@ -146,11 +146,7 @@ type Cluster struct {
 
 // Clock is what is done about clocks that are wrong or unconfirmed.
 type Clock struct {
-	StepHold      time.Duration // A lone node keeps its time this long after its wall clock was set.
-	StepLimit     time.Duration // A running node follows a clock that is set ahead by no more than this.
-	DowntimeLimit time.Duration // A node may start no later than this after all records.
-	Grace         time.Duration // An unconfirmed clock may issue this long under either policy.
-	Policy        string        // then: allow or refuse
+	Policy string // what an unconfirmed clock may do after the grace: allow or refuse
 }
 
 // Listen is where the node answers, as host:port; port 0 is any free one, and ""
@@ -271,12 +267,6 @@ func Default() Config {
 		Lease: Lease{ReloadEvery: 30 * time.Second}, // A watch reports changes at once.
 		// Waiting 100ms costs a caller less than a refusal that it must retry.
 		Issue: Issue{MaxWait: 100 * time.Millisecond},
-		Clock: Clock{
-			StepHold:      10 * time.Second,       // A mistake is often undone by then.
-			StepLimit:     clock.DefaultStepLimit, // A wrong time source is off by more, and NTP by less.
-			DowntimeLimit: 60 * 24 * time.Hour,    // A space may be switched off for a month.
-			Grace:         time.Minute,            // Most partitions are shorter, and clocks drift by 10ms in it.
-		},
 		Auth:  Auth{StaleAfter: 5 * time.Minute}, // A file system may hang, or be mounted again.
 		Drain: Drain{Timeout: 10 * time.Second},  // Calls take milliseconds; streams end when clients close them.
 		Stop:  Stop{Timeout: 5 * time.Second},    // two attempts and some reserve

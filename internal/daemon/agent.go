@@ -80,7 +80,7 @@ func NewAgent(c AgentConfig) (*Agent, error) {
 		return nil, fmt.Errorf("daemon: max-wait: %v is out of range: it must be above 0 and at most %v", c.MaxWait,
 			maxAgentWait)
 	}
-	a := &Agent{cfg: c, listening: make(chan struct{}), clock: Host{}.orMachine(cfg).Clock}
+	a := &Agent{cfg: c, listening: make(chan struct{}), clock: clock.NewSystem(nil)}
 	var err error
 	if a.security, err = newSecurity(cfg, a.clock, c.Logger); err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func newMoodyOf(space flake.Format) *moody {
 	n := node.New(node.Config{
 		Name: "moody", MaxWait: 100 * time.Millisecond,
 		Gen: gen.Config{Layout: space.Layout, Epoch: clock.Millis(space.Epoch), MaxLead: 250},
-	}, clock.NewSystem(clock.SystemConfig{}), gen.Random())
+	}, clock.NewSystem(nil), gen.Random())
 	now := clock.Millis(time.Now().UnixMilli())
 	n.Begin(lease.Grant{SID: 7, Term: 1, Base: now, Ceil: now + 3_600_000})
 	return &moody{Node: n}

@@ -131,12 +131,9 @@ type Traces struct {
 }
 
 // orMachine returns h with this machine's own in the fields that are not set.
-func (h Host) orMachine(cfg config.Config) Host {
+func (h Host) orMachine() Host {
 	if h.Clock == nil {
-		h.Clock = clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{
-			StepHold:  cfg.Clock.StepHold,
-			StepLimit: cfg.Clock.StepLimit,
-		}})
+		h.Clock = clock.NewSystem(nil)
 	}
 	if h.Listen == nil {
 		h.Listen = new(net.ListenConfig).Listen
@@ -167,7 +164,7 @@ func New(c Config) (*Daemon, error) {
 	if c.Sources == nil {
 		c.Sources = cfg.List()
 	}
-	host := c.Host.orMachine(cfg)
+	host := c.Host.orMachine()
 	d := &Daemon{
 		cfg: cfg, sources: c.Sources, version: c.Version, log: log, host: host,
 		// Random, never the node's name: two processes with one instance would
@@ -363,8 +360,6 @@ func (d *Daemon) machine() protocol.Config {
 		RetryAfter:     retryAfter,
 		MaxSkew:        d.cfg.Issue.MaxSkew,
 		MaxLead:        d.cfg.Issue.MaxLead,
-		StepLimit:      d.cfg.Clock.StepLimit,
-		DowntimeLimit:  d.cfg.Clock.DowntimeLimit,
 		Mark:           d.cfg.MarkRules(),
 		Nonce:          rand.Text,
 		Jitter:         jitter,
@@ -380,7 +375,6 @@ func (d *Daemon) newLessee() (l lessee) {
 		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Expect: d.cfg.Cluster.Expect,
 		Gate: clock.GateConfig{
 			MaxSkew: d.cfg.Issue.MaxSkew,
-			Grace:   d.cfg.Clock.Grace,
 			Strict:  d.cfg.Clock.Policy == "refuse",
 		},
 		Keeper: l.keeper, Node: d.node, Logger: d.log,

@@ -92,12 +92,12 @@ func at(t clock.Millis) string { return t.Time().Format(time.RFC3339Nano) }
 // which is a *lease.FormatError too if its IDs do, and the store's errors.
 func Init(ctx context.Context, cfg config.Config, begin Beginning,
 	log *slog.Logger) (created bool, now lease.View, err error) {
-	src := clock.NewSystem(clock.SystemConfig{})
+	src := clock.NewSystem(nil)
 	if err := checkClock(src.Read().WallMillis(), cfg.Epoch, cfg.Layout, buildTime()); err != nil {
 		return false, lease.View{}, err
 	}
 	format := flake.Format{Layout: cfg.Layout, Epoch: int64(cfg.Epoch)}
-	floor, err := begin.floor(format, src.Now().Wall, cfg.Slack().Total(), cfg.Clock.StepLimit)
+	floor, err := begin.floor(format, src.Now().Wall, cfg.Slack().Total(), clock.StepLimit)
 	if err != nil {
 		return false, lease.View{}, err
 	}

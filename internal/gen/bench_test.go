@@ -29,7 +29,7 @@ func BenchmarkFloor(b *testing.B) {
 // ahead of the clock (live), and with a clock that makes every call draw (draw).
 func BenchmarkNext1(b *testing.B) {
 	b.Run("live", func(b *testing.B) {
-		src := clock.NewSystem(clock.SystemConfig{})
+		src := clock.NewSystem(nil)
 		g := benchTenure(b, src.Now().Wall)
 		b.ReportAllocs()
 		for b.Loop() {
@@ -40,7 +40,7 @@ func BenchmarkNext1(b *testing.B) {
 		}
 	})
 	b.Run("draw", func(b *testing.B) {
-		src := clock.NewSystem(clock.SystemConfig{})
+		src := clock.NewSystem(nil)
 		g := benchTenure(b, src.Now().Wall)
 		b.ReportAllocs()
 		var calls uint
@@ -55,7 +55,7 @@ func BenchmarkNext1(b *testing.B) {
 }
 
 func BenchmarkNext1Parallel(b *testing.B) {
-	src := clock.NewSystem(clock.SystemConfig{})
+	src := clock.NewSystem(nil)
 	g := benchTenure(b, src.Now().Wall)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
@@ -74,7 +74,7 @@ func BenchmarkNext1Parallel(b *testing.B) {
 
 // BenchmarkBlock1000 asks for 1,000 IDs and writes them out.
 func BenchmarkBlock1000(b *testing.B) {
-	src := clock.NewSystem(clock.SystemConfig{})
+	src := clock.NewSystem(nil)
 	g := benchTenure(b, src.Now().Wall)
 	dst := make([]flake.ID, 1000)
 	b.ReportAllocs()

@@ -23,7 +23,7 @@ import (
 type stepped struct{ off atomic.Int64 } // ms
 
 func (s *stepped) Now() clock.Reading {
-	now := clock.NewSystem(clock.SystemConfig{}).Now()
+	now := clock.NewSystem(nil).Now()
 	now.Wall += clock.Millis(s.off.Load())
 	return now
 }

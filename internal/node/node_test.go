@@ -309,7 +309,7 @@ func TestUnusedTenure(t *testing.T) {
 
 // TestNextAllocates holds the issue path to its promise.
 func TestNextAllocates(t *testing.T) {
-	n := New(testConfig(), clock.NewSystem(clock.SystemConfig{}), gen.Random())
+	n := New(testConfig(), clock.NewSystem(nil), gen.Random())
 	now := n.clock.Now().Wall
 	n.Begin(grant(now, now+1_000_000))
 	n.SetVerdict(clock.Verdict{Phase: clock.Confirmed, Finding: clock.Agreed, Limit: 250}) // The gate is a comparison.
@@ -334,7 +334,7 @@ func TestNextAllocates(t *testing.T) {
 func waitNode(t *testing.T, maxWait time.Duration) *Node {
 	cfg := testConfig()
 	cfg.MaxWait, cfg.Gen.Epoch = maxWait, bubbleEpoch
-	n := New(cfg, clock.NewSystem(clock.SystemConfig{}), zeros{})
+	n := New(cfg, clock.NewSystem(nil), zeros{})
 	now := n.clock.Now().Wall
 	n.Begin(lease.Grant{SID: 1, Term: 1, Base: now + 8, Ceil: now + 1_000_000})
 	n.Report(lease.Status{Phase: lease.Holding, EverHeld: true})
@@ -418,7 +418,7 @@ func TestAfterIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig()
 		cfg.MaxWait, cfg.Gen.Epoch = 100*time.Millisecond, bubbleEpoch
-		n := New(cfg, clock.NewSystem(clock.SystemConfig{}), zeros{})
+		n := New(cfg, clock.NewSystem(nil), zeros{})
 		now := n.clock.Now().Wall
 		n.Begin(grant(now, now+1000))
 		after := flake.ID(int64(now+50)-bubbleEpoch) << 20
@@ -483,7 +483,7 @@ func TestLargestCount(t *testing.T) {
 func TestChangingTenures(t *testing.T) {
 	cfg := testConfig()
 	cfg.Gen.MaxLead, cfg.MaxWait = 250, 50*time.Millisecond
-	n := New(cfg, clock.NewSystem(clock.SystemConfig{}), gen.Random())
+	n := New(cfg, clock.NewSystem(nil), gen.Random())
 	n.Report(holding())
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -27,7 +27,7 @@ func TestWatchStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig()
 		cfg.Gen.Epoch = bubbleEpoch
-		n := New(cfg, clock.NewSystem(clock.SystemConfig{}), zeros{})
+		n := New(cfg, clock.NewSystem(nil), zeros{})
 		now := n.clock.Now().Wall
 		for _, c := range []struct {
 			name string
@@ -140,7 +140,7 @@ func TestWatchTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := testConfig()
 				cfg.Gen.Epoch, cfg.Gen.MaxLead = bubbleEpoch, 3
-				n := New(cfg, clock.NewSystem(clock.SystemConfig{}), zeros{})
+				n := New(cfg, clock.NewSystem(nil), zeros{})
 				start := n.clock.Now().Wall
 				n.Report(holding())
 				n.Begin(grant(start+tc.base, start+tc.ceil))
@@ -226,7 +226,7 @@ func TestWatchMissesNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig()
 		cfg.Gen.Epoch = bubbleEpoch
-		n := New(cfg, clock.NewSystem(clock.SystemConfig{}), zeros{})
+		n := New(cfg, clock.NewSystem(nil), zeros{})
 		now := n.clock.Now().Wall
 		done := make(chan struct{})
 		for range 4 {

@@ -139,7 +139,7 @@ func newEnv(t *testing.T) *env {
 			e.nonce++
 			return repair.Author{Who: "ann", Instance: "op", Nonce: fmt.Sprint("op-", e.nonce), Now: e.now}
 		},
-		Slack: slack, StepLimit: 10 * time.Minute, Etcd: "http://10.0.0.1:2379", GRPC: "10.0.0.5:9000",
+		Slack: slack, Etcd: "http://10.0.0.1:2379", GRPC: "10.0.0.5:9000",
 	})
 	return e
 }

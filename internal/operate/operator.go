@@ -42,13 +42,12 @@ type Config struct {
 	Store Store
 	// Ask asks the nodes that v has and all others that are known what they have seen.
 	// Recover requires it.
-	Ask       func(ctx context.Context, v lease.View) Answers
-	Author    func() repair.Author // It signs a write, and reads the clock.
-	Slack     repair.Slack
-	StepLimit time.Duration // Nodes follow a clock by themselves that is ahead by as much.
-	Drainer   *Drainer      // Drain and Undrain require it.
-	Etcd      string        // The endpoints of etcd, for command lines.
-	GRPC      string        // The address of the Drainer's node, for command lines.
+	Ask     func(ctx context.Context, v lease.View) Answers
+	Author  func() repair.Author // It signs a write, and reads the clock.
+	Slack   repair.Slack
+	Drainer *Drainer // Drain and Undrain require it.
+	Etcd    string   // The endpoints of etcd, for command lines.
+	GRPC    string   // The address of the Drainer's node, for command lines.
 }
 
 // ErrPartly says that some records were written before a write failed.
@@ -300,7 +299,7 @@ func (o *Operator) AcceptTime(ctx context.Context, until clock.Millis) (Plan, er
 	if err != nil {
 		return Plan{}, err
 	}
-	a, err := repair.AcceptTime(v, until, o.cfg.StepLimit, o.cfg.Slack, o.cfg.Author())
+	a, err := repair.AcceptTime(v, until, o.cfg.Slack, o.cfg.Author())
 	if err != nil {
 		return Plan{}, err
 	}

@@ -78,7 +78,7 @@ type served struct {
 func serve(t *testing.T, s status.Cluster, change ...func(*console.Config)) *served {
 	t.Helper()
 	out := &served{feed: feed.New(feed.Config{Boot: "boot"}), snapshot: s}
-	src := clock.NewSystem(clock.SystemConfig{})
+	src := clock.NewSystem(nil)
 	snapshot := func(context.Context) status.Cluster {
 		out.mu.Lock()
 		defer out.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // newNode returns a node that holds sid 7 for an hour, with its listeners.
 func newNode(t *testing.T, guard *access.Guard) *servertest.Env {
 	t.Helper()
-	src := clock.NewSystem(clock.SystemConfig{Anchor: clock.AnchorConfig{StepHold: 10 * time.Second}})
+	src := clock.NewSystem(nil)
 	n := node.New(node.Config{
 		Name: "node-a", Instance: "a-1",
 		Gen:     gen.Config{Layout: flake.Scalable, Epoch: clock.Millis(flake.DefaultEpoch), MaxLead: 250, MaxStep: 255},

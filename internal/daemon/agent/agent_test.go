@@ -292,7 +292,7 @@ func TestKnown(t *testing.T) {
 func TestOneAsks(t *testing.T) {
 	for _, maxAge := range []time.Duration{time.Second, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
-			s, src := &source{hangs: true, next: 1000}, clock.NewSystem(clock.SystemConfig{})
+			s, src := &source{hangs: true, next: 1000}, clock.NewSystem(nil)
 			n := node.New(node.Config{Name: "agent", Gen: settings}, src, rand.NewPCG(1, 2))
 			a := agent.New(agent.Config{About: n.About(), Source: s, Clock: src, MaxWait: time.Second, MaxAge: maxAge})
 			ctx, cancel := context.WithCancel(t.Context())
@@ -330,7 +330,7 @@ func TestOneAsks(t *testing.T) {
 // says something about the nodes, unless the caller left before.
 func TestMaxWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAgent(&source{hangs: true}, clock.NewSystem(clock.SystemConfig{}))
+		a := newAgent(&source{hangs: true}, clock.NewSystem(nil))
 		for left, want := range map[time.Duration]time.Duration{400 * time.Millisecond: 400 * time.Millisecond, time.Hour: time.Second} {
 			ctx, leave := context.WithCancel(t.Context())
 			time.AfterFunc(left, leave)
@@ -343,7 +343,7 @@ func TestMaxWait(t *testing.T) {
 				t.Errorf("the caller leaves after %v: readiness is %v", left, r)
 			}
 			leave()
-			a = newAgent(&source{hangs: true}, clock.NewSystem(clock.SystemConfig{}))
+			a = newAgent(&source{hangs: true}, clock.NewSystem(nil))
 		}
 	})
 }
@@ -353,7 +353,7 @@ func TestMaxWait(t *testing.T) {
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{next: 1000}
-		a := newAgent(s, clock.NewSystem(clock.SystemConfig{}))
+		a := newAgent(s, clock.NewSystem(nil))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(ctx) }()

@@ -50,7 +50,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Space, cfg.Etcd.Inside.Quota = "orders", 1000
-	src := clock.NewSystem(clock.SystemConfig{})
+	src := clock.NewSystem(nil)
 	store := storetest.NewMemory(7)
 	if _, _, err := store.Init(t.Context(), lease.Space{Layout: cfg.Layout, Epoch: cfg.Epoch, Pool: "p"}, 0); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func newRig(t *testing.T) *rig {
 			Window: cfg.Lease.Window, ExtendEvery: cfg.Lease.ExtendEvery, TTL: cfg.Lease.TTL,
 			KeepAliveEvery: cfg.Lease.KeepAlive, ReloadEvery: cfg.Lease.ReloadEvery,
 			RetryAfter: 10 * time.Millisecond, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead,
-			StepLimit: cfg.Clock.StepLimit, DowntimeLimit: cfg.Clock.DowntimeLimit,
+
 			Nonce:  func() string { nonce++; return fmt.Sprint(nonce) },
 			Jitter: func(most time.Duration) time.Duration { return rand.N(most) },
 		},

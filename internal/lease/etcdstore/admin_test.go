@@ -258,7 +258,7 @@ func TestMembersAndCompaction(t *testing.T) {
 	fatal.If(t, err)
 	g, err := s.Group()
 	fatal.If(t, err)
-	list := g.Members(ctx, clock.NewSystem(clock.SystemConfig{}))
+	list := g.Members(ctx, clock.NewSystem(nil))
 	if len(list) != 2 || list[0].Err != nil || list[1].Err == nil || list[1].Endpoint != dead {
 		t.Fatalf("got %+v", list)
 	}

@@ -68,7 +68,7 @@ func TestDeadlineNamesItsCause(t *testing.T) {
 				return names(err)
 			})
 			wait.NoError(t, "Members names its cause", func() error {
-				return names((&Group{client}).Members(t.Context(), clock.NewSystem(clock.SystemConfig{}))[0].Err)
+				return names((&Group{client}).Members(t.Context(), clock.NewSystem(nil))[0].Err)
 			})
 		})
 	}

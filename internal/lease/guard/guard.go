@@ -24,24 +24,18 @@ import (
 )
 
 const (
+	// DowntimeLimit is how much later than all records a first ceiling may be written. 60 days: a space may be
+	// switched off for a month.
+	DowntimeLimit = 60 * 24 * time.Hour
+
 	// holderSlack allows for the age of a live holder's record: it is rewritten every
 	// few seconds while etcd answers, and within a second after an outage.
 	holderSlack = 2 * time.Minute
 
-	// limitSlack is what this guard allows beyond StepLimit. The issuing clock keeps the
+	// limitSlack is what this guard allows beyond [clock.StepLimit]. The issuing clock keeps the
 	// same limit, measured from another moment: it must be the first to stop.
 	limitSlack = time.Minute
 )
-
-// Config configures a guard. All fields are required.
-type Config struct {
-	// MaxSkew is how far a clock may be off, StepLimit how far it may be set ahead and
-	// write ceilings, and DowntimeLimit how much later than all records a first ceiling may
-	// be written.
-	MaxSkew       time.Duration
-	StepLimit     time.Duration
-	DowntimeLimit time.Duration
-}
 
 // Evidence is what the store and the peers show of the time.
 type Evidence struct {
@@ -63,7 +57,7 @@ func (e Evidence) Allowed() clock.Millis {
 // Guard has the times that one process has seen. The machine tells it of each list and each write that
 // was confirmed, and asks before each write. It is owned by one goroutine.
 type Guard struct {
-	cfg Config
+	maxSkew time.Duration // A clock may be off by as much.
 	// trusted follows the clock since the first ceiling was written from it. recorded is of
 	// the latest time that records showed before that, and begun of the floor of the era: later
 	// ones may follow our own step.
@@ -72,8 +66,8 @@ type Guard struct {
 	begun    clock.Reference
 }
 
-// New returns a guard that has seen nothing.
-func New(cfg Config) Guard { return Guard{cfg: cfg} }
+// New returns a guard that has seen nothing, of clocks that may be off by maxSkew.
+func New(maxSkew time.Duration) Guard { return Guard{maxSkew: maxSkew} }
 
 // Latest returns the latest wall time that a ceiling may be written at, and what
 // it was measured from.
@@ -81,23 +75,23 @@ func (g *Guard) Latest(now clock.Reading, seen Evidence, acquiring bool) (until 
 	listed := now.Mono.Sub(seen.At.Mono)
 	holders := clock.Millis(0)
 	if seen.HolderWall != 0 {
-		holders = seen.HolderWall + clock.MillisOf(listed+holderSlack+g.cfg.MaxSkew)
+		holders = seen.HolderWall + clock.MillisOf(listed+holderSlack+g.maxSkew)
 	}
 	switch {
 	case acquiring && holders != 0 && !seen.Confirmed:
 		until, of = holders, "every live holder's"
 	case g.trusted.Exists():
 		own := now.Wall - clock.MillisOf(ahead(&g.trusted, now.Wall, now.Elapsed())) +
-			clock.MillisOf(g.cfg.StepLimit+limitSlack)
+			clock.MillisOf(clock.StepLimit+limitSlack)
 		until = max(own, holders, g.Recorded(now.Elapsed())+clock.MillisOf(limitSlack))
 		of = "its own time before it was set"
 	case holders != 0:
-		until, of = holders+clock.MillisOf(g.cfg.StepLimit), "every live holder's"
+		until, of = holders+clock.MillisOf(clock.StepLimit), "every live holder's"
 	case seen.WithoutGossip != 0 && !seen.Confirmed:
 		latest := max(seen.LatestWall, seen.WithoutGossip)
-		until, of = latest+clock.MillisOf(listed+holderSlack+g.cfg.StepLimit), "the latest record in etcd"
+		until, of = latest+clock.MillisOf(listed+holderSlack+clock.StepLimit), "the latest record in etcd"
 	case seen.LatestWall != 0:
-		until, of = seen.LatestWall+clock.MillisOf(listed+g.cfg.DowntimeLimit), "the latest record in etcd"
+		until, of = seen.LatestWall+clock.MillisOf(listed+DowntimeLimit), "the latest record in etcd"
 	default:
 		return math.MaxInt64, ""
 	}
@@ -130,7 +124,7 @@ func (g *Guard) Listed(now clock.Reading, seen Evidence) {
 // Overrule forgets the time that records showed if it is far ahead of a clock that a majority
 // confirms: that of a node which was alone, and wrong, when this process started.
 func (g *Guard) Overrule(now clock.Reading, confirmed bool) {
-	if confirmed && g.recorded.Exists() && -ahead(&g.recorded, now.Wall, now.Elapsed()) > g.cfg.StepLimit {
+	if confirmed && g.recorded.Exists() && -ahead(&g.recorded, now.Wall, now.Elapsed()) > clock.StepLimit {
 		g.recorded = clock.Reference{}
 	}
 }
@@ -141,7 +135,7 @@ func (g *Guard) Recorded(elapsed time.Duration) (at clock.Millis) {
 	for _, r := range []*clock.Reference{&g.recorded, &g.begun} {
 		if r.Exists() {
 			then := clock.Millis(-r.Ahead(0, elapsed) / time.Millisecond)
-			at = max(at, then+clock.MillisOf(g.cfg.StepLimit))
+			at = max(at, then+clock.MillisOf(clock.StepLimit))
 		}
 	}
 	return at
@@ -151,7 +145,7 @@ func (g *Guard) Recorded(elapsed time.Duration) (at clock.Millis) {
 // slowly, unless the guard let the write pass for another reason. An unconfirmed write
 // proves nothing: an era may have begun in which the time was not accepted.
 func (g *Guard) Wrote(at clock.Millis, sent time.Duration) {
-	if !g.trusted.Exists() || ahead(&g.trusted, at, sent) > g.cfg.StepLimit+limitSlack {
+	if !g.trusted.Exists() || ahead(&g.trusted, at, sent) > clock.StepLimit+limitSlack {
 		g.trusted.Set(nanos(at), sent)
 		return
 	}

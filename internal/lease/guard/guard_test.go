@@ -91,7 +91,7 @@ func TestLatest(t *testing.T) {
 		"records after a write":                   {before: after, want: own, of: ofItself},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := guard.New(guard.Config{MaxSkew: skew, StepLimit: step, DowntimeLimit: down})
+			g := guard.New(skew)
 			seen := guard.Evidence{Evidence: tc.seen, Era: lease.Era{Number: 2}, Confirmed: tc.confirmed}
 			if tc.before != nil {
 				tc.before(&g)

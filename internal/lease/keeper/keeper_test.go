@@ -53,8 +53,6 @@ func machineConfig(name string, window time.Duration) protocol.Config {
 		ReloadEvery:    window / 3,
 		RetryAfter:     min(250*time.Millisecond, window/20),
 		MaxSkew:        250 * time.Millisecond,
-		StepLimit:      clock.DefaultStepLimit,
-		DowntimeLimit:  60 * 24 * time.Hour,
 		MaxLead:        250 * time.Millisecond,
 		Nonce:          rand.Text,
 		Jitter:         func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },

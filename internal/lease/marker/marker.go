@@ -16,8 +16,6 @@ import (
 type Config struct {
 	Node string // It is the name of this node.
 	Rules
-	// StepLimit is by how much the mark may be raised at once, until the process has held a sid for so long.
-	StepLimit  time.Duration
 	RetryAfter time.Duration
 	// Nonce returns a text that is unique at every call, and Jitter a random duration in [0, maximum).
 	Nonce  func() string
@@ -134,16 +132,19 @@ func (m *Marker) passes(now clock.Reading, mark lease.Mark) clock.Mono {
 	return now.Mono.Add(min(after, clock.MillisOf(time.Hour)).Duration() + m.cfg.Jitter(m.cfg.Every))
 }
 
+// stepLimit is by how much the mark may be raised at once, until the process has held a sid for so long.
+const stepLimit = clock.StepLimit
+
 // Raise computes the mark from a view of the whole space, and has it written if it says
 // more than the last one. Only a process that holds a sid does that: the mark is then below
 // a ceiling, and so below the floor of each later era.
 func (m *Marker) Raise(now clock.Reading, v lease.View, sid flake.SID, agreed bool) {
 	next := m.cfg.Next(v, now.Wall, agreed)
 	m.raiseAt, m.passAt = now.Mono.Add(m.cfg.Every), m.passes(now, next)
-	last, limit := v.Mark.Value, clock.MillisOf(m.cfg.StepLimit)
+	last, limit := v.Mark.Value, clock.MillisOf(stepLimit)
 	known := max(last.At, v.Era.Value.Floor) + limit
 	if until := untilRaised(now, last, limit); next.At > known && until > now.Wall &&
-		now.Elapsed()-m.heldSince < m.cfg.StepLimit {
+		now.Elapsed()-m.heldSince < stepLimit {
 		// Nodes that were restarted under a wrong time source must not take the mark along: it
 		// cannot come back, and nobody issues below it. No ceiling counts as passed there either.
 		next = m.cfg.Next(v, now.Wall, false)

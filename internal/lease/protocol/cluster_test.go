@@ -103,8 +103,6 @@ func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) t
 		ReloadEvery:    w.window / 3,
 		RetryAfter:     250 * time.Millisecond,
 		MaxSkew:        250 * time.Millisecond,
-		StepLimit:      clock.DefaultStepLimit,
-		DowntimeLimit:  60 * 24 * time.Hour,
 		MaxLead:        250 * time.Millisecond,
 		Nonce:          func() string { w.nonce++; return fmt.Sprintf("n%d", w.nonce) },
 		Jitter:         jitter,

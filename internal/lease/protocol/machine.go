@@ -41,11 +41,9 @@ type Config struct {
 	// RetryAfter is the pause after a call of the store failed. Lists and registrations
 	// that go on failing wait longer.
 	RetryAfter time.Duration
-	// MaxSkew, StepLimit and DowntimeLimit are the poison guard's. IDs may run ahead of the clock by MaxLead.
-	MaxSkew       time.Duration
-	StepLimit     time.Duration
-	DowntimeLimit time.Duration
-	MaxLead       time.Duration
+	// A clock may be off by MaxSkew, and IDs may run ahead of it by MaxLead.
+	MaxSkew time.Duration
+	MaxLead time.Duration
 
 	// Mark says how the watermark is computed, and how often it is raised.
 	Mark marker.Rules
@@ -161,15 +159,10 @@ func New(cfg Config) *Machine {
 			RetryAfter:  cfg.RetryAfter,
 			Jitter:      cfg.Jitter,
 		}),
-		guard: guard.New(guard.Config{
-			MaxSkew:       cfg.MaxSkew,
-			StepLimit:     cfg.StepLimit,
-			DowntimeLimit: cfg.DowntimeLimit,
-		}),
+		guard: guard.New(cfg.MaxSkew),
 		marker: marker.New(marker.Config{
 			Node:       cfg.Registration.Node,
 			Rules:      cfg.Mark,
-			StepLimit:  cfg.StepLimit,
 			RetryAfter: cfg.RetryAfter,
 			Nonce:      cfg.Nonce,
 			Jitter:     cfg.Jitter,

@@ -36,15 +36,12 @@ type Acceptance struct {
 }
 
 // AcceptTime returns the acceptance of times up to until, or up to AcceptFor from now
-// if that is 0. stepLimit is how far nodes follow by themselves, and
-// slack how far a sound ceiling may be ahead of the clock.
+// if that is 0. slack is how far a sound ceiling may be ahead of the clock.
 // A view of the whole space is needed. In an era only a later time replaces an earlier
 // one, so that what a node has read once stays true.
 //
 // It returns ErrNotInitialized or ErrRefused.
-func AcceptTime(
-	v lease.View, until clock.Millis, stepLimit time.Duration, slack Slack, by Author,
-) (Acceptance, error) {
+func AcceptTime(v lease.View, until clock.Millis, slack Slack, by Author) (Acceptance, error) {
 	if err := usable(v, v.Config.Value.SIDs().From); err != nil {
 		return Acceptance{}, err
 	}
@@ -84,10 +81,10 @@ func AcceptTime(
 			"If that record is of a wrong clock, see \"Windows and sids of a bad clock\" in "+
 			"docs/how-to/repair-clocks.md; "+
 			"if this machine's clock is wrong, set it right", out.LatestOf, At(out.Latest), At(reads))
-	case reads <= out.Latest+clock.MillisOf(stepLimit):
+	case reads <= out.Latest+clock.MillisOf(clock.StepLimit):
 		return out, refuse("there is nothing to accept: %s recorded %s, "+
 			"and nodes follow a clock that reads %s by themselves (up to %v ahead)",
-			out.LatestOf, At(out.Latest), At(reads), stepLimit)
+			out.LatestOf, At(out.Latest), At(reads), clock.StepLimit)
 	}
 	if ahead := (out.Accepted.Until - by.Now).Duration(); !out.Done && ahead > 24*time.Hour {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("the time is %s ahead of this machine's clock: "+

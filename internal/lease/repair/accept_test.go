@@ -81,7 +81,7 @@ func TestAcceptTime(t *testing.T) {
 		}), want: now + hour, warned: "is unreadable"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := AcceptTime(tc.v, tc.until, limit, slack, by)
+			got, err := AcceptTime(tc.v, tc.until, slack, by)
 			if tc.refused != "" {
 				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.refused) {
 					t.Fatalf("got %+v, %v, want it refused: %s", got, err, tc.refused)
@@ -102,11 +102,11 @@ func TestAcceptTime(t *testing.T) {
 			}
 		})
 	}
-	if _, err := AcceptTime(lease.View{}, 0, limit, slack, by); !errors.Is(err, ErrNotInitialized) {
+	if _, err := AcceptTime(lease.View{}, 0, slack, by); !errors.Is(err, ErrNotInitialized) {
 		t.Errorf("without a space: %v", err)
 	}
 	long := Author{Who: strings.Repeat("x", 500), Instance: "op-1", Nonce: "n", Now: now}
-	if got, err := AcceptTime(space(recorded(now-year)), 0, limit, slack, long); err != nil || len(got.Accepted.By) != maxBy {
+	if got, err := AcceptTime(space(recorded(now-year)), 0, slack, long); err != nil || len(got.Accepted.By) != maxBy {
 		t.Errorf("a long name: %+v, %v", got, err)
 	}
 }

@@ -70,7 +70,7 @@ func newBounded(t *testing.T, memory int64, guarded bool) *bounded {
 	} else {
 		b.Env = servertest.New(t)
 	}
-	src := clock.NewSystem(clock.SystemConfig{})
+	src := clock.NewSystem(nil)
 	b.quota = quota.New(quota.Config{Now: func() clock.Mono { return src.Now().Mono }, Memory: memory})
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	fatal.If(t, err)

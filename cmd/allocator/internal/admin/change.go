@@ -57,12 +57,11 @@ func (c *change) do(plan func(*operate.Operator) (operate.Plan, error)) (p opera
 	defer s.Close()
 	s.Store.Timeout = *c.timeout
 	o := operate.New(operate.Config{
-		Store:     s.Store,
-		Ask:       func(ctx context.Context, v lease.View) operate.Answers { return c.ask(ctx, s, v) },
-		Author:    author,
-		Slack:     s.Cfg.Slack(),
-		StepLimit: s.Cfg.Clock.StepLimit,
-		Etcd:      strings.Join(s.Cfg.Etcd.Addresses(), ","),
+		Store:  s.Store,
+		Ask:    func(ctx context.Context, v lease.View) operate.Answers { return c.ask(ctx, s, v) },
+		Author: author,
+		Slack:  s.Cfg.Slack(),
+		Etcd:   strings.Join(s.Cfg.Etcd.Addresses(), ","),
 	})
 	p, err = plan(o)
 	return c.run(o, p, err)

@@ -64,7 +64,7 @@ func openSpace(a *cli.App, command string, load cli.Loader,
 }
 
 // WallNow returns this machine's wall clock.
-func WallNow() clock.Millis { return clock.NewSystem(clock.SystemConfig{}).Now().Wall }
+func WallNow() clock.Millis { return clock.NewSystem(nil).Now().Wall }
 
 // NodeReport is what one node answered when asked about the cluster.
 type NodeReport struct {

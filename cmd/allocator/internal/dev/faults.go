@@ -22,7 +22,7 @@ type clocks struct {
 	paused     atomic.Pointer[chan struct{}] // It is closed when they run again; nil: they run.
 }
 
-func newClocks() *clocks { return &clocks{machine: clock.NewSystem(clock.SystemConfig{})} }
+func newClocks() *clocks { return &clocks{machine: clock.NewSystem(nil)} }
 
 // Read returns the clocks. While the node is paused it waits: nothing that a node does
 // gets past a clock read, so to the others it looks like a process under SIGSTOP.

@@ -69,7 +69,7 @@ func newMember(i int, name string) *member {
 // host is what its node takes for its machine.
 func (m *member) host(d *dev) daemon.Host {
 	return daemon.Host{
-		Clock: clock.NewSystem(clock.SystemConfig{Clocks: m.clocks}),
+		Clock: clock.NewSystem(m.clocks),
 		Etcd:  []grpc.DialOption{grpc.WithContextDialer(m.link.dial)},
 		Break: d,
 		Gossip: func(cfg cluster.Config) (cluster.Transport, string, error) {

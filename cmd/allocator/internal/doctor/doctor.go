@@ -162,7 +162,7 @@ func (f facts) reached() bool {
 
 // gather collects the facts.
 func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, given []string, progress *cli.Progress) facts {
-	sys := clock.NewSystem(clock.SystemConfig{})
+	sys := clock.NewSystem(nil)
 	f := facts{
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
 		sids: s.Cfg.SIDRange, space: s.Cfg.Space,
