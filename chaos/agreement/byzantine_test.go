@@ -14,7 +14,6 @@ import (
 	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -129,7 +128,7 @@ func TestReportedRevisionOfAQuorum(t *testing.T) {
 // TestDuplicate: of two processes that claim one sid and term, the one that the
 // record names goes on, and the other seals.
 func TestDuplicate(t *testing.T) {
-	slow := func(c *protocol.Config) { c.ExtendEvery, c.ReloadEvery = 25*time.Second, time.Hour }
+	slow := func(c *lease.Config) { c.ExtendEvery, c.ReloadEvery = 25*time.Second, time.Hour }
 	claiming := func(of *atomic.Pointer[member]) func(agreement.Status) agreement.Status {
 		return func(s agreement.Status) agreement.Status {
 			if m := of.Load(); m != nil {

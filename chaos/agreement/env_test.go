@@ -27,7 +27,6 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -118,10 +117,10 @@ type options struct {
 	kernel   string        // "good", "bad"; else it does not say
 	strict   bool
 	noGossip bool
-	expect   int                    // nodes that its start waits for
-	pace     time.Duration          // between requests; 0: 250 ms
-	store    *storetest.Memory      // another than the environment's
-	keep     func(*protocol.Config) // edits the keeper's settings
+	expect   int                 // nodes that its start waits for
+	pace     time.Duration       // between requests; 0: 250 ms
+	store    *storetest.Memory   // another than the environment's
+	keep     func(*lease.Config) // edits the keeper's settings
 	// What it reports to its peers, given the truth.
 	clocks func(clock.Snapshot) clock.Snapshot
 	status func(agreement.Status) agreement.Status
@@ -199,12 +198,11 @@ func (env *testEnv) start(o options) *member {
 	}
 	m.etcd = storetest.NewFaulty(recorded{store, m}, nil)
 	log := clocktest.Logger(m.log, env.begin)
-	lc := protocol.Config{
+	lc := lease.Config{
 		Registration: lease.Registration{Instance: m.instance, Node: m.name, Version: "test", Gossip: m.net.Addr(), Started: m.system.Read().WallMillis()},
 		Gated:        true, Format: flake.Default,
-		Window: window, ExtendEvery: 5 * time.Second, TTL: leaseTTL, KeepAliveEvery: 3 * time.Second,
-		ReloadEvery: 30 * time.Second, RetryAfter: 250 * time.Millisecond, MaxSkew: maxSkew, MaxLead: maxLead,
-
+		Bounds: lease.Bounds{Window: window, MaxSkew: maxSkew, MaxLead: maxLead}, ExtendEvery: 5 * time.Second, TTL: leaseTTL, KeepAliveEvery: 3 * time.Second,
+		ReloadEvery: 30 * time.Second, RetryAfter: 250 * time.Millisecond,
 		Nonce: rand.Text, Jitter: func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },
 	}
 	if o.noGossip {

@@ -12,7 +12,6 @@ import (
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -152,7 +151,7 @@ func TestPausedBesideStandbys(t *testing.T) {
 	for _, standbys := range []int{0, 8} {
 		runScenario(t, func(env *testEnv) {
 			for range 3 + standbys {
-				env.start(options{keep: func(c *protocol.Config) { c.SIDRange = lease.SIDRange{To: 3} }})
+				env.start(options{keep: func(c *lease.Config) { c.SIDRange = lease.SIDRange{To: 3} }})
 			}
 			time.Sleep(20 * time.Second)
 			bad := env.members[1]

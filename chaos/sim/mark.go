@@ -8,7 +8,6 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/marker"
 )
 
 // marks is the watermark as an observer sees it who sees all: the highest that the store ever
@@ -47,8 +46,8 @@ func (m *marks) rewind() { m.restored, m.era = true, 0 }
 func (m *marks) promised(era int64) bool { return !m.restored || m.era > 0 && era >= m.era }
 
 // markRules are those of the seed's nodes.
-func (p *plan) markRules() marker.Rules {
-	return marker.Rules{Every: p.extendEvery / 4, Grace: p.markGrace, Late: p.extendEvery + p.timeout}
+func (p *plan) markRules() lease.MarkRules {
+	return lease.MarkRules{Every: p.extendEvery / 4, Grace: p.markGrace, Late: p.extendEvery + p.timeout}
 }
 
 // putMark has the store write the mark, and notes what that promises.

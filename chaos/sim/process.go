@@ -24,7 +24,7 @@ type process struct {
 	name   string // unique in the run, and its instance
 	host   *host
 
-	config  protocol.Config
+	config  lease.Config
 	machine *protocol.Machine
 	watch   watch
 	node    *node.Node
@@ -123,7 +123,7 @@ func (sim *simulation) begin(h *host) *process {
 	p.origin = h.read(sim.now).Mono
 	sim.processes = append(sim.processes, p)
 	pl := &sim.plan
-	p.config = protocol.Config{
+	p.config = lease.Config{
 		Registration: lease.Registration{
 			Instance: lease.Instance(p.name),
 			Node:     h.node,
@@ -131,18 +131,20 @@ func (sim *simulation) begin(h *host) *process {
 			Gossip:   h.gossip(),
 			Started:  clock.Millis(h.read(sim.now).Wall / 1e6),
 		},
-		Format:         pl.format,
-		SIDRange:       h.sids,
-		Workers:        pl.workers.sids,
-		WorkerWindow:   pl.workers.window,
-		Window:         pl.window,
+		Format:   pl.format,
+		SIDRange: h.sids,
+		Workers:  pl.workers.sids,
+		Bounds: lease.Bounds{
+			Window:       pl.window,
+			WorkerWindow: pl.workers.window,
+			MaxSkew:      pl.maxSkew,
+			MaxLead:      pl.maxLead,
+		},
 		ExtendEvery:    pl.extendEvery,
 		TTL:            pl.ttl,
 		KeepAliveEvery: pl.keepAlive,
 		ReloadEvery:    pl.reload,
 		RetryAfter:     pl.retry,
-		MaxSkew:        pl.maxSkew,
-		MaxLead:        pl.maxLead,
 		Mark:           pl.markRules(),
 		Gated:          pl.mode != Unclocked,
 		Nonce:          func() string { sim.numbers++; return fmt.Sprintf("x%d", sim.numbers) },

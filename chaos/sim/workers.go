@@ -322,7 +322,7 @@ func (r *workerRun) use(id flake.ID, at clock.Millis, begin clock.Mono) {
 func (p *process) serveWorker(req worker.Request, reply func(worker.Action)) {
 	sim := p.sim
 	c := worker.NewCall(worker.Config{
-		SIDs: sim.plan.workers.sids, Bounds: p.config.Bounds(),
+		SIDs: sim.plan.workers.sids, Bounds: p.config.Bounds,
 		Nonce: p.config.Nonce, Random: sim.rng.IntN,
 	}, req)
 	wrote := false

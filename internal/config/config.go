@@ -26,7 +26,6 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/marker"
 	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
@@ -345,6 +344,16 @@ func (c Config) Gen() gen.Config {
 	}
 }
 
+// Bounds returns what bounds a sound ceiling of the space's nodes and workers.
+func (c Config) Bounds() lease.Bounds {
+	return lease.Bounds{
+		Window:       c.Lease.Window,
+		WorkerWindow: c.Worker.Window,
+		MaxSkew:      c.Issue.MaxSkew,
+		MaxLead:      c.Issue.MaxLead,
+	}
+}
+
 // Slack returns how far ahead of the clock the space's nodes reserve, for themselves and
 // for workers. A floor above the clock by its Total is above all that they granted.
 func (c Config) Slack() repair.Slack {
@@ -361,9 +370,9 @@ func (c Config) ExtendEvery() time.Duration { return min(c.Lease.ExtendEvery, c.
 
 // MarkRules returns how the watermark is computed: it is raised by a part of what the floors move, and a floor
 // is late once the write after it was to come and had its time.
-func (c Config) MarkRules() marker.Rules {
+func (c Config) MarkRules() lease.MarkRules {
 	every := c.ExtendEvery()
-	return marker.Rules{Every: every / 4, Grace: c.Watermark.Grace, Late: every + c.Lease.CallTimeout}
+	return lease.MarkRules{Every: every / 4, Grace: c.Watermark.Grace, Late: every + c.Lease.CallTimeout}
 }
 
 // VanishedDelay returns how long a holder that vanished delays the watermark at most: by its

@@ -27,7 +27,6 @@ import (
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/operate"
 	"github.com/flakelease/allocator/internal/server"
@@ -333,9 +332,9 @@ func (d *Daemon) build() {
 }
 
 // machine returns the settings of the lease.
-func (d *Daemon) machine() protocol.Config {
+func (d *Daemon) machine() lease.Config {
 	l := d.cfg.Lease
-	return protocol.Config{
+	return lease.Config{
 		Registration: lease.Registration{
 			Instance: d.instance,
 			Node:     d.cfg.Node.Name,
@@ -351,15 +350,12 @@ func (d *Daemon) machine() protocol.Config {
 		Format:         d.cfg.Format(),
 		SIDRange:       d.cfg.SIDRange,
 		Workers:        d.cfg.Worker.SIDRange,
-		WorkerWindow:   d.cfg.Worker.Window,
-		Window:         l.Window,
+		Bounds:         d.cfg.Bounds(),
 		ExtendEvery:    d.cfg.ExtendEvery(),
 		TTL:            l.TTL,
 		KeepAliveEvery: l.KeepAlive,
 		ReloadEvery:    l.ReloadEvery,
 		RetryAfter:     retryAfter,
-		MaxSkew:        d.cfg.Issue.MaxSkew,
-		MaxLead:        d.cfg.Issue.MaxLead,
 		Mark:           d.cfg.MarkRules(),
 		Nonce:          rand.Text,
 		Jitter:         jitter,
@@ -392,7 +388,7 @@ func (d *Daemon) newAnswers() (a answers) {
 			Vanished: d.cfg.VanishedDelay(),
 		},
 		Broker: broker.New(broker.Config{
-			SIDs: d.cfg.Worker.SIDRange, Bounds: d.machine().Bounds(),
+			SIDs: d.cfg.Worker.SIDRange, Bounds: d.cfg.Bounds(),
 			CallTimeout: l.CallTimeout, Node: d.node, Keeper: d.keeper, Store: d.etcd.store, Logger: d.log,
 		}),
 		Observe: d.latencies.Observe,
@@ -410,7 +406,7 @@ func (d *Daemon) newAnswers() (a answers) {
 		Work:      d.lately,
 		Callers:   d.callers,
 		Marks:     a.service.Marks(),
-		Bounds:    d.machine().Bounds(),
+		Bounds:    d.cfg.Bounds(),
 		Expected:  d.cfg.Cluster.Expect,
 	})
 	a.drainer = operate.NewDrainer(operate.DrainConfig{

@@ -171,7 +171,7 @@ func (p *fleet) mark() {
 	p.mem.Put("holder/0", lease.Encode(lease.Holder{Instance: "n", Node: "n"}))
 	v, err := p.mem.Load(ctx)
 	fatal.If(p.t, err)
-	next := marker.Rules{Grace: grace}.Next(v, now, true)
+	next := marker.Next(lease.MarkRules{Grace: grace}, v, now, true)
 	next.Nonce = fmt.Sprint(len(p.gens), p.raised+p.late)
 	p.raise = &lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: next}
 }

@@ -28,7 +28,6 @@ import (
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
 	"github.com/flakelease/allocator/internal/server/quota"
@@ -58,14 +57,13 @@ func newRig(t *testing.T) *rig {
 	n := node.New(node.Config{Name: "a", Instance: "i", Gen: cfg.Gen(), MaxWait: cfg.Issue.MaxWait, MaxSkew: cfg.Issue.MaxSkew}, src, gen.Random())
 	nonce := 0
 	k := keeper.New(keeper.Config{
-		Machine: protocol.Config{
+		Machine: lease.Config{
 			Registration: lease.Registration{Instance: "i", Node: "a"}, Format: cfg.Format(),
-			Window: cfg.Lease.Window, ExtendEvery: cfg.Lease.ExtendEvery, TTL: cfg.Lease.TTL,
+			Bounds: cfg.Bounds(), ExtendEvery: cfg.Lease.ExtendEvery, TTL: cfg.Lease.TTL,
 			KeepAliveEvery: cfg.Lease.KeepAlive, ReloadEvery: cfg.Lease.ReloadEvery,
-			RetryAfter: 10 * time.Millisecond, MaxSkew: cfg.Issue.MaxSkew, MaxLead: cfg.Issue.MaxLead,
-
-			Nonce:  func() string { nonce++; return fmt.Sprint(nonce) },
-			Jitter: func(most time.Duration) time.Duration { return rand.N(most) },
+			RetryAfter: 10 * time.Millisecond,
+			Nonce:      func() string { nonce++; return fmt.Sprint(nonce) },
+			Jitter:     func(most time.Duration) time.Duration { return rand.N(most) },
 		},
 		Store: store, Generator: n, Clock: src, Logger: slog.New(slog.DiscardHandler),
 		CallTimeout: time.Second, StopTimeout: time.Second,

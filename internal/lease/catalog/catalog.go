@@ -27,21 +27,6 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Config configures a catalog. Workers may be zero.
-type Config struct {
-	// Instance is that of this process.
-	Instance lease.Instance
-	// Workers are the sids that are for workers alone.
-	Workers lease.SIDRange
-	Bounds  lease.Bounds
-	// ReloadEvery is how often a catalog that is not kept is listed again. After a list
-	// that failed it is RetryAfter, and longer if lists go on failing.
-	ReloadEvery time.Duration
-	RetryAfter  time.Duration
-	// Jitter returns a random duration in [0, maximum).
-	Jitter func(maximum time.Duration) time.Duration
-}
-
 // Need is what the process uses the catalog for at a moment. With Keep it holds SID, and
 // the record there is its own.
 type Need struct {
@@ -65,7 +50,7 @@ const (
 
 // Catalog is what one process knows of the space. It is owned by one goroutine.
 type Catalog struct {
-	cfg   Config
+	cfg   lease.Config
 	state state // It is never kept: that depends on the need, see in.
 	space lease.SIDRange
 	sids  map[flake.SID]lease.SIDRecords
@@ -116,7 +101,7 @@ type Evidence struct {
 }
 
 // New returns a catalog that is unknown, and wants to be listed at once.
-func New(cfg Config) Catalog {
+func New(cfg lease.Config) Catalog {
 	return Catalog{cfg: cfg, bad: map[flake.SID]string{}, since: map[flake.SID]clock.Mono{}}
 }
 
@@ -153,7 +138,7 @@ func (c *Catalog) Evidence() Evidence { return c.evidence }
 // registration is missing from the catalog.
 func (c *Catalog) Lease() (asked lease.LeaseID, missing bool) {
 	return c.lease, !slices.ContainsFunc(c.nodes, func(r lease.Registration) bool {
-		return r.Instance == c.cfg.Instance
+		return r.Instance == c.cfg.Registration.Instance
 	})
 }
 
@@ -214,7 +199,7 @@ func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 			delete(c.sids, sid) // No node takes it.
 			continue
 		}
-		sound := c.cfg.Bounds.SoundBy(now.Wall, era, w.Worker)
+		sound := c.cfg.SoundBy(now.Wall, era, w.Worker)
 		why := s.Distrust(era, sound)
 		if why == "" && s.ShowsTime(sound) {
 			c.evidence.LatestWall = max(c.evidence.LatestWall, w.Wall)
@@ -226,7 +211,7 @@ func (c *Catalog) Loaded(now clock.Reading, v lease.View) (found []flake.SID) {
 				found = append(found, sid)
 			}
 		case !s.Holder.Exists():
-		case s.Holder.Value.Instance == c.cfg.Instance:
+		case s.Holder.Value.Instance == c.cfg.Registration.Instance:
 			found = append(found, sid)
 		case w.Gossip:
 			// Nobody compares the clock of a holder without gossip, and it never refuses: it
@@ -255,8 +240,8 @@ func (c *Catalog) Put(sid flake.SID, s lease.SIDRecords) {
 func (c *Catalog) Dead(now clock.Reading) (flake.SID, bool) {
 	for _, sid := range slices.Sorted(maps.Keys(c.sids)) {
 		s := c.sids[sid]
-		if since, listed := c.since[sid]; listed && c.bad[sid] == "" && s.Holder.Value.Instance != c.cfg.Instance &&
-			c.cfg.Bounds.Dead(s, now.Wall, now.Mono.Sub(since)) {
+		if since, listed := c.since[sid]; listed && c.bad[sid] == "" &&
+			s.Holder.Value.Instance != c.cfg.Registration.Instance && c.cfg.Dead(s, now.Wall, now.Mono.Sub(since)) {
 			return sid, true
 		}
 	}

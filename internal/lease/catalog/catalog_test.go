@@ -17,8 +17,8 @@ const start = clock.Millis(1_800_000_000_000)
 var space = lease.Space{Layout: flake.Scalable, Epoch: 1, Pool: "p", Part: lease.SIDRange{To: 8}}
 
 func newCatalog() Catalog {
-	return New(Config{
-		Instance: "me", Workers: lease.SIDRange{From: 6, To: 8},
+	return New(lease.Config{
+		Registration: lease.Registration{Instance: "me"}, Workers: lease.SIDRange{From: 6, To: 8},
 		Bounds:      lease.Bounds{Window: 30 * time.Second, WorkerWindow: time.Minute, MaxSkew: 250 * time.Millisecond, MaxLead: 500 * time.Millisecond},
 		ReloadEvery: 10 * time.Second, RetryAfter: time.Second,
 		Jitter: func(time.Duration) time.Duration { return 0 },
@@ -339,7 +339,7 @@ func TestDeadHolders(t *testing.T) {
 		"a short one, long over": {1, 33, nil, false},
 		"another key":            {0, 31, func(_ *Catalog, s *lease.SIDRecords) { s.Holder = holder(6, "b") }, false},
 		"read beside lists":      {0, 31, func(c *Catalog, s *lease.SIDRecords) { c.Put(5, *s) }, false},
-		"of this process":        {0, 31, func(c *Catalog, _ *lease.SIDRecords) { c.cfg.Instance = "b" }, false},
+		"of this process":        {0, 31, func(c *Catalog, _ *lease.SIDRecords) { c.cfg.Registration.Instance = "b" }, false},
 	} {
 		c, sids := newCatalog(), sids
 		list := func(second int64) bool {

@@ -33,13 +33,13 @@ type schedule struct {
 
 // asked begins a schedule anew: a list is on its way. Nodes that started together do not
 // list together.
-func (p *schedule) asked(now clock.Mono, cfg Config) {
+func (p *schedule) asked(now clock.Mono, cfg lease.Config) {
 	p.at, p.spread = never, 0
 	p.again = now.Add(cfg.ReloadEvery + cfg.Jitter(cfg.ReloadEvery/5))
 	p.keptUntil = p.again.Add(keptFor/2*cfg.ReloadEvery + cfg.Jitter(keptFor*cfg.ReloadEvery))
 }
 
-func (p *schedule) failed(now clock.Mono, cfg Config, holds bool) {
+func (p *schedule) failed(now clock.Mono, cfg lease.Config, holds bool) {
 	first := cfg.RetryAfter
 	if holds {
 		first = lease.SlowRetry
@@ -50,7 +50,7 @@ func (p *schedule) failed(now clock.Mono, cfg Config, holds bool) {
 // within has the space listed at a random moment within spread. It is drawn at the first
 // change after a list: the earliest of moments drawn at every change would come at once
 // while nodes come and go.
-func (p *schedule) within(now clock.Mono, spread time.Duration, cfg Config) {
+func (p *schedule) within(now clock.Mono, spread time.Duration, cfg lease.Config) {
 	if p.spread == 0 || p.spread > spread {
 		p.spread = spread
 		p.at = min(p.at, now.Add(cfg.Jitter(spread)))

@@ -145,7 +145,7 @@ func (c *Catalog) apply(now clock.Mono, changes []lease.Change, need Need) {
 		case ch.Key == lease.ChangedOther, ch.Holder.Err != nil, endsLease(changes, ch):
 			c.Hint(now, need)
 		case ch.Key == lease.ChangedNode:
-			if ch.Node == (lease.Registration{}) && ch.Instance == c.cfg.Instance {
+			if ch.Node == (lease.Registration{}) && ch.Instance == c.cfg.Registration.Instance {
 				c.plan.at = now // It registers again once a list shows that.
 			}
 			c.setNode(ch)
@@ -155,7 +155,7 @@ func (c *Catalog) apply(now clock.Mono, changes []lease.Change, need Need) {
 			// Its window changed as well, and is not known any more.
 			c.Put(ch.SID, lease.SIDRecords{Holder: ch.Holder})
 			c.Stale()
-			if ch.Holder.Value.Instance == c.cfg.Instance {
+			if ch.Holder.Value.Instance == c.cfg.Registration.Instance {
 				c.plan.at = now // A late write acquired it for this process, which gives it back.
 			}
 		}

@@ -33,7 +33,7 @@ type Generator interface {
 
 // Config is what a keeper needs. All fields are required.
 type Config struct {
-	Machine   protocol.Config
+	Machine   lease.Config
 	Store     Store
 	Generator Generator
 	Clock     clock.Source

@@ -19,7 +19,6 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -42,18 +41,16 @@ type bench struct {
 	name   string
 }
 
-func machineConfig(name string, window time.Duration) protocol.Config {
-	return protocol.Config{
+func machineConfig(name string, window time.Duration) lease.Config {
+	return lease.Config{
 		Registration:   lease.Registration{Instance: lease.Instance(name), Node: name, Version: "test"},
 		Format:         flake.Default,
-		Window:         window,
+		Bounds:         lease.Bounds{Window: window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond},
 		ExtendEvery:    window / 6,
 		TTL:            max(2*time.Second, window/2),
 		KeepAliveEvery: max(500*time.Millisecond, window/10),
 		ReloadEvery:    window / 3,
 		RetryAfter:     min(250*time.Millisecond, window/20),
-		MaxSkew:        250 * time.Millisecond,
-		MaxLead:        250 * time.Millisecond,
 		Nonce:          rand.Text,
 		Jitter:         func(most time.Duration) time.Duration { return mathrand.N(max(most, 1)) },
 	}

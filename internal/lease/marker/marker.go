@@ -12,20 +12,10 @@ import (
 	"github.com/flakelease/allocator/internal/lease"
 )
 
-// Config configures a marker.
-type Config struct {
-	Node string // It is the name of this node.
-	Rules
-	RetryAfter time.Duration
-	// Nonce returns a text that is unique at every call, and Jitter a random duration in [0, maximum).
-	Nonce  func() string
-	Jitter func(maximum time.Duration) time.Duration
-}
-
 // Marker is what one process knows of the mark. The machine tells it of each mark that was read, of the
 // first hold and of each list, and asks it when to list and what to write. It is owned by one goroutine.
 type Marker struct {
-	cfg Config
+	cfg lease.Config
 	// last is the latest mark that was read, at readAt, and highest what statuses show: it never falls.
 	last    lease.Entry[lease.Mark]
 	highest lease.Mark
@@ -40,7 +30,7 @@ type Marker struct {
 }
 
 // New returns a marker that has read nothing.
-func New(cfg Config) Marker { return Marker{cfg: cfg} }
+func New(cfg lease.Config) Marker { return Marker{cfg: cfg} }
 
 // Last returns the mark as it was read last.
 func (m *Marker) Last() lease.Entry[lease.Mark] { return m.last }
@@ -63,7 +53,7 @@ func (m *Marker) Read(now clock.Reading, e lease.Entry[lease.Mark]) {
 	if e.Value.Nonce != m.last.Value.Nonce {
 		// A write that leaves At as it is delays no other node: its writer may be unable to raise the mark.
 		if e.Value.At > m.last.Value.At {
-			m.raiseAt = now.Mono.Add(m.cfg.Every)
+			m.raiseAt = now.Mono.Add(m.cfg.Mark.Every)
 		}
 		m.passAt = m.passes(now, e.Value)
 	}
@@ -102,7 +92,7 @@ const turns = 8
 // Due returns when the space is listed to raise the mark, by the holder of a sid that may write ceilings.
 // Nodes with lower sids raise the mark before it.
 func (m *Marker) Due(sid flake.SID, holders []lease.Held, agreed bool) clock.Mono {
-	if m.cfg.Every == 0 {
+	if m.cfg.Mark.Every == 0 {
 		return math.MaxInt64
 	}
 	rank := 0
@@ -114,7 +104,7 @@ func (m *Marker) Due(sid flake.SID, holders []lease.Held, agreed bool) clock.Mon
 			rank++
 		}
 	}
-	due := m.raiseAt.Add(m.cfg.Every * time.Duration(turns*rank))
+	due := m.raiseAt.Add(m.cfg.Mark.Every * time.Duration(turns*rank))
 	if agreed {
 		due = min(due, m.passAt)
 	}
@@ -128,8 +118,8 @@ func (m *Marker) passes(now clock.Reading, mark lease.Mark) clock.Mono {
 	if len(mark.Blocked) == 0 || !mark.Blocked[0].Passes() {
 		return math.MaxInt64
 	}
-	after := mark.Blocked[0].Ceil + clock.MillisOf(m.cfg.Grace) - now.Wall
-	return now.Mono.Add(min(after, clock.MillisOf(time.Hour)).Duration() + m.cfg.Jitter(m.cfg.Every))
+	after := mark.Blocked[0].Ceil + clock.MillisOf(m.cfg.Mark.Grace) - now.Wall
+	return now.Mono.Add(min(after, clock.MillisOf(time.Hour)).Duration() + m.cfg.Jitter(m.cfg.Mark.Every))
 }
 
 // stepLimit is by how much the mark may be raised at once, until the process has held a sid for so long.
@@ -139,19 +129,19 @@ const stepLimit = clock.StepLimit
 // more than the last one. Only a process that holds a sid does that: the mark is then below
 // a ceiling, and so below the floor of each later era.
 func (m *Marker) Raise(now clock.Reading, v lease.View, sid flake.SID, agreed bool) {
-	next := m.cfg.Next(v, now.Wall, agreed)
-	m.raiseAt, m.passAt = now.Mono.Add(m.cfg.Every), m.passes(now, next)
+	next := Next(m.cfg.Mark, v, now.Wall, agreed)
+	m.raiseAt, m.passAt = now.Mono.Add(m.cfg.Mark.Every), m.passes(now, next)
 	last, limit := v.Mark.Value, clock.MillisOf(stepLimit)
 	known := max(last.At, v.Era.Value.Floor) + limit
 	if until := untilRaised(now, last, limit); next.At > known && until > now.Wall &&
 		now.Elapsed()-m.heldSince < stepLimit {
 		// Nodes that were restarted under a wrong time source must not take the mark along: it
 		// cannot come back, and nobody issues below it. No ceiling counts as passed there either.
-		next = m.cfg.Next(v, now.Wall, false)
+		next = Next(m.cfg.Mark, v, now.Wall, false)
 		next.At, next.Era = last.At, last.Era
 		next.Blocked = []lease.Blocker{{
 			SID:   sid,
-			Node:  m.cfg.Node,
+			Node:  m.cfg.Registration.Node,
 			Why:   lease.BlockedDowntime,
 			Floor: next.At,
 			Ceil:  until,
@@ -169,7 +159,7 @@ func (m *Marker) Raise(now clock.Reading, v lease.View, sid flake.SID, agreed bo
 		// counts those.
 		next = lease.Mark{At: m.highest.At}
 	}
-	next.Nonce, next.Node, next.Wall = m.cfg.Nonce(), m.cfg.Node, now.Wall
+	next.Nonce, next.Node, next.Wall = m.cfg.Nonce(), m.cfg.Registration.Node, now.Wall
 	m.txn = &lease.MarkTxn{Config: v.Config, Era: v.Era, Seen: v.Mark, Mark: next}
 }
 

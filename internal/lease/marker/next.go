@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -18,23 +17,14 @@ const maxBlockers = 4
 // maxName bounds the names in a record, in bytes: it has as many sids as a space besides.
 const maxName = 64
 
-// Rules say how a mark is computed.
-type Rules struct {
-	Every time.Duration // The mark is raised so often; 0: never.
-	// Grace is for how long after a ceiling a process whose clock goes on may still issue
-	// below it: as long as clocks may differ, and a request may be under way.
-	Grace time.Duration
-	// Late is from which age on a floor is named as what holds the mark back.
-	Late time.Duration
-}
-
 // Next returns the mark that the view of a whole space allows, with all but Nonce, Node and Wall. now is what a clock
 // reads that is confirmed or not; without a confirmed one no ceiling counts as passed.
 //
 // The mark is at most the floor of each holder. So one that holds a sid in v itself never
 // raises it above its own floor.
-func (r Rules) Next(v lease.View, now clock.Millis, confirmed bool) lease.Mark {
-	n := sum{Rules: r, now: now, confirmed: confirmed, era: v.Era.Value, last: v.Mark.Value, rests: v.Mark.Value.Rests}
+func Next(r lease.MarkRules, v lease.View, now clock.Millis, confirmed bool) lease.Mark {
+	last := v.Mark.Value
+	n := sum{MarkRules: r, now: now, confirmed: confirmed, era: v.Era.Value, last: last, rests: last.Rests}
 	n.begin()
 	for _, sid := range slices.Sorted(maps.Keys(v.SIDs)) {
 		n.add(sid, v.SIDs[sid])
@@ -44,7 +34,7 @@ func (r Rules) Next(v lease.View, now clock.Millis, confirmed bool) lease.Mark {
 
 // sum is what holds the next mark back, of the sids that were added so far.
 type sum struct {
-	Rules
+	lease.MarkRules
 	now       clock.Millis
 	confirmed bool
 	era       lease.Era

@@ -39,7 +39,7 @@ func view(last lease.Mark, floor clock.Millis, windows ...lease.Window) lease.Vi
 // confirmed clock has seen pass, with the grace, and whose holder's key is gone, no longer counts.
 func TestNextMark(t *testing.T) {
 	const floor = now - 1_000
-	rules := marker.Rules{Grace: grace.Duration(), Late: 7 * time.Second}
+	rules := lease.MarkRules{Grace: grace.Duration(), Late: 7 * time.Second}
 	last := lease.Mark{Era: 2, At: floor - 60_000}
 	of := func(node string, floor, ceil clock.Millis, change ...func(*lease.Window)) lease.Window {
 		w := lease.Window{
@@ -139,7 +139,7 @@ func TestNextMark(t *testing.T) {
 				tc.last = last
 			}
 			v := view(tc.last, tc.eraFloor, append(with{self}, tc.beside...)...)
-			got := rules.Next(v, now, !tc.unconfirmed)
+			got := marker.Next(rules, v, now, !tc.unconfirmed)
 			blocked := ""
 			for _, b := range got.Blocked {
 				blocked += fmt.Sprintf("%d %s %s", b.SID, b.Node, b.Why)
@@ -163,18 +163,18 @@ func TestNextMark(t *testing.T) {
 	}
 	v := view(last, 0, self)
 	v.SIDs[3] = lease.SIDRecords{Window: lease.NewEntry[lease.Window](2, 0, "junk")}
-	if got := rules.Next(v, now, true); got.At != last.At || len(got.Blocked) != 1 || got.Blocked[0].Why != lease.BlockedUnreadable {
+	if got := marker.Next(rules, v, now, true); got.At != last.At || len(got.Blocked) != 1 || got.Blocked[0].Why != lease.BlockedUnreadable {
 		t.Errorf("beside an unreadable record: %+v", got)
 	}
 	v.SIDs[3] = lease.SIDRecords{Holder: lease.NewEntry[lease.Holder](2, 7, lease.Encode(lease.Holder{Instance: "z"}))}
-	if got := rules.Next(v, now, true); got.At != last.At || len(got.Blocked) != 1 || got.Blocked[0].Why != lease.BlockedUnreadable {
+	if got := marker.Next(rules, v, now, true); got.At != last.At || len(got.Blocked) != 1 || got.Blocked[0].Why != lease.BlockedUnreadable {
 		t.Errorf("beside a holder whose record is gone: %+v", got)
 	}
 	var many []lease.Window
 	for i := range 9 {
 		many = append(many, of(fmt.Sprintf("n%d", i), old+clock.Millis(i), now+9))
 	}
-	if got := rules.Next(view(last, 0, many...), now, true); len(got.Blocked) != 4 || got.Blocked[0].Node != "n0" || got.At != old {
+	if got := marker.Next(rules, view(last, 0, many...), now, true); len(got.Blocked) != 4 || got.Blocked[0].Node != "n0" || got.At != old {
 		t.Errorf("nine that are behind: %+v", got)
 	}
 }
@@ -187,7 +187,7 @@ func TestFits(t *testing.T) {
 		w := lease.Window{Era: 1, Term: 1, Instance: "i", Node: long, Nonce: "n", State: lease.Active, Ceil: 1 << 50, Worker: sid%2 == 0}
 		v.SIDs[sid] = lease.SIDRecords{Window: lease.Entry[lease.Window]{Rev: 1, Value: w}}
 	}
-	m := marker.Rules{}.Next(v, now, true)
+	m := marker.Next(lease.MarkRules{}, v, now, true)
 	m.Node, m.Nonce, m.Rests = long[:64], long[:64], m.Blocked[0]
 	if got, err := lease.Decode[lease.Mark](lease.Encode(m)); err != nil || got.Says(m) || len(m.Uncovered) < 1000 {
 		t.Errorf("%d bytes: %v", len(lease.Encode(m)), err)

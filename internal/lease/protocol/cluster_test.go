@@ -17,7 +17,6 @@ import (
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/keeper"
-	"github.com/flakelease/allocator/internal/lease/marker"
 	"github.com/flakelease/allocator/internal/lease/protocol"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -80,7 +79,7 @@ func (p *process) Now() clock.Reading {
 // moment numbers events in the order in which they happen.
 func (w *cluster) moment() clock.Mono { w.moments++; return w.moments }
 
-func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) time.Duration) protocol.Config {
+func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) time.Duration) lease.Config {
 	gossip := nodeName + ":7946"
 	if w.without[nodeName] {
 		gossip = ""
@@ -89,21 +88,18 @@ func (w *cluster) config(nodeName, instance string, jitter func(time.Duration) t
 	if w.marks {
 		markEvery = w.window / 24
 	}
-	return protocol.Config{
-		Mark:           marker.Rules{Every: markEvery, Grace: time.Second, Late: w.window / 3},
+	return lease.Config{
+		Mark:           lease.MarkRules{Every: markEvery, Grace: time.Second, Late: w.window / 3},
 		Registration:   lease.Registration{Instance: lease.Instance(instance), Node: nodeName, Version: "test", Gossip: gossip},
 		Format:         flake.Default,
 		SIDRange:       w.sids[nodeName],
 		Workers:        w.workers,
-		WorkerWindow:   2 * w.window,
-		Window:         w.window,
+		Bounds:         lease.Bounds{Window: w.window, WorkerWindow: 2 * w.window, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond},
 		ExtendEvery:    w.window / 6,
 		TTL:            w.window / 2,
 		KeepAliveEvery: w.window / 10,
 		ReloadEvery:    w.window / 3,
 		RetryAfter:     250 * time.Millisecond,
-		MaxSkew:        250 * time.Millisecond,
-		MaxLead:        250 * time.Millisecond,
 		Nonce:          func() string { w.nonce++; return fmt.Sprintf("n%d", w.nonce) },
 		Jitter:         jitter,
 	}

@@ -77,7 +77,7 @@ func (m *Machine) checkHistory(now clock.Reading, v lease.View) bool {
 	}
 	if m.history.Known() && !known {
 		var err error
-		if m.within, err = m.cfg.within(m.space()); err != nil {
+		if m.within, err = within(m.cfg, m.space()); err != nil {
 			return m.fail(err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/lease/catalog"
@@ -16,58 +15,8 @@ import (
 	"github.com/flakelease/allocator/internal/lease/session"
 )
 
-// Config configures a machine. All durations are required; package config has
-// the defaults and the reasons for them.
-type Config struct {
-	// Registration has the instance, the node's name and the addresses of this process.
-	Registration lease.Registration
-	// Format is what the node is configured for. A space of another one is refused.
-	Format flake.Format
-	// SIDRange limits the sids that the node may take; the zero value is no limit.
-	SIDRange lease.SIDRange
-	// Workers are the sids that nodes leave to workers; the zero value is none.
-	Workers lease.SIDRange
-
-	// Window is W: how far ahead of the clock a ceiling is reserved. It is raised each
-	// ExtendEvery. WorkerWindow is W of workers.
-	Window       time.Duration
-	ExtendEvery  time.Duration
-	WorkerWindow time.Duration
-	// TTL is how long the lease lives without being renewed.
-	TTL            time.Duration
-	KeepAliveEvery time.Duration
-	// ReloadEvery is how often the whole space is listed again.
-	ReloadEvery time.Duration
-	// RetryAfter is the pause after a call of the store failed. Lists and registrations
-	// that go on failing wait longer.
-	RetryAfter time.Duration
-	// A clock may be off by MaxSkew, and IDs may run ahead of it by MaxLead.
-	MaxSkew time.Duration
-	MaxLead time.Duration
-
-	// Mark says how the watermark is computed, and how often it is raised.
-	Mark marker.Rules
-
-	// Gated is set if the shell sends Gate events: no ceiling is written before
-	// the first one that is open.
-	Gated bool
-
-	// Nonce returns a text that is unique at every call, across all processes.
-	Nonce func() string
-	// Jitter returns a random duration in [0, maximum).
-	Jitter func(maximum time.Duration) time.Duration
-}
-
-// Bounds returns what bounds a sound ceiling.
-func (c Config) Bounds() lease.Bounds {
-	return lease.Bounds{Window: c.Window, WorkerWindow: c.WorkerWindow, MaxSkew: c.MaxSkew, MaxLead: c.MaxLead}
-}
-
-// ProgressEvery is how often a watch in which nothing changes reports its revision.
-func (c Config) ProgressEvery() time.Duration { return c.ReloadEvery / 3 }
-
 // within returns the sids of a space that the node may take.
-func (c Config) within(s lease.Space) (lease.SIDRange, error) {
+func within(c lease.Config, s lease.Space) (lease.SIDRange, error) {
 	r, err := s.SIDsOf(c.SIDRange)
 	if err != nil {
 		return r, err
@@ -90,7 +39,7 @@ func (c Config) within(s lease.Space) (lease.SIDRange, error) {
 //
 // A Machine is owned by one goroutine.
 type Machine struct {
-	cfg Config
+	cfg lease.Config
 
 	history history.History
 	catalog catalog.Catalog
@@ -135,42 +84,23 @@ type condition struct {
 }
 
 // New returns a machine that has read nothing. It acts from the first Tick on.
-func New(cfg Config) *Machine {
+func New(cfg lease.Config) *Machine {
 	layout := lease.Space{Layout: cfg.Format.Layout}
-	within, err := cfg.within(layout)
+	sids, err := within(cfg, layout)
 	if err != nil { // The space may have other sids than its layout's first.
-		within = cmp.Or(cfg.SIDRange, layout.SIDs())
+		sids = cmp.Or(cfg.SIDRange, layout.SIDs())
 	}
 	return &Machine{
-		cfg: cfg,
-		session: session.New(session.Config{
-			Registration:   cfg.Registration,
-			TTL:            cfg.TTL,
-			KeepAliveEvery: cfg.KeepAliveEvery,
-			RetryAfter:     cfg.RetryAfter,
-			Jitter:         cfg.Jitter,
-		}),
+		cfg:     cfg,
+		session: session.New(cfg),
 		history: history.New(cfg.Format),
-		catalog: catalog.New(catalog.Config{
-			Instance:    cfg.Registration.Instance,
-			Workers:     cfg.Workers,
-			Bounds:      cfg.Bounds(),
-			ReloadEvery: cfg.ReloadEvery,
-			RetryAfter:  cfg.RetryAfter,
-			Jitter:      cfg.Jitter,
-		}),
-		guard: guard.New(cfg.MaxSkew),
-		marker: marker.New(marker.Config{
-			Node:       cfg.Registration.Node,
-			Rules:      cfg.Mark,
-			RetryAfter: cfg.RetryAfter,
-			Nonce:      cfg.Nonce,
-			Jitter:     cfg.Jitter,
-		}),
-		within: within,
-		state:  seeking{},
-		gate:   lease.Gate{Open: !cfg.Gated},
-		output: output{alarms: map[condition]string{}},
+		catalog: catalog.New(cfg),
+		guard:   guard.New(cfg.MaxSkew),
+		marker:  marker.New(cfg),
+		within:  sids,
+		state:   seeking{},
+		gate:    lease.Gate{Open: !cfg.Gated},
+		output:  output{alarms: map[condition]string{}},
 	}
 }
 

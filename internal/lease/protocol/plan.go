@@ -226,7 +226,7 @@ func (m *Machine) seek(now clock.Reading) {
 		m.catalog.AskBy(now.Mono.Add(catalog.MaxJitter))
 	default:
 		// An operator who lowers the floor has to leave a window, so that the next list is soon enough.
-		if wait := m.cfg.Bounds().Early(now.Wall, m.era()); wait > 0 {
+		if wait := m.cfg.Early(now.Wall, m.era()); wait > 0 {
 			m.problem = m.era().Begins(now.Wall)
 			m.catalog.AskBy(now.Mono.Add(wait))
 			return
@@ -307,7 +307,7 @@ func (m *Machine) choose(now clock.Reading) (flake.SID, bool) {
 		return lease.Lowest(past, sids), true
 	}
 	// Of a sid with a later ceiling we would wait for a time that a wrong clock wrote.
-	sound := m.cfg.Bounds().SoundBy(now.Wall, m.era(), false)
+	sound := m.cfg.SoundBy(now.Wall, m.era(), false)
 	for sid := m.within.From; sid < m.within.To && !m.everHeld; sid++ {
 		s := sids[sid]
 		if h := s.Holder; h.Exists() && h.Err == nil && m.catalog.Bad(sid) == "" && s.Window.Value.Ceil <= sound &&

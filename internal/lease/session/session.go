@@ -18,23 +18,10 @@ package session
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 )
-
-// Config configures a session. All fields are required.
-type Config struct {
-	Registration lease.Registration
-	// TTL is how long the lease lives without being renewed, which it is each KeepAliveEvery.
-	TTL            time.Duration
-	KeepAliveEvery time.Duration
-	// RetryAfter is the pause after a failure. Registrations that go on failing wait longer.
-	RetryAfter time.Duration
-	// Jitter returns a random duration in [0, maximum).
-	Jitter func(maximum time.Duration) time.Duration
-}
 
 type state uint8
 
@@ -46,7 +33,7 @@ const (
 
 // Session is the lease of one process. It is owned by one goroutine.
 type Session struct {
-	cfg   Config
+	cfg   lease.Config
 	state state
 	id    lease.LeaseID // It is 0 in none.
 	// until is the end of the lease if it is never renewed.
@@ -60,7 +47,7 @@ type Session struct {
 }
 
 // New returns a session in state none.
-func New(cfg Config) Session { return Session{cfg: cfg} }
+func New(cfg lease.Config) Session { return Session{cfg: cfg} }
 
 // ID returns the lease, or 0 in none.
 func (s *Session) ID() lease.LeaseID { return s.id }

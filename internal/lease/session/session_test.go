@@ -109,7 +109,7 @@ func TestSession(t *testing.T) {
 			0 end: done`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := New(Config{
+			s := New(lease.Config{
 				TTL: 10 * time.Second, KeepAliveEvery: 3 * time.Second, RetryAfter: time.Second,
 				Jitter: func(time.Duration) time.Duration { return 0 },
 			})
