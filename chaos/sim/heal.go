@@ -278,11 +278,11 @@ func (sim *simulation) reports() []repair.NodeReport {
 
 // repairSlack is the operator's settings. Without clock checks nothing bounds a ceiling,
 // and no floor is needed while etcd forgets nothing.
-func (sim *simulation) repairSlack() repair.Slack {
+func (sim *simulation) repairSlack() lease.Bounds {
 	if sim.plan.mode == Unclocked {
-		return repair.Slack{Window: max(sim.plan.window, sim.plan.workers.window)}
+		return lease.Bounds{Window: max(sim.plan.window, sim.plan.workers.window)}
 	}
-	return repair.Slack{
+	return lease.Bounds{
 		Window:  max(sim.plan.window, sim.plan.workers.window),
 		MaxSkew: sim.plan.maxSkew,
 		MaxLead: sim.plan.maxLead,

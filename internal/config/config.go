@@ -26,7 +26,6 @@ import (
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
 	"github.com/flakelease/allocator/internal/lease"
-	"github.com/flakelease/allocator/internal/lease/repair"
 )
 
 // Config is the configuration of one node. The option table in options.go names
@@ -344,23 +343,14 @@ func (c Config) Gen() gen.Config {
 	}
 }
 
-// Bounds returns what bounds a sound ceiling of the space's nodes and workers.
+// Bounds returns what bounds how far ahead of the clock the space's nodes reserve, for themselves and
+// for workers. A floor above the clock by its Slack is above all that they granted.
 func (c Config) Bounds() lease.Bounds {
 	return lease.Bounds{
 		Window:       c.Lease.Window,
 		WorkerWindow: c.Worker.Window,
 		MaxSkew:      c.Issue.MaxSkew,
 		MaxLead:      c.Issue.MaxLead,
-	}
-}
-
-// Slack returns how far ahead of the clock the space's nodes reserve, for themselves and
-// for workers. A floor above the clock by its Total is above all that they granted.
-func (c Config) Slack() repair.Slack {
-	return repair.Slack{
-		Window:  max(c.Lease.Window, c.Worker.Window),
-		MaxSkew: c.Issue.MaxSkew,
-		MaxLead: c.Issue.MaxLead,
 	}
 }
 

@@ -31,7 +31,7 @@ type Beginning struct {
 	Reserved lease.SIDSet
 	// Fresh says that no allocator ever issued IDs for the space: then IDs may begin at
 	// once. Otherwise they begin after all IDs that nodes may still issue whose etcd was
-	// lost, and that workers may make with numbers from them: config.Config.Slack, which
+	// lost, and that workers may make with numbers from them: lease.Bounds.Slack, which
 	// is 60.75 s with the defaults.
 	Fresh bool
 	// Above is the greatest ID that exists already: none is issued at or below it; 0: there is none.
@@ -97,7 +97,7 @@ func Init(ctx context.Context, cfg config.Config, begin Beginning,
 		return false, lease.View{}, err
 	}
 	format := flake.Format{Layout: cfg.Layout, Epoch: int64(cfg.Epoch)}
-	floor, err := begin.floor(format, src.Now().Wall, cfg.Slack().Total(), clock.StepLimit)
+	floor, err := begin.floor(format, src.Now().Wall, cfg.Bounds().Slack(), clock.StepLimit)
 	if err != nil {
 		return false, lease.View{}, err
 	}

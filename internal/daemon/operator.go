@@ -79,7 +79,7 @@ func (d *Daemon) newConsole() *console.Console {
 					Now:      d.clock.Now().Wall,
 				}
 			},
-			Slack:   d.cfg.Slack(),
+			Bounds:  d.cfg.Bounds(),
 			Drainer: d.drainer,
 			Etcd:    strings.Join(d.cfg.Etcd.Addresses(), ","),
 			GRPC:    cmp.Or(d.addrs.AdvertisedGRPC, "HOST:PORT"),

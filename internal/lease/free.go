@@ -27,7 +27,15 @@ type Bounds struct {
 // record of a node, or of a worker: W by the rules, the writer's skew and ours, and the
 // lead of the last ID.
 func (b Bounds) SoundBy(now clock.Millis, era Era, worker bool) clock.Millis {
-	return max(now, era.Floor) + clock.MillisOf(b.windowOf(worker)+2*b.MaxSkew+b.MaxLead)
+	return max(now, era.Floor) + b.slack(worker)
+}
+
+// Slack returns the maximum by which a sound ceiling is ahead of a correct clock: W of nodes or workers,
+// whichever is longer, + 2·max_skew + max_lead.
+func (b Bounds) Slack() clock.Millis { return b.slack(true) }
+
+func (b Bounds) slack(worker bool) clock.Millis {
+	return clock.MillisOf(b.windowOf(worker) + 2*b.MaxSkew + b.MaxLead)
 }
 
 func (b Bounds) windowOf(worker bool) time.Duration {

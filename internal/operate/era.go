@@ -102,7 +102,7 @@ func (o *Operator) era(v lease.View, a Answers, floor clock.Millis) (Plan, error
 	}
 	by := o.cfg.Author()
 	now := by.Now
-	e, err := repair.NextEra(v, reports, floor, o.cfg.Slack, now)
+	e, err := repair.NextEra(v, reports, floor, o.cfg.Bounds, now)
 	e.Era.By = by.By()
 	if errors.Is(err, repair.ErrNotInitialized) {
 		return Plan{}, err

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 const now clock.Millis = 1_800_000_000_000
 
 // slack is what two nodes with windows of 30 s and workers with a minute have.
-var slack = repair.Slack{Window: time.Minute, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
+var slack = lease.Bounds{Window: time.Minute, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
 
 // counted is a store that notes its writes.
 type counted struct {
@@ -139,7 +139,7 @@ func newEnv(t *testing.T) *env {
 			e.nonce++
 			return repair.Author{Who: "ann", Instance: "op", Nonce: fmt.Sprint("op-", e.nonce), Now: e.now}
 		},
-		Slack: slack, Etcd: "http://10.0.0.1:2379", GRPC: "10.0.0.5:9000",
+		Bounds: slack, Etcd: "http://10.0.0.1:2379", GRPC: "10.0.0.5:9000",
 	})
 	return e
 }
@@ -451,7 +451,7 @@ func TestEraIsDecidedAgain(t *testing.T) {
 func TestFloorOfAnEra(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
-		o := New(Config{Slack: slack, Author: func() repair.Author { return repair.Author{Now: now} }})
+		o := New(Config{Bounds: slack, Author: func() repair.Author { return repair.Author{Now: now} }})
 		v := lease.View{Cluster: 7, SIDs: map[flake.SID]lease.SIDRecords{}}
 		v.Config = lease.NewEntry[lease.Space](1, 0, lease.Encode(lease.Space{Layout: flake.Scalable, Epoch: 1, Pool: "pool"}))
 		v.Era = lease.NewEntry[lease.Era](2, 0, lease.Encode(lease.Era{Number: 1 + r.Int64N(5), Floor: 1, Cluster: 7}))
@@ -508,7 +508,7 @@ func TestRefusedPlans(t *testing.T) {
 
 // TestWhatAnEraShows: what an operator reads before an era begins.
 func TestWhatAnEraShows(t *testing.T) {
-	o := New(Config{Slack: slack, Author: func() repair.Author { return repair.Author{Now: now} }})
+	o := New(Config{Bounds: slack, Author: func() repair.Author { return repair.Author{Now: now} }})
 	v := lease.View{Cluster: 7, Revision: 40, SIDs: map[flake.SID]lease.SIDRecords{}}
 	if _, err := o.era(v, Answers{}, 0); !errors.Is(err, repair.ErrNotInitialized) {
 		t.Errorf("no space: %v", err)

@@ -44,7 +44,7 @@ type Config struct {
 	// Recover requires it.
 	Ask     func(ctx context.Context, v lease.View) Answers
 	Author  func() repair.Author // It signs a write, and reads the clock.
-	Slack   repair.Slack
+	Bounds  lease.Bounds
 	Drainer *Drainer // Drain and Undrain require it.
 	Etcd    string   // The endpoints of etcd, for command lines.
 	GRPC    string   // The address of the Drainer's node, for command lines.
@@ -206,7 +206,7 @@ func (o *Operator) ReleaseSID(ctx context.Context, sid flake.SID, above clock.Mi
 	if err != nil {
 		return Plan{}, err
 	}
-	r, err := repair.ReleaseSID(v, ledger, sid, above, o.cfg.Slack, o.cfg.Author())
+	r, err := repair.ReleaseSID(v, ledger, sid, above, o.cfg.Bounds, o.cfg.Author())
 	if err != nil {
 		return Plan{}, err
 	}
@@ -273,7 +273,7 @@ func (o *Operator) Unreserve(ctx context.Context, sids lease.SIDSet, above clock
 			others.Add(sid)
 			continue
 		}
-		w, err := repair.Unreserve(v, sid, above, o.cfg.Slack, o.cfg.Author())
+		w, err := repair.Unreserve(v, sid, above, o.cfg.Bounds, o.cfg.Author())
 		if err != nil {
 			return Plan{}, err
 		}
@@ -299,7 +299,7 @@ func (o *Operator) AcceptTime(ctx context.Context, until clock.Millis) (Plan, er
 	if err != nil {
 		return Plan{}, err
 	}
-	a, err := repair.AcceptTime(v, until, o.cfg.Slack, o.cfg.Author())
+	a, err := repair.AcceptTime(v, until, o.cfg.Bounds, o.cfg.Author())
 	if err != nil {
 		return Plan{}, err
 	}

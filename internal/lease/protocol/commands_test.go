@@ -278,7 +278,7 @@ func (s *scenario) reserve(a args) {
 }
 
 func (s *scenario) unreserve(a args) {
-	slack := repair.Slack{MaxSkew: 250 * time.Millisecond}
+	slack := lease.Bounds{MaxSkew: 250 * time.Millisecond}
 	s.operated(repair.Unreserve(s.load(), flake.SID(a.number(0)), 0, slack, s.operator()))
 }
 

@@ -361,7 +361,7 @@ func TestMarkOfAWrongEra(t *testing.T) {
 		t.Fatalf("a sid is used up: %+v", s.load().SIDs)
 	}
 	v, now := s.load(), s.w.clock.Now().Wall
-	era, err := repair.NextEra(v, nil, now+61_000, repair.Slack{Window: time.Minute, MaxSkew: 250 * time.Millisecond}, now)
+	era, err := repair.NextEra(v, nil, now+61_000, lease.Bounds{Window: time.Minute, MaxSkew: 250 * time.Millisecond}, now)
 	s.check(err)
 	stale := v
 	stale.Mark.Rev--

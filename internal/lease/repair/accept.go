@@ -36,19 +36,19 @@ type Acceptance struct {
 }
 
 // AcceptTime returns the acceptance of times up to until, or up to AcceptFor from now
-// if that is 0. slack is how far a sound ceiling may be ahead of the clock.
+// if that is 0. bounds say how far a sound ceiling may be ahead of the clock.
 // A view of the whole space is needed. In an era only a later time replaces an earlier
 // one, so that what a node has read once stays true.
 //
 // It returns ErrNotInitialized or ErrRefused.
-func AcceptTime(v lease.View, until clock.Millis, slack Slack, by Author) (Acceptance, error) {
+func AcceptTime(v lease.View, until clock.Millis, bounds lease.Bounds, by Author) (Acceptance, error) {
 	if err := usable(v, v.Config.Value.SIDs().From); err != nil {
 		return Acceptance{}, err
 	}
 	era := v.Era.Value.Number
 	out := Acceptance{Accepted: lease.AcceptedTime{Era: era, Until: until, Nonce: by.Nonce, By: by.By(), At: by.Now}}
 	recorded := false
-	sound := soundBy(v, slack, by.Now)
+	sound := bounds.SoundBy(by.Now, v.Era.Value, true)
 	for _, sid := range slices.Sorted(maps.Keys(v.SIDs)) {
 		s := v.SIDs[sid]
 		w := s.Window

@@ -94,8 +94,8 @@ func TestFloorsThatWarnOfNothing(t *testing.T) {
 		t.Errorf("the present floor again: %q, %v", e.Warnings, err)
 	}
 	if e, err := NextEra(space(sid(1, entry(window(ceil(now+20_000), func(w *lease.Window) { w.Wall = now + 20_000 - clock.MillisOf(lease.MaxWindow) })), true)), nil, 0, slack, now); err != nil ||
-		e.Slack.Window != lease.MaxWindow {
-		t.Errorf("the longest window: %v, %v", e.Slack.Window, err)
+		e.Bounds.Window != lease.MaxWindow {
+		t.Errorf("the longest window: %v, %v", e.Bounds.Window, err)
 	}
 }
 

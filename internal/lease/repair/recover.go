@@ -18,12 +18,12 @@ type NodeReport struct {
 	Highest clock.Millis
 }
 
-// Era is the era that an operator begins, and what it was derived from. Slack has the
+// Era is the era that an operator begins, and what it was derived from. Bounds have the
 // window that the records show. Highest is the highest ceiling in a record or report, or
 // 0, and HighestOf the record or node that has it.
 type Era struct {
 	Era       lease.Era
-	Slack     Slack
+	Bounds    lease.Bounds
 	Highest   clock.Millis
 	HighestOf string
 	Warnings  []string
@@ -31,7 +31,7 @@ type Era struct {
 
 // NextEra returns the era to begin after etcd's history went back. Its number is
 // above that of every era in etcd and in the reports. Its floor is above every
-// ceiling there, and above the present floor, by slack: records that were lost and
+// ceiling there, and above the present floor, by [lease.Bounds.Slack]: records that were lost and
 // nodes that did not report can have as much. The era is to be written only if the
 // one in etcd is as in v, by revision and by value.
 //
@@ -40,7 +40,9 @@ type Era struct {
 // now + W + 2·max_skew + max_lead.
 //
 // It returns ErrNotInitialized or ErrRefused.
-func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack, now clock.Millis) (Era, error) {
+func NextEra(
+	v lease.View, reports []NodeReport, floor clock.Millis, bounds lease.Bounds, now clock.Millis,
+) (Era, error) {
 	if !v.Config.Exists() {
 		return Era{}, fmt.Errorf("%w: it has no config, so there is no era to follow; "+
 			"run \"allocator init\" without --fresh: its floor does the same. "+
@@ -48,20 +50,20 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 			ErrNotInitialized)
 	}
 	e := Era{}
-	e.Slack, e.Warnings = slack.widened(v.SIDs)
+	e.Bounds, e.Warnings = widened(bounds, v.SIDs)
 	number := v.Era.Value.Number // It is 0 if the era is missing or unreadable.
 	if !v.Era.Exists() || v.Era.Err != nil {
 		e.Warnings = append(e.Warnings, "the era is missing or unreadable: "+
 			"its number is taken from window records and nodes")
 	}
-	if e.Slack.Window > slack.Window {
+	if longest := max(bounds.Window, bounds.WorkerWindow); e.Bounds.Window > longest {
 		e.Warnings = append(e.Warnings, fmt.Sprintf("records have windows of %v, and lease.window is %v here: "+
-			"the larger one is used", e.Slack.Window, slack.Window))
+			"the larger one is used", e.Bounds.Window, longest))
 	}
-	minimum := now + e.Slack.Total()
+	minimum := now + e.Bounds.Slack()
 	// Sids are acquired before the floor is reached. sound is the highest ceiling that is not
 	// beyond far.
-	far := soundBy(v, e.Slack, now)
+	far := e.Bounds.SoundBy(now, v.Era.Value, true)
 	var sound clock.Millis
 	var distant []string
 	see := func(ceil clock.Millis, who string) {
@@ -92,7 +94,7 @@ func NextEra(v lease.View, reports []NodeReport, floor clock.Millis, slack Slack
 	// Windows of the present era begin at its floor or later, so floors never fall.
 	e.Era = lease.Era{
 		Number:  number + 1,
-		Floor:   max(sound, now, v.Era.Value.Floor) + e.Slack.Total(),
+		Floor:   max(sound, now, v.Era.Value.Floor) + e.Bounds.Slack(),
 		Cluster: v.Cluster,
 	}
 	switch {

@@ -36,16 +36,16 @@ type Release struct {
 //
 // It returns ErrNotInitialized or ErrRefused.
 func ReleaseSID(
-	v lease.View, ledger []Line, sid flake.SID, above clock.Millis, slack Slack, by Author,
+	v lease.View, ledger []Line, sid flake.SID, above clock.Millis, bounds lease.Bounds, by Author,
 ) (Release, error) {
 	if err := usable(v, sid); err != nil {
 		return Release{}, err
 	}
-	slack, warnings := slack.widened(v.SIDs)
+	bounds, warnings := widened(bounds, v.SIDs)
 	s := v.SIDs[sid]
 	w := s.Window.Value
 	readable := s.Window.Exists() && s.Window.Err == nil
-	far := soundBy(v, slack, by.Now)
+	far := bounds.SoundBy(by.Now, v.Era.Value, true)
 	r := Release{Warnings: warnings}
 	var ceil clock.Millis
 	var gone lease.Instance
@@ -67,7 +67,7 @@ func ReleaseSID(
 		if s.Window.Err != nil {
 			r.Problem = s.Window.Err.Error()
 		}
-		ceil, gone, err = r.fromTraces(v, ledger, sid, above, far, slack)
+		ceil, gone, err = r.fromTraces(v, ledger, sid, above, far, bounds)
 	}
 	if err != nil {
 		return r, err
@@ -175,10 +175,10 @@ func (r *Release) fromRecord(
 // fromTraces returns the ceiling of a sid whose record is lost: a bound on what
 // can have been granted.
 func (r *Release) fromTraces(
-	v lease.View, ledger []Line, sid flake.SID, above, far clock.Millis, slack Slack,
+	v lease.View, ledger []Line, sid flake.SID, above, far clock.Millis, bounds lease.Bounds,
 ) (clock.Millis, lease.Instance, error) {
 	s := v.SIDs[sid]
-	latest, from := far-slack.Total(), "the clock"
+	latest, from := far-bounds.Slack(), "the clock"
 	see := func(at clock.Millis, who string) {
 		if at > latest {
 			latest, from = at, who
@@ -210,7 +210,7 @@ func (r *Release) fromTraces(
 			see(c, fmt.Sprintf("the ceiling of sid %d", other))
 		}
 	}
-	bound := latest + slack.Total()
+	bound := latest + bounds.Slack()
 	var gone lease.Instance
 	switch {
 	case above == 0 && latest > far:
@@ -218,7 +218,7 @@ func (r *Release) fromTraces(
 			"if you know a time after the last ID of sid %d, pass it as --above TIME", from, At(latest), sid)
 	case above == 0:
 		r.Bound = fmt.Sprintf("%s, %s, plus %v that a node can have been granted", from, At(latest),
-			slack.Total().Duration())
+			bounds.Slack().Duration())
 		return bound, "", nil
 	case above < bound:
 		// As for a readable record: a process that was granted more must be gone.

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
@@ -36,27 +35,12 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
 }
 
-// Slack is how far a ceiling may be ahead of the clock, by the nodes' settings. Window is
-// the longest of a node's and a worker's.
-type Slack struct {
-	Window, MaxSkew, MaxLead time.Duration
-}
-
-// Total returns the maximum by which a sound ceiling is ahead of a correct clock:
-// W + 2·max_skew + max_lead.
-func (s Slack) Total() clock.Millis { return clock.MillisOf(s.Window + 2*s.MaxSkew + s.MaxLead) }
-
-// soundBy returns the latest ceiling that a node with a correct clock can have been granted by now.
-func soundBy(v lease.View, s Slack, now clock.Millis) clock.Millis {
-	return max(now, v.Era.Value.Floor) + s.Total()
-}
-
-// widened returns s with the largest window that the active records show, if that
+// widened returns b with the largest window that the active records show, if that
 // is larger: the operator's settings may differ from the nodes'. A window is as
 // long as its ceiling is beyond its writer's clock, unless it is empty: then its
 // ceiling was taken over. One over [lease.MaxWindow] was written by hand; it is not
 // used, and a warning names it.
-func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) (Slack, []string) {
+func widened(b lease.Bounds, sids map[flake.SID]lease.SIDRecords) (lease.Bounds, []string) {
 	var warnings []string
 	for _, sid := range slices.Sorted(maps.Keys(sids)) {
 		w := sids[sid].Window.Value
@@ -69,9 +53,9 @@ func (s Slack) widened(sids map[flake.SID]lease.SIDRecords) (Slack, []string) {
 				sid, At(w.Ceil), At(w.Wall), lease.MaxWindow))
 			continue
 		}
-		s.Window = max(s.Window, (w.Ceil - w.Wall).Duration())
+		b.Window = max(b.Window, (w.Ceil - w.Wall).Duration())
 	}
-	return s, warnings
+	return b, warnings
 }
 
 // Line is a line of a sid's ledger. Term is that of its key, so it is known even if the

@@ -20,7 +20,7 @@ const (
 )
 
 // slack sums up to 30,750 ms.
-var slack = Slack{Window: 30 * time.Second, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
+var slack = lease.Bounds{Window: 30 * time.Second, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
 
 const total clock.Millis = 30_750
 
@@ -376,7 +376,7 @@ func TestPriorsOfRepairs(t *testing.T) {
 		"released, quarantined in use":                  {space(sid(1, entry(window(ceil(ceiling), mine, quarantined)), false)), release(0), of(floor, ceiling, "n1")},
 		"released, with a word that it ended":           {space(sid(1, entry(window(ceil(now+10*year), mine)), false)), release(now - 2_000), of(floor, now-2_000, "n1")},
 		"released, with a word that nothing was issued": {space(sid(1, entry(window(ceil(now+10*year), mine)), false)), release(floor), lease.Prior{}},
-		"released, unreadable":                          {space(sid(1, corrupt(window(ceil(ceiling), mine)), false)), release(0), of(0, now+slack.Total(), "")},
+		"released, unreadable":                          {space(sid(1, corrupt(window(ceil(ceiling), mine)), false)), release(0), of(0, now+slack.Slack(), "")},
 		"reserved, of a worker without floors":          {space(sid(1, entry(window(ceil(ceiling), worker)), false)), reserve, lease.Prior{Uncovered: ceiling, Worker: "w"}},
 		"released, of such a one":                       {space(sid(1, entry(window(ceil(ceiling), worker, quarantined)), false)), release(0), lease.Prior{Uncovered: ceiling, Worker: "w"}},
 		"released, with a word that such a one ended":   {space(sid(1, entry(window(ceil(now+10*year), worker)), false)), release(now - 2_000), lease.Prior{Uncovered: now - 2_000, Worker: "w"}},

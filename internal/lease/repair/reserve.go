@@ -78,7 +78,7 @@ func Reserve(v lease.View, sid flake.SID, reason string, by Author) (w Write, wa
 // no further ahead of the clock than clocks may differ.
 //
 // It returns ErrNotInitialized, or ErrRefused for a sid that is not reserved.
-func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by Author) (Write, error) {
+func Unreserve(v lease.View, sid flake.SID, above clock.Millis, bounds lease.Bounds, by Author) (Write, error) {
 	if err := usable(v, sid); err != nil {
 		return Write{}, err
 	}
@@ -94,7 +94,7 @@ func Unreserve(v lease.View, sid flake.SID, above clock.Millis, slack Slack, by 
 			"run \"allocator admin quarantine %d --force\" first", sid, holderName(s), sid)
 	case above == 0:
 		// A generator that stopped just now has used the unit of time that the clock is in.
-		above = by.Now + clock.MillisOf(2*slack.MaxSkew) + clock.Millis(v.Config.Value.Layout.Unit())
+		above = by.Now + clock.MillisOf(2*bounds.MaxSkew) + clock.Millis(v.Config.Value.Layout.Unit())
 	}
 	ceil := max(w.Ceil, above)
 	return Write{

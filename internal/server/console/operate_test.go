@@ -77,7 +77,7 @@ func (o *operator) serve(c *Config) {
 		Store:   o,
 		Ask:     func(context.Context, lease.View) operate.Answers { return o.answers },
 		Author:  func() repair.Author { return repair.Author{Instance: "op", Nonce: "n", Now: start} },
-		Slack:   repair.Slack{Window: time.Minute},
+		Bounds:  lease.Bounds{Window: time.Minute},
 		Drainer: drainer,
 		Etcd:    "http://10.0.0.1:2379",
 		GRPC:    "10.0.0.5:9000",

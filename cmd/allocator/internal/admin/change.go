@@ -60,7 +60,7 @@ func (c *change) do(plan func(*operate.Operator) (operate.Plan, error)) (p opera
 		Store:  s.Store,
 		Ask:    func(ctx context.Context, v lease.View) operate.Answers { return c.ask(ctx, s, v) },
 		Author: author,
-		Slack:  s.Cfg.Slack(),
+		Bounds: s.Cfg.Bounds(),
 		Etcd:   strings.Join(s.Cfg.Etcd.Addresses(), ","),
 	})
 	p, err = plan(o)

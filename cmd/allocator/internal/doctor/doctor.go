@@ -166,7 +166,7 @@ func gather(ctx context.Context, s *deployment.Space, d remote.Dialer, given []s
 	f := facts{
 		want: lease.Space{Layout: s.Cfg.Layout, Epoch: s.Cfg.Epoch},
 		sids: s.Cfg.SIDRange, space: s.Cfg.Space,
-		slack: s.Cfg.Slack().Total(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.ExtendEvery(),
+		slack: s.Cfg.Bounds().Slack(), maxSkew: s.Cfg.Issue.MaxSkew, extend: s.Cfg.ExtendEvery(),
 		kernel: sys.Kernel(), hint: d.Hint, free: -1, now: sys.Now().Wall,
 	}
 	progress.Set("asking the members of etcd")
