@@ -86,13 +86,9 @@ func ReleaseSID(
 	prior.Uncovered = min(prior.Uncovered, ceil)
 	r.Write = Write{
 		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Gone: gone, Ledger: true,
-		Window: lease.Window{
-			Era: v.Era.Value.Number, Term: lastTerm(s, ledger) + 1,
-			Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce,
-			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now, Prior: prior,
-			By: by.By(),
-		},
+		Window: by.window(v.Era.Value, lastTerm(s, ledger)+1, ceil, lease.Released),
 	}
+	r.Write.Window.Prior = prior
 	if again {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("sid %d may have been reserved for a generator outside of the "+
 			"cluster, so it is reserved again: if there is no such generator, or once it has stopped, run "+

@@ -77,6 +77,14 @@ type Author struct {
 // By returns what records have of Who.
 func (a Author) By() string { return text.Cut(a.Who, maxBy) }
 
+// window returns a record that an operator writes, of a sid from whose ceiling on its next owner begins.
+func (a Author) window(era lease.Era, term int64, ceil clock.Millis, state lease.WindowState) lease.Window {
+	return lease.Window{
+		Era: era.Number, Term: term, Instance: a.Instance, Node: lease.Operator, Nonce: a.Nonce,
+		Base: ceil, Ceil: ceil, State: state, Wall: a.Now, By: a.By(),
+	}
+}
+
 // Write is a guarded write of one sid's records. It is applied whole, and only
 // if config, era, window and holder are as read, by revision and by value, and
 // no process of the instance Gone, if there is one, is registered. With Unused, the ledger
@@ -145,8 +153,7 @@ func Quarantine(v lease.View, past bool, sid flake.SID, reason string, force boo
 			"the node then loses the sid at its next extension, "+
 			"uses its confirmed window, and acquires another sid; a worker does the same", sid, holderName(s))
 	case !s.Window.Exists(): // It was never used, and nothing was issued.
-		floor := v.Era.Value.Floor
-		w = lease.Window{Term: 1, Instance: by.Instance, Node: lease.Operator, Base: floor, Ceil: floor}
+		w = by.window(v.Era.Value, 1, v.Era.Value.Floor, lease.Quarantined)
 	}
 	w.Era, w.State, w.Reason = v.Era.Value.Number, lease.Quarantined, reason
 	w.Nonce, w.Wall, w.By = by.Nonce, by.Now, by.By()

@@ -12,19 +12,9 @@ import (
 // Reserved returns the record of a sid that was never used, in an era, once an operator has
 // reserved it.
 func Reserved(era lease.Era, reason string, by Author) lease.Window {
-	return lease.Window{
-		Era:      era.Number,
-		Term:     1,
-		Instance: by.Instance,
-		Node:     lease.Operator,
-		Nonce:    by.Nonce,
-		Base:     era.Floor,
-		Ceil:     era.Floor,
-		State:    lease.Reserved,
-		Wall:     by.Now,
-		Reason:   reason,
-		By:       by.By(),
-	}
+	w := by.window(era, 1, era.Floor, lease.Reserved)
+	w.Reason = reason
+	return w
 }
 
 // Reserve returns the write that reserves a sid for a generator outside of the cluster: no
@@ -96,15 +86,9 @@ func Unreserve(v lease.View, sid flake.SID, above clock.Millis, bounds lease.Bou
 		// A generator that stopped just now has used the unit of time that the clock is in.
 		above = by.Now + clock.MillisOf(2*bounds.MaxSkew) + clock.Millis(v.Config.Value.Layout.Unit())
 	}
-	ceil := max(w.Ceil, above)
-	return Write{
-		SID: sid, Seen: s, Config: v.Config, Era: v.Era, Ledger: true,
-		Window: lease.Window{
-			Era: v.Era.Value.Number, Term: w.Term + 1, Instance: by.Instance, Node: lease.Operator, Nonce: by.Nonce,
-			Base: ceil, Ceil: ceil, State: lease.Released, Wall: by.Now, Prior: w.Prior,
-			By: by.By(),
-		},
-	}, nil
+	next := by.window(v.Era.Value, w.Term+1, max(w.Ceil, above), lease.Released)
+	next.Prior = w.Prior
+	return Write{SID: sid, Seen: s, Config: v.Config, Era: v.Era, Ledger: true, Window: next}, nil
 }
 
 func refuseUnreadable(sid flake.SID, err error) error {
