@@ -1,7 +1,7 @@
 package clock
 
 import (
-	"fmt"
+	"cmp"
 	"time"
 
 	"github.com/flakelease/allocator/internal/text"
@@ -25,7 +25,7 @@ const (
 	defaultGrace   = 60 * time.Second // good clocks drift by 12 ms apart in it
 )
 
-// GateConfig sets when a [Gate] shuts.
+// GateConfig sets when a [Gate] shuts. No time in it is negative.
 type GateConfig struct {
 	// MaxSkew is the T that the judgements are made with; 0 means 250 ms.
 	MaxSkew time.Duration
@@ -35,17 +35,6 @@ type GateConfig struct {
 	// Strict refuses an unconfirmed clock once the grace is over; the default is
 	// to issue on, unconfirmed.
 	Strict bool
-}
-
-// Validate returns an error that names the field at fault.
-func (c GateConfig) Validate() error {
-	switch {
-	case c.MaxSkew < 0:
-		return fmt.Errorf("clock: MaxSkew is %v: it cannot be negative", c.MaxSkew)
-	case c.Grace < 0:
-		return fmt.Errorf("clock: Grace is %v: it cannot be negative", c.Grace)
-	}
-	return nil
 }
 
 // Phase is the state of a gate.
@@ -130,17 +119,9 @@ type GateStats struct {
 	Unverified  time.Duration // time spent open without a majority, in all
 }
 
-// NewGate returns a gate in phase Starting; it panics if cfg is not valid.
+// NewGate returns a gate in phase Starting.
 func NewGate(cfg GateConfig) *Gate {
-	if err := cfg.Validate(); err != nil {
-		panic(err)
-	}
-	if cfg.MaxSkew == 0 {
-		cfg.MaxSkew = defaultMaxSkew
-	}
-	if cfg.Grace == 0 {
-		cfg.Grace = defaultGrace
-	}
+	cfg.MaxSkew, cfg.Grace = cmp.Or(cfg.MaxSkew, defaultMaxSkew), cmp.Or(cfg.Grace, defaultGrace)
 	g := &Gate{cfg: cfg}
 	g.verdict = Verdict{State: Starting.State(), Limit: MillisOf(cfg.MaxSkew)}
 	g.stats.Verdict = g.verdict

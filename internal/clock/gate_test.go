@@ -136,11 +136,6 @@ func TestSecondLook(t *testing.T) {
 }
 
 func TestGateConfig(t *testing.T) {
-	for _, c := range []clock.GateConfig{{MaxSkew: -1}, {Grace: -1}} {
-		if c.Validate() == nil {
-			t.Errorf("%+v is valid", c)
-		}
-	}
 	g := clock.NewGate(clock.GateConfig{MaxSkew: time.Second, Grace: 2 * time.Second, Strict: true})
 	if v := g.Verdict(); v.State != clock.Unverified || v.Limit != 1000 || g.MayReserve() {
 		t.Errorf("before the first step: %+v, reserve %v", v, g.MayReserve())
