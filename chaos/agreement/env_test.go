@@ -216,8 +216,11 @@ func (env *testEnv) start(o options) *member {
 		CallTimeout: 2 * time.Second, StopTimeout: 5 * time.Second,
 	})
 	m.watch = watcher.New(watcher.Config{
-		Name: m.name, Instance: m.instance, Clock: m.system, Logger: log,
-		Gate: clock.GateConfig{MaxSkew: maxSkew, Grace: grace, Strict: o.strict}, Expect: o.expect, Keeper: m.keeper, Node: m.node,
+		Machine: agreement.Config{
+			Name: m.name, Instance: m.instance, Expect: o.expect,
+			Gate: clock.GateConfig{MaxSkew: maxSkew, Grace: grace, Strict: o.strict},
+		},
+		Clock: m.system, Keeper: m.keeper, Node: m.node, Logger: log,
 	})
 	if o.noGossip {
 		m.run(nil)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
+	"github.com/flakelease/allocator/internal/agreement"
 	"github.com/flakelease/allocator/internal/agreement/watcher"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/clock"
@@ -368,12 +369,11 @@ func (d *Daemon) newLessee() (l lessee) {
 		CallTimeout: d.cfg.Lease.CallTimeout, StopTimeout: d.cfg.Stop.Timeout,
 	})
 	l.watch = watcher.New(watcher.Config{
-		Name: d.cfg.Node.Name, Instance: d.instance, Clock: d.clock, Expect: d.cfg.Cluster.Expect,
-		Gate: clock.GateConfig{
-			MaxSkew: d.cfg.Issue.MaxSkew,
-			Strict:  d.cfg.Clock.Policy == "refuse",
+		Machine: agreement.Config{
+			Name: d.cfg.Node.Name, Instance: d.instance, Expect: d.cfg.Cluster.Expect,
+			Gate: clock.GateConfig{MaxSkew: d.cfg.Issue.MaxSkew, Strict: d.cfg.Clock.Policy == "refuse"},
 		},
-		Keeper: l.keeper, Node: d.node, Logger: d.log,
+		Clock: d.clock, Keeper: l.keeper, Node: d.node, Logger: d.log,
 	})
 	return l
 }

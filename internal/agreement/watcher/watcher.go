@@ -41,16 +41,13 @@ type Gossip interface {
 	Members() (int, string)
 }
 
-// Config is what a watcher needs. All fields are required but Expect, and so is Gate.MaxSkew.
+// Config is what a watcher needs. All fields are required.
 type Config struct {
-	Name     string
-	Instance lease.Instance
-	Clock    Clock
-	Gate     clock.GateConfig
-	Expect   int // as agreement.Config has it; not required
-	Keeper   Keeper
-	Node     Node
-	Logger   *slog.Logger
+	Machine agreement.Config
+	Clock   Clock
+	Keeper  Keeper
+	Node    Node
+	Logger  *slog.Logger
 }
 
 // Watcher judges this node's clock while Run runs. Its methods are safe for
@@ -76,15 +73,10 @@ const eventQueue = 64
 // New returns a watcher; Run starts it.
 func New(cfg Config) *Watcher {
 	return &Watcher{
-		cfg:    cfg,
-		events: make(chan agreement.Event, eventQueue),
-		ended:  make(chan struct{}),
-		machine: agreement.New(agreement.Config{
-			Name:     cfg.Name,
-			Instance: cfg.Instance,
-			Gate:     cfg.Gate,
-			Expect:   cfg.Expect,
-		}),
+		cfg:     cfg,
+		events:  make(chan agreement.Event, eventQueue),
+		ended:   make(chan struct{}),
+		machine: agreement.New(cfg.Machine),
 	}
 }
 
