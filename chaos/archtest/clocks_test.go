@@ -33,6 +33,7 @@ var mayRead = map[string]string{
 	"internal/inside":                  "when a member of etcd ended, was asked or wrote its last snapshot: it issues nothing",
 	"internal/certs":                   "whether a certificate is valid now, as package tls decides it",
 	"internal/certs/reload":            "how long files were unusable",
+	"internal/daemon/etcd.go":          "when a failed login was logged",
 	"internal/fence":                   "how long moves take, for logs and metrics: what a fence does depends on no clock of ours",
 	"internal/sqlid":                   "when a slice begins: it is written only if it lies in the worker's interval",
 	"chaos/real/netswitch":             "when a delayed packet is due; it carries packets, and issues nothing",

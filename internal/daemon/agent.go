@@ -127,7 +127,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) learn(ctx context.Context) node.About {
 	log := a.cfg.Logger
 	log.Info("asking for the first IDs", "nodes", strings.Join(a.cfg.Client.Targets, ","))
-	var said string
+	var said text.Said
 	for {
 		b, err := a.client.Block(ctx, 1)
 		var limit int
@@ -139,8 +139,7 @@ func (a *Agent) learn(ctx context.Context) node.About {
 			return node.About{Name: a.cfg.Settings.Node.Name, Format: b.Format, MaxBlock: limit}
 		case ctx.Err() != nil:
 			return node.About{}
-		case text.Kind(err.Error()) != said:
-			said = text.Kind(err.Error())
+		case said.New(err.Error(), a.clock.Now().Wall.Time()):
 			log.Warn("no node gives IDs: the agent waits, and listens nowhere yet", "error", err)
 		}
 		select {

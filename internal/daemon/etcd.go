@@ -112,22 +112,21 @@ const redialAfter = time.Second
 
 // connect tries to make the client until etcd accepts its credentials, or ctx ends, and returns nil when ctx ends.
 func (e *etcd) connect(ctx context.Context) error {
-	var last string
+	var said text.Said
 	for first := true; ; first = false {
 		disconnect, err := e.store.Connect(e.config)
 		if first {
 			close(e.tried)
 		}
 		if err == nil {
-			if last != "" {
+			if len(said) > 0 {
 				e.log.Info("etcd authentication succeeds")
 			}
 			e.disconnect = disconnect
 			<-ctx.Done()
 			return nil
 		}
-		if kind := text.Kind(err.Error()); kind != last {
-			last = kind
+		if said.New(err.Error(), time.Now()) {
 			e.log.Warn("etcd authentication failed: check etcd.username and etcd.password-file; retrying",
 				"endpoints", e.dial.Endpoints, "error", err)
 		}

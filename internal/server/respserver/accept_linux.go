@@ -145,7 +145,7 @@ func (l *loop) stopAccepting() {
 // pauseAccepting accepts nothing for a while after an error: most likely no descriptors are left.
 func (l *loop) pauseAccepting(err error) {
 	l.pause = min(max(2*l.pause, 5*time.Millisecond), time.Second)
-	l.s.log.Warn("accept of a RESP connection failed", "error", err, "pause", l.pause)
+	l.s.notAccepted(err, l.pause)
 	l.stopAccepting()
 	time.AfterFunc(l.pause, func() { l.post(l.startAccepting) })
 }

@@ -57,6 +57,7 @@ type Server struct {
 	log      *slog.Logger
 	every    time.Duration // between sweeps
 	logHTTP  rate.Sometimes
+	logFull  rate.Sometimes // It logs failed accepts as a warning.
 
 	ctx  context.Context // Every connection's context is derived from it.
 	stop context.CancelFunc
@@ -88,7 +89,8 @@ func New(cfg Config) *Server {
 		log:      cmp.Or(cfg.Logger, slog.Default()),
 		maxBlock: cfg.Service.Issuer().About().MaxBlock,
 		every:    min(cfg.IdleTimeout, cfg.WriteTimeout) / sweeps,
-		logHTTP:  rate.Sometimes{First: 1, Interval: time.Second},
+		logHTTP:  rate.Sometimes{Interval: time.Minute},
+		logFull:  rate.Sometimes{Interval: time.Minute},
 		conns:    map[*conn]struct{}{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -130,13 +132,20 @@ func (s *Server) Serve(l net.Listener) error {
 			return err
 		default: // most likely no file handles are left: wait, and keep the port
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			s.log.Warn("accept of a RESP connection failed", "error", err, "pause", pause)
+			s.notAccepted(err, pause)
 			select {
 			case <-time.After(pause):
 			case <-s.ctx.Done():
 			}
 		}
 	}
+}
+
+// notAccepted logs why no connection is accepted for a while: as a warning once a minute.
+func (s *Server) notAccepted(err error, pause time.Duration) {
+	level := slog.LevelDebug
+	s.logFull.Do(func() { level = slog.LevelWarn })
+	s.log.Log(s.ctx, level, "accept of a RESP connection failed", "error", err, "pause", pause)
 }
 
 // start serves a connection by a goroutine of its own.

@@ -41,6 +41,10 @@ func ViewSpace(a *cli.App, command string, load cli.Loader) (*Space, error) {
 	return openSpace(a, command, load, daemon.DialAnyway)
 }
 
+// loginTimeout is how long etcd may take to accept a password, whose hash is slow on purpose. A person waits
+// longer for that than a node, which tries the next member instead.
+const loginTimeout = 10 * time.Second
+
 func openSpace(a *cli.App, command string, load cli.Loader,
 	dialer func(config.Etcd, *slog.Logger) (etcdstore.Config, *certs.Client, error)) (*Space, error) {
 	c, _, err := cli.WithEtcd(command, load)
@@ -50,6 +54,9 @@ func openSpace(a *cli.App, command string, load cli.Loader,
 	dial, _, err := dialer(c.Etcd, cli.Logger(config.Log{Level: "error", Format: c.Log.Format}, a.Err))
 	if err != nil {
 		return nil, cli.Exit(cli.ExitUsage, err)
+	}
+	if dial.Username != "" {
+		dial.DialTimeout = loginTimeout
 	}
 	client, err := etcdstore.Dial(dial)
 	if err != nil {

@@ -362,7 +362,7 @@ func (r *runner) fetch(ctx context.Context, file string) (err error) {
 // tend does what a member needs once it runs: its identity is written, a learner is promoted,
 // and etcd knows its users.
 func (r *runner) tend(ctx context.Context) {
-	var said string
+	var said text.Said
 	for {
 		done, err := r.settle(ctx)
 		if done {
@@ -373,8 +373,7 @@ func (r *runner) tend(ctx context.Context) {
 		if pause(ctx, again) != nil {
 			return
 		}
-		if err != nil && text.Kind(err.Error()) != said {
-			said = text.Kind(err.Error())
+		if err != nil && said.New(err.Error(), time.Now()) {
 			r.log.Info("the member is not ready yet", "error", err)
 		}
 	}
