@@ -137,6 +137,9 @@ func TestDebugZip(t *testing.T) {
 				has(dir+name, says[k])
 			}
 			for k, name := range profiled {
+				if strings.Contains(texts[dir+name+".error.txt"], "cpu profiling already in use") && i == 0 {
+					continue // A process makes one profile at a time, and all nodes of these tests are in one.
+				}
 				if _, ok := texts[dir+name]; ok != (i == 0) {
 					t.Errorf("%s of %s is there: %v", name, m.name, ok)
 				} else if ok {
