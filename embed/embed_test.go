@@ -313,6 +313,11 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s: %d %.200s", target, rec.Code, rec.Body)
 		}
 	}
+	rec, req := httptest.NewRecorder(), httptest.NewRequest("GET", "/debug/pprof/cmdline", nil)
+	req.RemoteAddr = "127.0.0.1:5555" // of a proxy on the machine, whose callers may be anybody
+	if a.Handler().ServeHTTP(rec, req); rec.Code != 404 {
+		t.Errorf("profiles of the program: %d %.200s", rec.Code, rec.Body)
+	}
 }
 
 // The range is taken: the error names who has what, nothing stays behind, and what

@@ -26,10 +26,13 @@ import (
 // Space reads the node's space from etcd. It may be called while the node runs.
 func (d *Daemon) Space(ctx context.Context) (lease.View, error) { return d.etcd.store.Load(ctx) }
 
-// AdminHandler returns the handler of the admin port, for a node without that port. It
+// AdminHandler returns the handler of the admin port without profiles, for a program that has a node in it. It
 // may be called when Listening is closed.
-func (d *Daemon) AdminHandler() http.Handler {
+func (d *Daemon) AdminHandler() http.Handler { return d.adminHandler(false) }
+
+func (d *Daemon) adminHandler(profiles bool) http.Handler {
 	c := d.adminConfig()
+	c.Profiles = profiles
 	c.Metrics = promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 	if d.cfg.ServesConsole() {
 		c.Console = d.console

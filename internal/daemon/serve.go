@@ -47,7 +47,7 @@ func (d *Daemon) servers() (*grpc.Server, *http.Server, *http.Server) {
 	if spans := d.host.Traces.HTTP; spans != nil {
 		h.Handler = spans(h.Handler)
 	}
-	admin := httpserver.NewServer(d.hosts(d.cfg.CheckAdminHost()).Handler(d.AdminHandler()), d.log)
+	admin := httpserver.NewServer(d.hosts(d.cfg.CheckAdminHost()).Handler(d.adminHandler(true)), d.log)
 	h.TLSConfig = d.security.config(d.cfg.Listen.HTTP, "http/1.1")
 	h.WriteTimeout += d.cfg.Issue.MaxWait
 	if d.cfg.TLS.Admin {

@@ -24,9 +24,10 @@ type Config struct {
 	// Alive returns nil while the loops of the process run, else which one does not.
 	// It must not depend on etcd or on clocks: a restart of the node would help with
 	// neither.
-	Alive   func() error
-	Clocks  func() clock.Report // Clocks returns the measurements of this node's clock and its peers'.
-	Metrics http.Handler        // Metrics serves /metrics; nil: nothing does.
+	Alive    func() error
+	Clocks   func() clock.Report // Clocks returns the measurements of this node's clock and its peers'.
+	Metrics  http.Handler        // Metrics serves /metrics; nil: nothing does.
+	Profiles bool                // Profiles serves /debug/pprof/: a program that embeds a node has its own.
 	// Guard decides who may read profiles, for which the scope Admin is needed. Everything
 	// else is open: probes and scrapers have no credentials.
 	Guard *access.Guard
@@ -34,8 +35,8 @@ type Config struct {
 	Console http.Handler
 }
 
-// New returns the handler of the operator's port: /livez, /readyz, /metrics, /debug/pprof/, and the
-// console if it is enabled.
+// New returns the handler of the operator's port: /livez, /readyz and /metrics, and profiles and the
+// console if they are asked for.
 func New(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -52,26 +53,29 @@ func New(cfg Config) http.Handler {
 			cfg.Metrics.ServeHTTP(w, r)
 		})
 	}
-	profile := http.NewServeMux()
-	profile.HandleFunc("/debug/pprof/", pprof.Index)
-	profile.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	profile.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	profile.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	profile.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
-		if refusal := cfg.authorize(r); refusal != nil {
-			plain(w, server.WireOf(refusal.Reason).Status(), refusal.Error()+"\n")
-			return
-		}
-		profile.ServeHTTP(w, r)
-	})
+	if cfg.Profiles {
+		profile := http.NewServeMux()
+		profile.HandleFunc("/debug/pprof/", pprof.Index)
+		profile.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		profile.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		profile.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		profile.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
+			if refusal := cfg.authorize(r); refusal != nil {
+				plain(w, server.WireOf(refusal.Reason).Status(), refusal.Error()+"\n")
+				return
+			}
+			profile.ServeHTTP(w, r)
+		})
+	}
 	if cfg.Console != nil {
 		mux.Handle(console.Path, cfg.Console)
 		mux.Handle("GET /{$}", http.RedirectHandler(console.Path, http.StatusSeeOther))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		plain(w, http.StatusNotFound, fmt.Sprintf("no route for %.60q: this is the admin port, with /livez, /readyz, "+
-			"/metrics, /debug/pprof/ and, if it is enabled, /console/; IDs are at listen.http\n", r.URL.Path))
+			"/metrics and, of a node, /debug/pprof/ and /console/ if it is enabled; IDs are at listen.http\n",
+			r.URL.Path))
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httpserver.Charge(r)

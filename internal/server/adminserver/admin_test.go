@@ -1,9 +1,8 @@
 package adminserver_test
 
 import (
+	"context"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,13 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/server/adminserver"
-	"github.com/flakelease/allocator/internal/server/httpserver"
 )
 
 func TestEndpoints(t *testing.T) {
@@ -46,7 +43,7 @@ func TestEndpoints(t *testing.T) {
 	expect("/readyz", 200, "ok")
 	expect("/readyz?verbose", 200, "[+] draining", "[+] clock", "[+] sid: 7", "[+] window: 30s", "[+] lead", "ok")
 	expect("/metrics", 200, "metrics")
-	expect("/debug/pprof/", 403)
+	expect("/debug/pprof/", 404)
 	expect("/v1/ids", 404, "this is the admin port", "listen.http")
 	servertest.Skewed.Set(env)
 	expect("/readyz", 503, "CLOCK_SKEW", "900ms")
@@ -59,7 +56,7 @@ func TestEndpoints(t *testing.T) {
 	alive = servertest.ErrAway
 	expect("/livez", 503, servertest.ErrAway.Error())
 
-	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Clocks: noClocks})
+	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Clocks: noClocks, Profiles: true})
 	expect("/debug/pprof/", 403, "PERMISSION_DENIED", "auth.open-admin")
 	for path, want := range map[string]int{"/debug/pprof/cmdline": 403, "/readyz": 503} {
 		for _, dest := range []string{"document", "image"} { // a link, and something that a page loads
@@ -80,26 +77,33 @@ func TestEndpoints(t *testing.T) {
 	expect("/debug/pprof/heap", 403)
 	from = "127.0.0.1:5"
 	expect("/debug/pprof/", 200, "goroutine")
-	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Clocks: noClocks, Guard: access.New(access.Config{OpenAdmin: access.OpenToNobody})})
+	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Clocks: noClocks, Profiles: true, Guard: access.New(access.Config{OpenAdmin: access.OpenToNobody})})
 	expect("/debug/pprof/", 403)
 	from = "10.0.0.1:5"
 	expect("/metrics", 404)
 	expect("/livez", 200)
 }
 
-// A profile takes as long as it is asked for, longer than other answers may take to be written.
+// deadlines is an answer that notes until when it has to be written.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	at time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.at = at
+	return nil
+}
+
+// A profile takes as long as it is asked for, and then has the time to be written that other answers have.
 func TestProfileOutlastsWriteTimeout(t *testing.T) {
-	srv := httpserver.NewServer(adminserver.New(adminserver.Config{Node: servertest.New(t).Node}), slog.New(slog.DiscardHandler))
-	srv.WriteTimeout = 100 * time.Millisecond
-	port, err := net.Listen("tcp", "127.0.0.1:0")
-	fatal.If(t, err)
-	go func() { _ = srv.Serve(port) }()
-	t.Cleanup(func() { _ = srv.Close() })
-	resp, err := http.Get("http://" + port.Addr().String() + "/debug/pprof/trace?seconds=0.4")
-	fatal.If(t, err)
-	defer resp.Body.Close()
-	if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || len(b) == 0 {
-		t.Errorf("%s, %d bytes, %v", resp.Status, len(b), err)
+	h := adminserver.New(adminserver.Config{Node: servertest.New(t).Node, Profiles: true})
+	ctx := context.WithValue(t.Context(), http.ServerContextKey, &http.Server{WriteTimeout: time.Hour})
+	req := httptest.NewRequestWithContext(ctx, "GET", "/debug/pprof/trace?seconds=0.01", nil)
+	req.RemoteAddr = "127.0.0.1:5"
+	rec, least := &deadlines{httptest.NewRecorder(), time.Time{}}, time.Now().Add(time.Hour+10*time.Millisecond)
+	if h.ServeHTTP(rec, req); rec.Code != 200 || rec.at.Before(least) {
+		t.Errorf("%d, to be written by %v, want %v or later", rec.Code, rec.at, least)
 	}
 }
 
