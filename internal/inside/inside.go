@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/flakelease/allocator/internal/config"
@@ -242,6 +243,9 @@ type starting struct {
 	own   member.Own
 	data  *member.Data // as the directory held it
 	meets *http.Server // It answers other members while this one waits; nil: it has not waited.
+	// intends: the directory says durably that the member begins the cluster. A file that was just replaced may be
+	// read before it is durable.
+	intends atomic.Bool
 }
 
 func (s *starting) close() {
@@ -259,6 +263,15 @@ func (s *starting) Ask(ctx context.Context) (member.Heard, error) {
 	return heard, nil
 }
 
+// Write writes what the directory says.
+func (s *starting) Write(step member.Step) error {
+	err := s.Site.Write(step)
+	if err == nil && step.Action == member.Intend {
+		s.intends.Store(true)
+	}
+	return err
+}
+
 // Say logs why the member waits. From then on it answers the others, unless it is to start from data that it has.
 func (s *starting) Say(step member.Step) {
 	switch {
@@ -271,7 +284,7 @@ func (s *starting) Say(step member.Step) {
 	}
 	if s.meets == nil && (s.data == nil || s.own.Token != "") {
 		var err error
-		if s.meets, err = s.meet(s.own); err != nil {
+		if s.meets, err = s.meet(s.own, &s.intends); err != nil {
 			s.say(slog.LevelError, "etcd inside cannot listen", err.Error())
 		}
 	}

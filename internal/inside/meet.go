@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/flakelease/allocator/internal/certs"
@@ -78,8 +79,9 @@ func checkTLS(files config.TLS, host string, now time.Time) error {
 	return nil
 }
 
-// meet answers the other members until the server is closed.
-func (i *Inside) meet(own member.Own) (*http.Server, error) {
+// meet answers the other members until the server is closed: also whether own intends to begin the cluster, then or
+// since.
+func (i *Inside) meet(own member.Own, since *atomic.Bool) (*http.Server, error) {
 	c, err := i.TLS()
 	if err != nil {
 		return nil, err
@@ -94,9 +96,8 @@ func (i *Inside) meet(own member.Own) (*http.Server, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+meetPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		intends, _ := i.intends() // A directory that cannot be read says nothing.
 		_ = json.NewEncoder(w).Encode(member.Waiting{Host: own.Host, Node: own.Node, Process: own.Process,
-			Join: own.Join, Token: own.Token, Intends: own.Intends || intends, Now: time.Now()})
+			Join: own.Join, Token: own.Token, Intends: own.Intends || since.Load(), Now: time.Now()})
 	})
 	server := meet.Server(mux, i.cfg.Log)
 	server.WriteTimeout = meet.Timeout
