@@ -215,14 +215,17 @@ func token(a *cli.App, file string) (string, error) {
 	return token, nil
 }
 
-// bearer shows a token with every request. MayCall decides whether it needs TLS.
-type bearer string
-
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+// bearer shows a token with every request. plain: MayCall allows it without TLS.
+type bearer struct {
+	token string
+	plain bool
 }
 
-func (bearer) RequireTransportSecurity() bool { return false }
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + b.token}, nil
+}
+
+func (b bearer) RequireTransportSecurity() bool { return !b.plain }
 
 // Dial returns a connection that contacts nobody yet, or the error of MayCall.
 //
@@ -255,7 +258,7 @@ func (d Dialer) Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, er
 	}
 	opts = append(opts, grpc.WithTransportCredentials(creds))
 	if d.Token != "" {
-		opts = append(opts, grpc.WithPerRPCCredentials(bearer(d.Token)))
+		opts = append(opts, grpc.WithPerRPCCredentials(bearer{d.Token, d.TLS == nil || unixsocket.Is(addr)}))
 	}
 	c, err := grpc.NewClient(target, opts...)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -94,7 +93,13 @@ func addrFlag(a *cli.App, cmd *cobra.Command, spaces bool, def ...string) func()
 		}
 		var lists [][]string
 		for _, list := range given {
-			lists = append(lists, strings.FieldsFunc(list, func(c rune) bool { return c == ',' || unicode.IsSpace(c) }))
+			var addrs []string
+			for _, addr := range strings.Split(list, ",") { // A path may have spaces.
+				if addr = strings.TrimSpace(addr); addr != "" {
+					addrs = append(addrs, addr)
+				}
+			}
+			lists = append(lists, addrs)
 		}
 		return lists
 	}
