@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/certstest"
+	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/internal/certs"
 	"github.com/flakelease/allocator/internal/config"
 )
@@ -31,5 +33,17 @@ func TestDialAnyway(t *testing.T) {
 		if told := strings.Contains(log.String(), "going on without a certificate"); told != (left < 0) {
 			t.Errorf("%s: %s", name, &log)
 		}
+	}
+}
+
+// The files for etcd are read again while the node runs, as all others are.
+func TestEtcdFilesAreReadAgain(t *testing.T) {
+	ca := certstest.NewAuthority(t, "etcd")
+	cert, key := ca.Issue(t, "node", -time.Hour, time.Hour).Write(t, t.TempDir(), "node")
+	c, err := certs.NewClient("etcd_tls", certs.ClientFiles{Cert: cert, Key: key, Prefix: "etcd.tls."}, tls.VersionTLS12,
+		slog.New(slog.DiscardHandler))
+	fatal.If(t, err)
+	if all := (&security{etcd: c}).files(); len(all) != 1 || all["etcd_tls"] != files(c) {
+		t.Errorf("%v are read again", all)
 	}
 }

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 const now clock.Millis = 1_800_000_000_000
 
 // slack is what two nodes with windows of 30 s and workers with a minute have.
-var slack = lease.Bounds{Window: time.Minute, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
+var slack = lease.Bounds{Window: 30 * time.Second, WorkerWindow: time.Minute, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
 
 // counted is a store that notes its writes.
 type counted struct {

@@ -43,6 +43,34 @@ func TestDir(t *testing.T) {
 	}
 }
 
+// TestWatch: who watches ends the writing, and the reading of what was written.
+func TestWatch(t *testing.T) {
+	enough := errors.New("enough")
+	var wrote, read int
+	d, err := NewDir(t.TempDir(), func(w, r int) error {
+		wrote, read = wrote+w, read+r
+		if read > 0 || wrote > 5 {
+			return enough
+		}
+		return nil
+	})
+	fatal.If(t, err)
+	f, err := d.Create()
+	fatal.If(t, err)
+	if _, err := f.Write([]byte("first")); err != nil {
+		t.Error(err)
+	}
+	in, err := f.Open()
+	fatal.If(t, err)
+	defer in.Close()
+	if n, err := in.Read(make([]byte, 9)); err != enough || wrote != 5 || read != 5 {
+		t.Errorf("read %d, %v; told of %d and %d", n, err, wrote, read)
+	}
+	if _, err := f.Write([]byte("x")); err != enough {
+		t.Errorf("written in spite of that: %v", err)
+	}
+}
+
 func TestMissingParent(t *testing.T) {
 	if _, err := NewDir(t.TempDir()+"/missing", nil); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)

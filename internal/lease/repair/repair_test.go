@@ -20,7 +20,7 @@ const (
 )
 
 // slack sums up to 30,750 ms.
-var slack = lease.Bounds{Window: 30 * time.Second, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
+var slack = lease.Bounds{Window: 10 * time.Second, WorkerWindow: 30 * time.Second, MaxSkew: 250 * time.Millisecond, MaxLead: 250 * time.Millisecond}
 
 const total clock.Millis = 30_750
 
