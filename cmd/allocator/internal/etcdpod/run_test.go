@@ -7,6 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -16,15 +17,20 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"google.golang.org/grpc"
 
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/netsim"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/inside"
 	"github.com/flakelease/allocator/internal/inside/meet"
@@ -449,6 +455,84 @@ func TestRuns(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", tc.step.Action, got, want)
 		}
+	}
+}
+
+// A member is done once it votes at the address that the others have of it, and etcd knows its users. Which member it
+// is, is on the volume before that, also while it learns and while no majority answers.
+func TestSettle(t *testing.T) {
+	const own, roleAndUsers = "https://10.0.0.1:2380", "role u: /p/, users"
+	for _, tc := range []struct {
+		name        string
+		learner     bool
+		lost        bool   // A majority does not answer.
+		peer        string // what the list has as its address
+		full        bool   // etcd has no space for the users.
+		asked, says string // what etcd was asked to change, and the error
+		done        bool
+	}{
+		{name: "a learner", learner: true, peer: own, asked: "promote 1"},
+		{name: "no majority", lost: true, peer: own, says: "list the members of etcd"},
+		{name: "another address", peer: "https://10.0.0.9:2380", asked: "move 1 to " + own},
+		{name: "the grant fails", peer: own, full: true, asked: roleAndUsers, says: "enable authentication"},
+		{name: "all well", peer: own, asked: roleAndUsers, done: true},
+	} {
+		synctest.Test(t, func(t *testing.T) { // The limits of the calls are of its time.
+			var asked []string
+			network := netsim.New(0)
+			etcd := grpc.NewServer(grpc.WaitForHandlers(true), grpc.UnaryInterceptor(func(_ context.Context, req any,
+				_ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
+				header := &etcdserverpb.ResponseHeader{ClusterId: 7, MemberId: 1}
+				switch req := req.(type) {
+				case *etcdserverpb.StatusRequest:
+					return &etcdserverpb.StatusResponse{Header: header, IsLearner: tc.learner}, nil
+				case *etcdserverpb.MemberListRequest:
+					if tc.lost {
+						return nil, rpctypes.ErrGRPCNoLeader
+					}
+					return &etcdserverpb.MemberListResponse{Header: header, Members: []*etcdserverpb.Member{
+						{ID: 1, Name: "a", PeerURLs: []string{tc.peer}, ClientURLs: []string{"http://a:2379"}},
+					}}, nil
+				case *etcdserverpb.MemberPromoteRequest:
+					asked = append(asked, fmt.Sprint("promote ", req.ID))
+				case *etcdserverpb.MemberUpdateRequest:
+					asked = append(asked, fmt.Sprintf("move %d to %s", req.ID, strings.Join(req.PeerURLs, " and ")))
+				case *etcdserverpb.AuthRoleGrantPermissionRequest:
+					asked = append(asked, fmt.Sprintf("role %s: %s", req.Name, req.Perm.Key))
+				case *etcdserverpb.AuthEnableRequest:
+					if asked = append(asked, "users"); tc.full {
+						return nil, rpctypes.ErrGRPCNoSpace
+					}
+				}
+				return &etcdserverpb.AuthEnableResponse{}, nil // The other answers are empty too.
+			}))
+			etcdserverpb.RegisterMaintenanceServer(etcd, etcdserverpb.UnimplementedMaintenanceServer{})
+			etcdserverpb.RegisterClusterServer(etcd, etcdserverpb.UnimplementedClusterServer{})
+			etcdserverpb.RegisterAuthServer(etcd, etcdserverpb.UnimplementedAuthServer{})
+			for _, host := range []string{"a", "b"} { // A learner is promoted by another member.
+				l, err := network.Listen(host + ":2379")
+				fatal.If(t, err)
+				go func() { _ = etcd.Serve(l) }()
+			}
+			r := podOf(t, func(*settings) {})
+			r.Client = func(name string) string { return "http://" + name + ":2379" }
+			r.Root = func() (etcdstore.Config, error) {
+				return etcdstore.Config{Options: []grpc.DialOption{grpc.WithContextDialer(network.Dialer("a"))}}, nil
+			}
+			log(t, r.Dir, "running")
+			fatal.If(t, r.Dir.Note(&member.Data{Host: "a", Peer: own, Version: etcdstore.ServerVersion()}))
+			done, err := r.settle(t.Context())
+			etcd.Stop()
+			if done != tc.done || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%s: done %v, %v; want %v, %q", tc.name, done, err, tc.done, tc.says)
+			}
+			if got := strings.Join(asked, ", "); got != tc.asked {
+				t.Errorf("%s: etcd was asked to %q, want %q", tc.name, got, tc.asked)
+			}
+			if data, err := r.Dir.Own(); err != nil || data == nil || data.Cluster != 7 || data.ID != 1 {
+				t.Errorf("%s: the volume says %+v, %v", tc.name, data, err)
+			}
+		})
 	}
 }
 
