@@ -91,7 +91,8 @@ func (g *Group) Add(ctx context.Context, peer string) (id uint64, err error) {
 		return 0, fmt.Errorf("%w: %w", ErrBusy, err)
 	case errors.Is(err, rpctypes.ErrUnhealthy):
 		return 0, g.away(ctx)
-	case errors.Is(err, rpctypes.ErrPeerURLExist):
+	case errors.Is(err, rpctypes.ErrPeerURLExist), errors.Is(err, rpctypes.ErrMemberExist):
+		// An ID is made of address and second: that of two who add it at once is the same.
 		_, list, listed := g.List(ctx)
 		added := slices.IndexFunc(list, func(m member.Member) bool { return slices.Contains(m.Peers, peer) })
 		if added < 0 {

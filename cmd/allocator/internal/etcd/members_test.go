@@ -138,6 +138,7 @@ type cluster struct {
 	lost      bool   // A majority does not answer.
 	busy      int    // It adds no member so many times.
 	first     string // The node of a member that is removed adds it at this address before the command does; "": no.
+	inSecond  bool   // It does so in the same second.
 	lists     int
 	meanwhile func(*cluster) // what happens while a person is asked; nil: nothing
 	done      []string
@@ -209,6 +210,8 @@ func (c *cluster) MemberAdd(_ context.Context, r *etcdserverpb.MemberAddRequest)
 	case c.busy > 0:
 		c.busy--
 		return nil, rpctypes.ErrGRPCUnhealthy
+	case c.first == r.PeerURLs[0] && c.inSecond:
+		return nil, rpctypes.ErrGRPCMemberExist
 	case c.first == r.PeerURLs[0]:
 		return nil, rpctypes.ErrGRPCPeerURLExist
 	case c.first != "":
@@ -314,6 +317,8 @@ func TestChange(t *testing.T) {
 			meanwhile: (*cluster).learns, code: cli.ExitInvalid, says: "members join one at a time"},
 		{name: "its node adds it first", words: []string{"replace", "c", "--yes"},
 			now: func(c *cluster) { c.first = "http://c:2380" }, done: []string{removed}, says: "c (9) is added without a vote"},
+		{name: "its node adds it in the same second", words: []string{"replace", "c", "--yes"},
+			now: func(c *cluster) { c.first, c.inSecond = "http://c:2380", true }, done: []string{removed}, says: "c (9) is added without a vote"},
 		{name: "another node adds its member first", words: []string{"replace", "c", "--yes"},
 			now: func(c *cluster) { c.first = "http://d:2380" }, code: cli.ExitUnavailable, done: []string{removed},
 			says: "The node at c adds its member itself"},
