@@ -162,7 +162,8 @@ func TestTimelineKeeps(t *testing.T) {
 	cluster := size(3)
 	cluster.Nodes[1].Report.Refusing = node.ClockSkew
 	s := serve(t, cluster)
-	s.feed.Observe(feed.State{EtcdFails: true, Node: node.Stats{Name: "node-0", Instance: "i-0", Now: clock.Millis(time.Now().Add(-2 * time.Minute).UnixMilli())}})
+	away := clock.Millis(time.Now().Add(-2 * time.Minute).UnixMilli())
+	s.feed.Observe(feed.State{EtcdFails: true, EtcdSince: away, Node: node.Stats{Name: "node-0", Instance: "i-0", Now: away}})
 	p := open(t, s.URL, "timeline?span=240&at="+time.Now().Add(-2*time.Hour).UTC().Format("2006-01-02T15:04:05.000Z"))
 	p.until(`document.querySelector("#timeline .lane") && document.querySelectorAll("#stretches tr[data-key]").length === 0`)
 	if said := eval[string](p, `((e) => e.checkVisibility() ? e.textContent : "")(document.querySelector("#kept"))`); !strings.Contains(said, "this node keeps the time from "+time.Now().UTC().Format("2006-")) {
