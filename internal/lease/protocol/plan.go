@@ -194,7 +194,11 @@ func (m *Machine) expire(now clock.Reading) {
 		return
 	}
 	sid, ok := m.catalog.Dead(now)
-	if _, free := m.choose(now); !ok || free && m.hold() == nil {
+	free := false
+	if m.own() == nil { // A holder asks for no other sid.
+		_, free = m.choose(now)
+	}
+	if !ok || free && m.hold() == nil {
 		return
 	}
 	m.busy = true
