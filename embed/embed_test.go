@@ -314,7 +314,7 @@ func TestForms(t *testing.T) {
 		}
 	}
 	rec, req := httptest.NewRecorder(), httptest.NewRequest("GET", "/debug/pprof/cmdline", nil)
-	req.RemoteAddr = "127.0.0.1:5555" // of a proxy on the machine, whose callers may be anybody
+	req.RemoteAddr = "127.0.0.1:5555" // A proxy on the machine has such an address, and anybody may call through it.
 	if a.Handler().ServeHTTP(rec, req); rec.Code != 404 {
 		t.Errorf("profiles of the program: %d %.200s", rec.Code, rec.Body)
 	}

@@ -210,6 +210,25 @@ func TestTwice(t *testing.T) {
 	if got := slices.Sorted(slices.Values(slices.Concat(bubbles, twice))); !slices.Equal(got, want) {
 		t.Errorf("the lists have %v, want %v", got, want)
 	}
+
+	// What the steps run, as a go command sees it that does nothing else.
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\necho \"$@\" >>"+log+"\n"), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	var said output.Text
+	j := (&ci{out: &said, dir: dir}).job(t.Context(), "check", "check", &said)
+	_, _ = raced(j), simulated(j) // No test has a result.
+	text, err := os.ReadFile(log)
+	fatal.If(t, err)
+	for _, p := range want {
+		if !slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
+			words := strings.Fields(line)
+			return strings.HasPrefix(line, "test ") && !slices.Contains(words, "-race") && slices.Contains(words, p)
+		}) {
+			t.Errorf("%s does not run without the race detector:\n%s", p, text)
+		}
+	}
 }
 
 // TestTable: each package and program that the table names exists, and every module has a step.

@@ -52,7 +52,7 @@ func zipCommand(a *cli.App, root func(*cli.App) *cobra.Command) *cobra.Command {
 		Short: "Write a file with what explains a fault: all nodes, etcd, doctor",
 		Long: `Zip asks every node that is registered or known to those of --addr for its status, settings,
 conditions, events, last hour, metrics and latest log lines, and etcd for its state and the records of
-the space. Doctor's report is added. A token of scope admin adds goroutines and a profile, which
+the space. Doctor's report is added. A caller with scope admin also gets goroutines and a profile, which
 takes 5 s. Begin with index.html.
 
 No token, key, password or variable is in the file; names, addresses and log lines are. A node that does
