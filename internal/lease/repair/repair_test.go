@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -116,13 +117,18 @@ func TestNextEra(t *testing.T) {
 		floor   clock.Millis
 		number  int64
 		want    clock.Millis // of the floor
-		warns   string
+		warns   string       // first
+		of      string       // The highest ceiling is of it; "": not compared.
 	}{
-		{name: "nothing was granted", view: space(), number: 3, want: now + total},
-		{name: "a ceiling in etcd", view: space(sid(1, entry(window(ceil(now+20_000))), true)), number: 3, want: now + 20_000 + total},
+		{name: "nothing was granted", view: space(), number: 3, want: now + total, of: "nobody"},
+		{name: "a ceiling in etcd", view: space(sid(1, entry(window(ceil(now+20_000))), true)), number: 3, want: now + 20_000 + total, of: "sid 1 in etcd"},
+		{name: "the lower ceiling comes last", view: space(sid(2, entry(window(ceil(now+20_000))), true), sid(3, entry(window(ceil(now+5000))), true)),
+			number: 3, want: now + 20_000 + total, of: "sid 2 in etcd"},
+		{name: "a node has seen as much", view: space(sid(1, entry(window(ceil(now+10_000))), true)), reports: []NodeReport{{"a", 2, now + 10_000}},
+			number: 3, want: now + 10_000 + total, of: "sid 1 in etcd"},
 		{name: "a ceiling of the past", view: space(sid(1, entry(window(ceil(now-20_000))), false)), number: 3, want: now + total},
 		{name: "a node has seen more", view: space(sid(1, entry(window()), true)),
-			reports: []NodeReport{{"a", 2, now + 30_500}, {"b", 2, 0}}, number: 3, want: now + 30_500 + total},
+			reports: []NodeReport{{"a", 2, now + 30_500}, {"b", 2, now + 25_000}}, number: 3, want: now + 30_500 + total, of: "node a"},
 		{name: "a node is of a later era", view: space(), reports: []NodeReport{{"a", 5, 0}, {"b", 4, 0}}, number: 6, want: now + total},
 		{name: "a record is of a later era", view: space(sid(1, entry(window(func(w *lease.Window) { w.Era = 9 })), false)), number: 10, want: now + 30_000 + total},
 		{name: "the era is gone", view: space(func(v *lease.View) { v.Era = lease.Entry[lease.Era]{} }, sid(1, entry(window(ceil(now))), false)),
@@ -136,6 +142,8 @@ func TestNextEra(t *testing.T) {
 		{name: "nodes have windows of hours",
 			view:   space(sid(1, entry(window(ceil(now+7_200_000))), true)),
 			number: 3, want: now + 7_200_000 + 7_200_750, warns: "windows of 2h0m0s"},
+		{name: "the longest window", view: space(sid(1, entry(window(ceil(now+20_000), func(w *lease.Window) { w.Wall = w.Ceil - clock.MillisOf(lease.MaxWindow) })), true)),
+			number: 3, want: now + 20_000 + clock.MillisOf(lease.MaxWindow) + 750, warns: "windows of 24h0m0s"},
 		{name: "a window longer than any", view: space(sid(1, entry(window(ceil(now+30_000), func(w *lease.Window) { w.Wall -= year })), true)),
 			number: 3, want: now + 30_000 + total, warns: "a window has at most 24h0m0s"},
 		{name: "an empty window tells nothing of windows", view: space(sid(1, entry(window(ceil(now+30_000), func(w *lease.Window) { w.Base, w.Wall = w.Ceil, now-600_000 })), true)),
@@ -147,6 +155,11 @@ func TestNextEra(t *testing.T) {
 			sid(1, entry(window(ceil(now+60_000), released)), true)), number: 3, want: now + 60_000 + total, warns: "the floor of era 2 is " + At(now+60_000)},
 		{name: "a floor far ahead, and nothing granted", view: space(func(v *lease.View) { v.Era = entry(lease.Era{Number: 2, Floor: now + 1_260_000, Cluster: cluster}) },
 			sid(1, entry(window()), true)), number: 3, want: now + 1_260_000 + total, warns: "the floor of era 2 is " + At(now+1_260_000)},
+		{name: "a floor that a node can have been granted", view: space(func(v *lease.View) { v.Era = entry(lease.Era{Number: 2, Floor: now + total, Cluster: cluster}) }),
+			number: 3, want: now + total + total},
+		{name: "the operator's floor is the present one", view: space(func(v *lease.View) { v.Era = entry(lease.Era{Number: 2, Floor: now + 2*total, Cluster: cluster}) }),
+			floor: now + 2*total, number: 3, want: now + 2*total, warns: "the one computed from records"},
+		{name: "the operator's floor is as low as can be", view: space(), floor: now + total, number: 3, want: now + total},
 		{name: "the operator's floor is below the present one", view: space(func(v *lease.View) { v.Era = entry(lease.Era{Number: 2, Floor: now + 1_260_000, Cluster: cluster}) }),
 			floor: now + total, number: 3, want: now + total, warns: "that of era 2"},
 		{name: "the operator's floor", view: space(sid(1, entry(window(ceil(now+10*year), released)), false)), floor: now + total,
@@ -166,8 +179,11 @@ func TestNextEra(t *testing.T) {
 			if e.Era != want {
 				t.Errorf("got %+v, want %+v", e.Era, want)
 			}
-			if got := strings.Join(e.Warnings, "\n"); tc.warns == "" && got != "" || !strings.Contains(got, tc.warns) {
-				t.Errorf("warns %q, want %q", got, tc.warns)
+			if first := append(e.Warnings, "")[0]; tc.warns == "" && first != "" || !strings.Contains(first, tc.warns) {
+				t.Errorf("warns %q, want %q", e.Warnings, tc.warns)
+			}
+			if tc.of != "" && tc.of != cmp.Or(e.HighestOf, "nobody") {
+				t.Errorf("the highest ceiling is %v, of %q, want it of %s", e.Highest, e.HighestOf, tc.of)
 			}
 		})
 	}
@@ -210,8 +226,9 @@ func TestQuarantine(t *testing.T) {
 			t.Errorf("sid %d: got %+v", tc.sid, w)
 		}
 	}
-	w, err := Quarantine(v, false, 9, "", false, by) // never used
-	if err != nil || w.Window.Term != 1 || w.Window.Ceil != v.Era.Value.Floor || !w.Ledger || w.Seen.Window.Exists() {
+	longest := strings.Repeat("x", lease.MaxReason)
+	w, err := Quarantine(v, false, 9, longest, false, by) // never used
+	if err != nil || w.Window.Reason != longest || w.Window.Term != 1 || w.Window.Ceil != v.Era.Value.Floor || !w.Ledger || w.Seen.Window.Exists() {
 		t.Errorf("got %+v, %v", w, err)
 	}
 	if _, err := lease.Decode[lease.Window](lease.Encode(w.Window)); err != nil {
@@ -230,21 +247,34 @@ func TestQuarantineRefuses(t *testing.T) {
 		want   string
 	}{
 		{"held", space(sid(1, entry(window()), true)), true, 1, "", false, `held by "n1" (i1)`},
+		{"held by nobody knows whom", space(sid(1, entry(window()), true), func(v *lease.View) {
+			v.SIDs[1] = lease.SIDRecords{Window: v.SIDs[1].Window, Holder: corrupt(v.SIDs[1].Holder.Value)}
+		}), true, 1, "", false, "held by a holder whose record is unreadable"},
 		{"unreadable", space(sid(1, corrupt(window()), false)), true, 1, "", true, "unreadable"},
 		{"missing", space(), true, 1, "", true, "has ledger lines but no window record"},
 		{"quarantined", space(sid(1, entry(window(quarantined)), false)), true, 1, "", true, "already: an operator quarantined it: why not"},
 		{"a long reason", space(), false, 1, strings.Repeat("x", lease.MaxReason+1), false, "201 bytes"},
 		{"a line break", space(), false, 1, "a\nb", false, "control character"},
-		{"not of the layout", space(), false, 32, "", false, "sids 0-31 of 32"},
-		{"of another region", space(part(8, 16)), false, 1, "", false, "the space has sids 8-15 of 32"},
-		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), false, 1, "", false, "not initialized"},
-		{"a bad config", space(func(v *lease.View) { v.Config = corrupt(v.Config.Value) }), false, 1, "", false, "config is unreadable"},
-		{"a bad era", space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) }), false, 1, "", false, "admin recover"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Quarantine(tc.view, tc.past, tc.sid, tc.reason, tc.force, by)
 			refused(t, err, tc.want)
 		})
+	}
+}
+
+// TestUnusable: a space that is not there, or does not have the sid, is repaired in no way.
+func TestUnusable(t *testing.T) {
+	for want, v := range map[string]lease.View{
+		"not initialized":               space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }),
+		"config is unreadable":          space(func(v *lease.View) { v.Config = corrupt(v.Config.Value) }),
+		"admin recover":                 space(func(v *lease.View) { v.Era = corrupt(v.Era.Value) }),
+		"the space has sids 8-15 of 32": space(part(8, 16)),
+	} {
+		for _, write := range []func(lease.View) (lease.Window, error){reserve, unreserve, quarantine, release(0)} {
+			_, err := write(v)
+			refused(t, err, want)
+		}
 	}
 }
 
@@ -254,6 +284,13 @@ func TestQuarantineRefuses(t *testing.T) {
 func TestReleaseSID(t *testing.T) {
 	poisoned := entry(window(ceil(now+10*year), released))
 	damaged := window(func(w *lease.Window) { w.Term = 50 })
+	of := func(term int64, i lease.Instance) Line {
+		return Line{Term: term, Entry: entry(lease.LedgerLine{Term: term, Instance: i, Node: "n", Era: 2, Since: now - 5000})}
+	}
+	damagedLine := Line{Term: 9, Entry: corrupt(lease.LedgerLine{Term: 9, Instance: "i9"})}
+	held := func(h lease.Entry[lease.Holder]) func(*lease.View) {
+		return func(v *lease.View) { v.SIDs[1] = lease.SIDRecords{Window: corrupt(damaged), Holder: h} }
+	}
 	for _, tc := range []struct {
 		name   string
 		view   lease.View
@@ -263,24 +300,37 @@ func TestReleaseSID(t *testing.T) {
 		ceil   clock.Millis
 		gone   lease.Instance
 		warns  string
+		what   string // is wrong
+		again  bool   // It is reserved again.
 	}{
-		{name: "quarantined", view: space(sid(1, entry(window(quarantined)), false)), ledger: []Line{line(7, now)}, term: 8, ceil: now + 30_000},
+		{name: "quarantined", view: space(sid(1, entry(window(quarantined)), false)), ledger: []Line{line(7, now)}, term: 8, ceil: now + 30_000,
+			what: "an operator quarantined it: why not"},
+		{name: "quarantined by somebody", view: space(sid(1, entry(window(quarantined, func(w *lease.Window) { w.Reason, w.By = "", "bob@ops-2" })), false)),
+			term: 8, ceil: now + 30_000, what: "bob@ops-2 quarantined it"},
 		{name: "quarantined, to be raised", view: space(sid(1, entry(window(quarantined)), false)), above: now + 40_000, term: 8, ceil: now + 40_000},
-		{name: "of a later era", view: space(sid(1, entry(window(released, func(w *lease.Window) { w.Era = 3 })), false)), term: 8, ceil: now + 30_000},
+		{name: "of a later era", view: space(sid(1, entry(window(released, func(w *lease.Window) { w.Era = 3 })), false)), term: 8, ceil: now + 30_000,
+			what: "its record is of era 3, and this is era 2"},
 		{name: "in order, to be raised", view: space(sid(1, entry(window(released)), false)), above: now + 40_000, term: 8, ceil: now + 40_000},
 		{name: "poisoned, on the operator's assurance", view: space(sid(1, poisoned, false), runs("i2")), above: now - 5000,
-			term: 8, ceil: now - 5000, gone: "i1", warns: "because of --above"},
+			term: 8, ceil: now - 5000, gone: "i1", warns: "because of --above", what: "its ceiling is far in the future: "},
 		{name: "poisoned, of a worker", view: space(sid(1, entry(window(ceil(now+10*year), func(w *lease.Window) { w.Worker = true })), false)), above: now - 5000,
 			term: 8, ceil: now - 5000, gone: "i1", warns: "workers are not registered"},
-		{name: "unreadable", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(6, now-9000), line(7, now-5000)}, term: 51, ceil: now + total},
+		{name: "unreadable", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(6, now-9000), line(7, now-5000)}, term: 51, ceil: now + total,
+			what: "record is malformed"},
 		{name: "unreadable and still held", view: space(sid(1, corrupt(damaged), true)), ledger: []Line{line(60, now-5000)}, term: 61, ceil: now + total},
 		{name: "unreadable, others are ahead", view: space(sid(1, corrupt(damaged), false), sid(2, entry(window(ceil(now+20_000))), true)), ledger: []Line{line(7, now-5000)}, term: 51, ceil: now + 20_000 + total},
 		{name: "unreadable, began ahead", view: space(sid(1, corrupt(damaged), false)), ledger: []Line{line(7, now+15_000)}, term: 51, ceil: now + 15_000 + total},
 		{name: "unreadable, and another was poisoned", view: space(sid(1, corrupt(damaged), false), sid(2, poisoned, false)), ledger: []Line{line(7, now-5000)}, term: 51, ceil: now + total, warns: "sid 2 was ignored"},
-		{name: "missing", view: space(), ledger: []Line{line(3, now-90_000)}, term: 4, ceil: now + total},
+		{name: "missing", view: space(), ledger: []Line{line(3, now-90_000)}, term: 4, ceil: now + total, what: "it has ledger lines but no window record"},
 		{name: "missing, with a bad line", view: space(), ledger: []Line{line(4, now-90_000), {Term: 3, Entry: corrupt(lease.LedgerLine{Term: 3, Instance: "i"})}},
 			term: 5, ceil: now + total, warns: "line 3 of its ledger is unreadable"},
 		{name: "missing, with --above", view: space(), ledger: []Line{line(3, now-90_000)}, above: now - 1000, term: 4, ceil: now - 1000, gone: "i1", warns: "a bound on what"},
+		{name: "missing, and the highest term was the last owner's", view: space(), ledger: []Line{of(5, "i5"), of(3, "i3"), damagedLine}, above: now - 1000,
+			term: 10, ceil: now - 1000, gone: "i5", warns: "line 9", again: true},
+		{name: "unreadable, and the key of the holder says whose", view: space(held(entry(lease.Holder{Instance: "i7", Node: "n"}))), ledger: []Line{of(5, "i5")}, above: now - 1000,
+			term: 51, ceil: now - 1000, gone: "i7", warns: "a bound on what"},
+		{name: "unreadable, as is the key of the holder", view: space(held(corrupt(lease.Holder{Instance: "i7", Node: "n"}))), ledger: []Line{of(5, "i5")}, above: now - 1000,
+			term: 51, ceil: now - 1000, gone: "i5", warns: "a bound on what"},
 		{name: "missing, with a large --above", view: space(), ledger: []Line{line(3, now+10*year)}, above: now + 11*year, term: 4, ceil: now + 11*year},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -288,6 +338,9 @@ func TestReleaseSID(t *testing.T) {
 			fatal.If(t, err)
 			want := lease.Window{Era: 2, Term: tc.term, Instance: "op-1", Node: lease.Operator, Nonce: "fresh", Base: tc.ceil, Ceil: tc.ceil, State: lease.Released, Wall: now, By: by.Who,
 				Prior: r.Write.Window.Prior} // See TestPriorsOfRepairs.
+			if tc.again {
+				want.State, want.Reason = lease.Reserved, lostReservation
+			}
 			if r.Write.Window != want {
 				t.Errorf("got  %+v\nwant %+v", r.Write.Window, want)
 			}
@@ -296,6 +349,9 @@ func TestReleaseSID(t *testing.T) {
 			}
 			if got := strings.Join(r.Warnings, "\n"); tc.warns == "" && got != "" || !strings.Contains(got, tc.warns) {
 				t.Errorf("warns %q, want %q", got, tc.warns)
+			}
+			if !strings.Contains(r.Problem, tc.what) {
+				t.Errorf("the problem is %q, want %q", r.Problem, tc.what)
 			}
 			if r.Bound == "" {
 				t.Error("does not say where the ceiling comes from")
@@ -334,6 +390,47 @@ func TestReleaseSIDRefuses(t *testing.T) {
 			_, err := ReleaseSID(tc.view, tc.ledger, 1, tc.above, slack, by)
 			refused(t, err, tc.want)
 		})
+	}
+}
+
+// far is the last ceiling that a node with a correct clock can have, in these spaces.
+const far = now + total
+
+// TestFarIsInclusive: a ceiling of just as much as can be granted is sound, and one
+// millisecond more is not.
+func TestFarIsInclusive(t *testing.T) {
+	at := func(c clock.Millis) lease.View { return space(sid(1, entry(window(ceil(c), released)), false)) }
+	if e, err := NextEra(at(far), nil, 0, slack, now); err != nil || e.Era.Floor != far+total {
+		t.Errorf("era: %+v, %v", e.Era, err)
+	}
+	_, err := NextEra(at(far+1), nil, 0, slack, now)
+	refused(t, err, "sid 1 in etcd has ")
+	_, err = ReleaseSID(at(far), nil, 1, 0, slack, by)
+	refused(t, err, "needs no repair")
+	_, err = ReleaseSID(at(far+1), nil, 1, 0, slack, by)
+	refused(t, err, "--above TIME")
+	_, err = ReleaseSID(at(far), nil, 1, far-1, slack, by)
+	refused(t, err, "it is kept")
+	if r, err := ReleaseSID(at(far+1), nil, 1, far, slack, by); err != nil || r.Write.Window.Ceil != far || r.Write.Gone != "i1" {
+		t.Errorf("lowered: %+v, %v", r.Write, err)
+	}
+	if r, err := ReleaseSID(at(far+1), nil, 1, far+1, slack, by); err != nil || r.Write.Window.Ceil != far+1 || r.Write.Gone != "" || len(r.Warnings) > 0 {
+		t.Errorf("kept: %+v, %v", r, err)
+	}
+	lost := func(c clock.Millis, held bool) lease.View {
+		return space(sid(1, corrupt(window()), false), sid(2, entry(window(ceil(c), released)), held))
+	}
+	if r, err := ReleaseSID(lost(far, true), []Line{line(3, now-1)}, 1, 0, slack, by); err != nil || r.Write.Window.Ceil != far+total {
+		t.Errorf("beside another: %+v, %v", r.Write.Window, err)
+	}
+	if r, err := ReleaseSID(lost(far, false), []Line{line(3, now-1)}, 1, 0, slack, by); err != nil || r.Write.Window.Ceil != far+total || len(r.Warnings) > 0 {
+		t.Errorf("beside another: %+v, %v", r, err)
+	}
+	if r, err := ReleaseSID(lost(now, false), []Line{line(3, far)}, 1, 0, slack, by); err != nil || r.Write.Window.Ceil != far+total {
+		t.Errorf("from a line: %+v, %v", r.Write.Window, err)
+	}
+	if r, err := ReleaseSID(lost(now, false), []Line{line(3, now-1)}, 1, now+total, slack, by); err != nil || r.Write.Gone != "" || len(r.Warnings) > 0 {
+		t.Errorf("--above as high as the bound: %+v, %v", r, err)
 	}
 }
 

@@ -30,15 +30,14 @@ func TestReserve(t *testing.T) {
 		warns    bool
 		refusing string
 	}{
-		0:  {term: 1, ceil: floor},
-		1:  {term: term, ceil: max(now-5, floor)},
-		2:  {term: term, ceil: now + 5000, warns: true},
-		3:  {refusing: "sid 3 is held by"},
-		4:  {refusing: "quarantined it: why not"},
-		5:  {refusing: "is reserved already: an operator reserved it for a generator outside of the cluster: java"},
-		6:  {refusing: "unreadable"},
-		7:  {refusing: "is reserved already"},
-		99: {refusing: "there is no such sid"},
+		0: {term: 1, ceil: floor},
+		1: {term: term, ceil: max(now-5, floor)},
+		2: {term: term, ceil: now + 5000, warns: true},
+		3: {refusing: "sid 3 is held by"},
+		4: {refusing: "quarantined it: why not"},
+		5: {refusing: "is reserved already: an operator reserved it for a generator outside of the cluster: java"},
+		6: {refusing: "unreadable"},
+		7: {refusing: "is reserved already"},
 	} {
 		w, warning, err := Reserve(v, sid, "mine", by)
 		if want.refusing != "" {
