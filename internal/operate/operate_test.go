@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
@@ -186,15 +185,18 @@ func (e *env) try(action Action) (p Plan, err error) {
 	return p, err
 }
 
-// put writes a key of the space behind its back.
+// put writes a key of the space behind its back, or deletes it.
 func (e *env) put(key, value string) {
 	e.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
 	fatal.If(e, err)
 	defer func() { _ = c.Close() }()
-	if _, err := c.Put(e.Context(), e.root+key, value); err != nil {
-		e.Fatal(err)
+	if value == "" {
+		_, err = c.Delete(e.Context(), e.root+key)
+	} else {
+		_, err = c.Put(e.Context(), e.root+key, value)
 	}
+	fatal.If(e, err)
 }
 
 func sidSet(t *testing.T, text string) lease.SIDSet {
@@ -351,19 +353,6 @@ func TestReserveSome(t *testing.T) {
 	}
 }
 
-// After an error of a write nobody knows whether it was made, and the error says so.
-func TestUnknownOutcome(t *testing.T) {
-	for _, c := range changes {
-		e := newEnv(t)
-		c.prepare(e)
-		p := e.plan(c.action)
-		e.store.err = errors.New("the connection broke")
-		if _, err := e.Do(t.Context(), p); !errors.Is(err, ErrUnknown) || !errors.Is(err, e.store.err) {
-			t.Errorf("%s: %v", c.action, err)
-		}
-	}
-}
-
 // obstaclesTable has each reason alone that keeps an era from beginning.
 var obstaclesTable = []struct {
 	name string
@@ -446,32 +435,8 @@ func TestEraIsDecidedAgain(t *testing.T) {
 	}
 }
 
-// The floor lies above all that nodes and workers can have been granted, by what nodes say and
-// by the clock at the confirmation. The number is above each that a node or etcd has seen.
+// The floor rests on what nodes say and on the clock at the confirmation. TestNextEra of package repair has the rule.
 func TestFloorOfAnEra(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 2000 {
-		o := New(Config{Bounds: slack, Author: func() repair.Author { return repair.Author{Now: now} }})
-		v := lease.View{Cluster: 7, SIDs: map[flake.SID]lease.SIDRecords{}}
-		v.Config = lease.NewEntry[lease.Space](1, 0, lease.Encode(lease.Space{Layout: flake.Scalable, Epoch: 1, Pool: "pool"}))
-		v.Era = lease.NewEntry[lease.Era](2, 0, lease.Encode(lease.Era{Number: 1 + r.Int64N(5), Floor: 1, Cluster: 7}))
-		var a Answers
-		highest, era := now, v.Era.Value.Number
-		for range r.IntN(6) {
-			n := Node{Answered: r.IntN(4) > 0, Era: r.Int64N(8), Highest: now + clock.Millis(r.Int64N(120_000)-60_000)}
-			if n.Answered {
-				highest, era = max(highest, n.Highest), max(era, n.Era)
-			}
-			a.Nodes = append(a.Nodes, n)
-		}
-		p, err := o.era(v, a, 0)
-		if err != nil || p.Refused != nil {
-			t.Fatal(err, p.Refused)
-		}
-		if p.Era.Era.Floor < highest+60_750 || p.Era.Era.Number != era+1 {
-			t.Fatalf("%+v: era %+v; the highest is %d, the latest era %d", a, p.Era.Era, highest, era)
-		}
-	}
 	e := newEnv(t)
 	p := e.plan(Recover)
 	e.now += 300_000
@@ -497,49 +462,6 @@ func TestRefusedPlans(t *testing.T) {
 	e.done(AcceptTime)
 	if p := e.plan(AcceptTime); !p.Acceptance.Done || len(p.Writes) != 0 || len(p.Found) != 3 {
 		t.Errorf("accepted again: %+v", p)
-	}
-	if _, err := e.ReleaseSID(t.Context(), 9, 0); !errors.Is(err, repair.ErrRefused) {
-		t.Errorf("a sid that was never used: %v", err)
-	}
-	if _, err := e.Quarantine(t.Context(), 3, "a\nb", false); !errors.Is(err, repair.ErrRefused) {
-		t.Errorf("a reason of two lines: %v", err)
-	}
-}
-
-// TestWhatAnEraShows: what an operator reads before an era begins.
-func TestWhatAnEraShows(t *testing.T) {
-	o := New(Config{Bounds: slack, Author: func() repair.Author { return repair.Author{Now: now} }})
-	v := lease.View{Cluster: 7, Revision: 40, SIDs: map[flake.SID]lease.SIDRecords{}}
-	if _, err := o.era(v, Answers{}, 0); !errors.Is(err, repair.ErrNotInitialized) {
-		t.Errorf("no space: %v", err)
-	}
-	v.Config = lease.NewEntry[lease.Space](1, 0, lease.Encode(lease.Space{Layout: flake.Scalable, Epoch: 1, Pool: "pool"}))
-	era := func(cluster uint64) lease.Entry[lease.Era] {
-		return lease.NewEntry[lease.Era](2, 0, lease.Encode(lease.Era{Number: 4, Floor: 1, Cluster: cluster}))
-	}
-	highest := Answers{Nodes: []Node{{Name: "a", Answered: true, Highest: now + 1000}}}
-	for _, c := range []struct {
-		era   lease.Entry[lease.Era]
-		a     Answers
-		found string
-	}{
-		{era(7), Answers{}, "etcd: cluster 7, revision 40; era: 4, begun on this cluster"},
-		{era(8), Answers{}, "etcd: cluster 7, revision 40; era: 4, begun on another cluster, 8: every node refuses"},
-		{lease.Entry[lease.Era]{}, Answers{}, "etcd: cluster 7, revision 40; era: missing or unreadable"},
-		{lease.NewEntry[lease.Era](2, 0, "junk"), Answers{}, "etcd: cluster 7, revision 40; era: missing or unreadable"},
-		{era(7), highest, "etcd: cluster 7, revision 40; era: 4, begun on this cluster; " +
-			"highest ceiling: 2027-01-15T08:00:01.000Z, of node a"},
-	} {
-		v.Era = c.era
-		p, err := o.era(v, c.a, 0)
-		if got := strings.Join(p.Found, "; "); err != nil || got != c.found {
-			t.Errorf("%v: found %s, want %s", err, got, c.found)
-		}
-	}
-	v.Era = era(7)
-	p, _ := o.era(v, highest, 0)
-	if len(p.Writes) != 2 || !strings.Contains(p.Writes[1], "before the floor, 2027-01-15T08:01:01.750Z, in 1m1.8s;") {
-		t.Errorf("%q", p.Writes)
 	}
 }
 
@@ -583,8 +505,21 @@ func TestReserveBesideRaises(t *testing.T) {
 		t.Errorf("beside a raise: %+v", w)
 	}
 
+	// So is a sid whose record was lost, and which is reserved again.
+	e.put("ledger/7/00000000000000000001",
+		lease.Encode(lease.LedgerLine{Term: 1, Instance: "op", Node: lease.Operator, Era: 1, Since: now - 9_000}))
+	p, err := e.ReleaseSID(t.Context(), 7, now-9_000)
+	fatal.If(t, err)
+	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now - 7_000, Nonce: "c"}))
+	if _, err := e.Do(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if w := e.load().SIDs[7].Window.Value; w.State != lease.Reserved || w.Ceil != now-7_000 || w.Term != 2 {
+		t.Errorf("reserved again: %+v", w)
+	}
+
 	p = shown("6")
-	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now + 8_000, Nonce: "c"})) // A warning would say that.
+	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now + 8_000, Nonce: "d"})) // A warning would say that.
 	if _, err := e.Do(t.Context(), p); !errors.Is(err, repair.ErrChanged) {
 		t.Errorf("the watermark went ahead of the clock: %v", err)
 	}
@@ -622,35 +557,19 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// TestQuarantineOfAHeldSID: a sid is taken from its holder only by force, and the plan says from whom.
-func TestQuarantineOfAHeldSID(t *testing.T) {
-	e := newEnv(t)
-	id, err := e.store.Grant(t.Context(), time.Minute)
-	fatal.If(t, err)
-	v := e.load()
-	w := lease.Window{Era: 1, Term: 1, Instance: "i", Node: "n", Nonce: "1", Base: now, Ceil: now + 1, State: lease.Active, Wall: now}
-	if ok, _, err := e.store.Commit(t.Context(), lease.Txn{Op: lease.Acquire, SID: 9, Config: v.Config, Era: v.Era,
-		Lease: id, Holder: lease.Holder{Instance: "i", Node: "n"}, Window: w}); err != nil || !ok {
-		t.Fatal(ok, err)
-	}
-	if _, err := e.Quarantine(t.Context(), 9, "", false); !errors.Is(err, repair.ErrRefused) {
-		t.Errorf("without force: %v", err)
-	}
-	p, err := e.Quarantine(t.Context(), 9, "it is odd", true)
-	if err != nil || strings.Join(p.Found, "; ") != `sid 9 is held by "n", which loses it` ||
-		p.Command != "allocator admin quarantine 9 --reason 'it is odd' --etcd.endpoints http://10.0.0.1:2379 --force" {
-		t.Errorf("%q, %s, %v", p.Found, p.Command, err)
-	}
-}
-
-// TestNoPlanWithoutEtcd: what etcd does not say is not guessed, before and after a confirmation.
-func TestNoPlanWithoutEtcd(t *testing.T) {
+// TestWithoutEtcd: what etcd does not say is not guessed, before and after a confirmation. After an error of a write
+// nobody knows whether it was made, and the error says so.
+func TestWithoutEtcd(t *testing.T) {
 	away := errors.New("etcd is away")
 	for _, c := range changes {
 		e := newEnv(t)
 		c.prepare(e)
 		shown := e.plan(c.action)
-		e.store.away, e.store.writes = away, 0
+		e.store.err = away
+		if _, err := e.Do(t.Context(), shown); !errors.Is(err, ErrUnknown) || !errors.Is(err, away) {
+			t.Errorf("%s: the write failed: %v", c.action, err)
+		}
+		e.store.away, e.store.err, e.store.writes = away, nil, 0
 		if p, err := e.try(c.action); !errors.Is(err, away) || p.Title != "" {
 			t.Errorf("%s: %v, %q", c.action, err, p.Title)
 		}
@@ -678,7 +597,7 @@ func TestWhatPlansShow(t *testing.T) {
 			case "unreserve":
 				p, err = e.Unreserve(t.Context(), sidSet(t, f[1]), 0)
 			case "quarantine":
-				p, err = e.Quarantine(t.Context(), sidSet(t, f[1])[0].From, "it's odd", false)
+				p, err = e.Quarantine(t.Context(), sidSet(t, f[1])[0].From, "it's odd", len(f) > 2)
 			case "release":
 				p, err = e.ReleaseSID(t.Context(), sidSet(t, f[1])[0].From, 0)
 			case "above":
@@ -703,6 +622,18 @@ func TestWhatPlansShow(t *testing.T) {
 				e.put("window/"+f[1], "a1 00000000 {}")
 				line := lease.LedgerLine{Term: 1, Instance: "x", Node: f[2], Era: 1, Since: now - 9_000}
 				e.put("ledger/"+f[1]+"/00000000000000000001", lease.Encode(line))
+				continue
+			case "hold": // a sid
+				e.put("holder/"+f[1], lease.Encode(lease.Holder{Instance: "x", Node: "x"}))
+				continue
+			case "era": // of a number and a cluster, or what cannot be read, or none
+				text := strings.Join(f[1:], " ")
+				if number, cluster := 0, 0; len(f) == 3 {
+					_, err := fmt.Sscan(text, &number, &cluster)
+					fatal.If(t, err)
+					text = lease.Encode(lease.Era{Number: int64(number), Floor: now - 1, Cluster: uint64(cluster)})
+				}
+				e.put("era", text)
 				continue
 			case "other":
 				e = newEnv(t)
@@ -731,22 +662,6 @@ func TestWhatPlansShow(t *testing.T) {
 		}
 		return out.String()
 	})
-}
-
-// TestReservedAgainBesideRaises: so is a sid whose record was lost, and which is reserved again.
-func TestReservedAgainBesideRaises(t *testing.T) {
-	e := newEnv(t)
-	e.put("ledger/5/00000000000000000001",
-		lease.Encode(lease.LedgerLine{Term: 1, Instance: "op", Node: lease.Operator, Era: 1, Since: now - 9_000}))
-	p, err := e.ReleaseSID(t.Context(), 5, now-9_000)
-	fatal.If(t, err)
-	e.put("mark", lease.Encode(lease.Mark{Era: 1, At: now - 8_000, Nonce: "b"}))
-	if _, err := e.Do(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
-	if w := e.load().SIDs[5].Window.Value; w.State != lease.Reserved || w.Ceil != now-8_000 || w.Term != 2 {
-		t.Errorf("got %+v", w)
-	}
 }
 
 // TestOvertakenAtFirst: a plan whose first write fails has done no part of it, and is not told to
