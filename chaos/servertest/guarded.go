@@ -17,22 +17,29 @@ import (
 func NewGuarded(t testing.TB, cfg access.Config,
 	change ...func(*Config)) (e *Env, tokens map[string]string, guard *access.Guard) {
 	t.Helper()
-	tokens = map[string]string{}
-	var file strings.Builder
-	for _, scope := range []string{"issue", "read", "worker", "admin"} {
-		token, line, err := access.NewToken("the-"+scope, scope)
-		fatal.If(t, err)
-		tokens[scope] = token
-		file.WriteString(line + "\n")
-	}
-	var err error
-	cfg.Tokens, err = access.ParseTokens([]byte(file.String()))
-	fatal.If(t, err)
+	cfg.Tokens, tokens = Tokens(t, "issue", "read", "worker", "admin")
 	if cfg.Now == nil {
 		cfg.Now = func() clock.Mono { return 0 }
 	}
 	guard = access.New(cfg)
 	return New(t, append(change, func(c *Config) { c.Guard = guard })...), tokens, guard
+}
+
+// Tokens returns new tokens of scopes, as a guard takes them and by scope. Each is named after its scope, as
+// "the-read".
+func Tokens(t testing.TB, scopes ...string) (list *access.Tokens, tokens map[string]string) {
+	t.Helper()
+	tokens = map[string]string{}
+	var file strings.Builder
+	for _, scope := range scopes {
+		token, line, err := access.NewToken("the-"+scope, scope)
+		fatal.If(t, err)
+		tokens[scope] = token
+		file.WriteString(line + "\n")
+	}
+	list, err := access.ParseTokens([]byte(file.String()))
+	fatal.If(t, err)
+	return list, tokens
 }
 
 // Shown are what callers of a guarded Env may show: no token, one that nobody has, and one of

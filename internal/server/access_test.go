@@ -169,10 +169,7 @@ func TestRevokedTokenEndsStreams(t *testing.T) {
 	if _, err := reflected.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	_, line, err := access.NewToken("other", "admin")
-	fatal.If(t, err)
-	others, err := access.ParseTokens([]byte(line))
-	fatal.If(t, err)
+	others, _ := servertest.Tokens(t, "admin")
 	guard.SetTokens(others)
 	_ = reflected.Send(list)
 	if res, err := reflected.Recv(); status.Code(err) != codes.Unauthenticated {

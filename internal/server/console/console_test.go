@@ -20,6 +20,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
 	"github.com/flakelease/allocator/internal/clock"
@@ -182,15 +183,8 @@ func TestNamesAreText(t *testing.T) {
 // guarded returns a console that wants a token, and tokens by scope.
 func guarded(t *testing.T, cluster *status.Cluster) (*Console, map[string]string, *access.Guard) {
 	t.Helper()
-	tokens, lines := map[string]string{}, ""
-	for _, scope := range []string{"read", "issue", "admin"} {
-		token, line, err := access.NewToken(scope+"-client", scope)
-		fatal.If(t, err)
-		tokens[scope], lines = token, lines+line+"\n"
-	}
-	parsed, err := access.ParseTokens([]byte(lines))
-	fatal.If(t, err)
-	guard := access.New(access.Config{Tokens: parsed})
+	list, tokens := servertest.Tokens(t, "read", "issue", "admin")
+	guard := access.New(access.Config{Tokens: list})
 	return fixture(cluster, func(c *Config) { c.Guard, c.Break = guard, new(breaker) }), tokens, guard
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/access"
 )
@@ -16,10 +16,7 @@ import (
 // with well-formed replies, and its connection ends when it leaves. An
 // unauthenticated client gets no ID.
 func FuzzConnection(f *testing.F) {
-	_, line, err := access.NewToken("somebody", "admin")
-	fatal.If(f, err)
-	tokens, err := access.ParseTokens([]byte(line))
-	fatal.If(f, err)
+	tokens, _ := servertest.Tokens(f, "admin")
 	next := "*1\r\n$7\r\nID.NEXT\r\n"
 	f.Add([]byte(next+next+"PING\r\n"+next+"ID.NEXT COUNT 3 FORMAT uuid\r\n"), 7, false)
 	f.Add([]byte("HELLO 3\r\nAUTH a b\r\n"+next+"RESET\r\nHGET id next\r\nHELLO 3 AUTH a b\r\n"+next+"HGET id ulid\r\n"), 50, true)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/access"
@@ -129,16 +130,6 @@ func TestIDs(t *testing.T) {
 		}
 		for _, id := range ids {
 			check(ask, id)
-		}
-	}
-	// After an ID of the future, in each form.
-	ahead := flake.ID((int64(start)+100-flake.DefaultEpoch)<<20 | 77)
-	wide, err := ulid.FromFlake(flake.Default, ahead, 5)
-	fatal.If(t, err)
-	for _, after := range []string{ahead.String(), strings.ToLower(ahead.String()), strconv.Itoa(int(ahead)), wide.String(), wide.UUID()} {
-		got := c.ask("ID.NEXT AFTER " + after)
-		if check("AFTER "+after, got); last <= ahead {
-			t.Errorf("after %s: %s", after, got)
 		}
 	}
 	// Twice the same wide form would be a duplicate in its random bits.
@@ -392,11 +383,8 @@ func TestBackPressure(t *testing.T) {
 // A connection that sends one wrong token after the other is closed; a client with a right
 // one from the same address is served.
 func TestWrongTokensEndTheConnection(t *testing.T) {
-	token, line, err := access.NewToken("a", "issue")
-	fatal.If(t, err)
-	tokens, err := access.ParseTokens([]byte(line))
-	fatal.If(t, err)
-	w := newGuardedFixture(t, access.New(access.Config{Tokens: tokens, Now: func() clock.Mono { return 0 }})).serve(nil)
+	list, tokens := servertest.Tokens(t, "issue")
+	w := newGuardedFixture(t, access.New(access.Config{Tokens: list, Now: func() clock.Mono { return 0 }})).serve(nil)
 	c := w.dial()
 	n := 0
 	for ; n < 1000; n++ {
@@ -411,7 +399,7 @@ func TestWrongTokensEndTheConnection(t *testing.T) {
 	}
 	c.closed()
 	d := w.dial()
-	if got := d.ask("AUTH " + token); got != "+OK" {
+	if got := d.ask("AUTH " + tokens["issue"]); got != "+OK" {
 		t.Errorf("a right token: %s", got)
 	}
 	d.parse(d.ask("ID.NEXT"))
@@ -533,19 +521,16 @@ func TestIdle(t *testing.T) {
 	<-ended
 }
 
-// tokens are those of the tests: one to issue, one to read.
-func tokens(t *testing.T) (guard *access.Guard, issue, read string) {
+// guarded returns a fixture for callers with a token to issue or one to read.
+func guarded(t *testing.T) (w *fixture, guard *access.Guard, issue, read string) {
 	t.Helper()
-	issue, issueLine, err1 := access.NewToken("issuer", "issue")
-	read, readLine, err2 := access.NewToken("reader", "read")
-	list, err3 := access.ParseTokens([]byte(issueLine + "\n" + readLine + "\n"))
-	fatal.If(t, errors.Join(err1, err2, err3))
-	return access.New(access.Config{Tokens: list}), issue, read
+	list, tokens := servertest.Tokens(t, "issue", "read")
+	guard = access.New(access.Config{Tokens: list})
+	return newGuardedFixture(t, guard).serve(nil), guard, tokens["issue"], tokens["read"]
 }
 
 func TestAuth(t *testing.T) {
-	guard, issue, read := tokens(t)
-	w := newGuardedFixture(t, guard).serve(nil)
+	w, _, issue, read := guarded(t)
 	const noToken = "-NOAUTH UNAUTHENTICATED no token was sent: send AUTH TOKEN, or set it as the password of your client"
 	for name, hello := range map[string]string{
 		"one argument": "AUTH " + issue, "two arguments": "AUTH default " + issue, "HELLO": "HELLO 3 AUTH default " + issue,
@@ -563,9 +548,8 @@ func TestAuth(t *testing.T) {
 			if got := c.ask("AUTH wrong"); !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED ") {
 				t.Error(got)
 			}
-			other, _, err := access.NewToken("other", "issue")
-			fatal.If(t, err)
-			if got := c.ask("AUTH default " + other); !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED the token is unknown") {
+			_, others := servertest.Tokens(t, "issue")
+			if got := c.ask("AUTH default " + others["issue"]); !strings.HasPrefix(got, "-WRONGPASS UNAUTHENTICATED the token is unknown") {
 				t.Error(got)
 			}
 			if got := c.ask("PING"); got != noToken {
@@ -579,7 +563,7 @@ func TestAuth(t *testing.T) {
 			if got := c.ask("PING"); got != "+PONG" {
 				t.Error(got)
 			}
-			if got := c.ask("ID.STATUS"); got != "-NOPERM PERMISSION_DENIED the token of issuer does not have the scope read (scope=read)" {
+			if got := c.ask("ID.STATUS"); got != "-NOPERM PERMISSION_DENIED the token of the-issue does not have the scope read (scope=read)" {
 				t.Error(got)
 			}
 			c.ask("AUTH " + read)
@@ -602,12 +586,7 @@ func TestAuth(t *testing.T) {
 // TestRevokedToken: after a token was revoked, its open connections are unauthenticated
 // for every command, until they send another token.
 func TestRevokedToken(t *testing.T) {
-	_, line, err := access.NewToken("other", "issue")
-	fatal.If(t, err)
-	others, err := access.ParseTokens([]byte(line))
-	fatal.If(t, err)
-	guard, issue, read := tokens(t)
-	w := newGuardedFixture(t, guard).serve(nil)
+	w, guard, issue, read := guarded(t)
 	asks := []string{"PING", "INFO", "COMMAND COUNT", "CLIENT ID", "ECHO x", "NOTHING", "ID.NEXT", "*1\r\n$7\r\nID.NEXT", "ID.STATUS"}
 	var clients []*client
 	for i := range asks {
@@ -617,6 +596,7 @@ func TestRevokedToken(t *testing.T) {
 		}
 		clients = append(clients, c)
 	}
+	others, _ := servertest.Tokens(t, "issue")
 	guard.SetTokens(others)
 	for i, ask := range asks {
 		if got := clients[i].ask(ask); !strings.HasPrefix(got, "-NOAUTH UNAUTHENTICATED the token is unknown") {
@@ -630,8 +610,8 @@ func TestRevokedToken(t *testing.T) {
 
 // TestInfoIsForReaders: the state of the node is for the scope read.
 func TestInfoIsForReaders(t *testing.T) {
-	guard, issue, read := tokens(t)
-	c := newGuardedFixture(t, guard).serve(nil).dial()
+	w, _, issue, read := guarded(t)
+	c := w.dial()
 	c.ask("AUTH " + issue)
 	if got := c.ask("INFO"); strings.Contains(got, "ids_issued") || !strings.Contains(got, "loading:0") {
 		t.Errorf("with the scope issue: %s", got)
@@ -645,8 +625,7 @@ func TestInfoIsForReaders(t *testing.T) {
 // TestUnauthenticatedClientsHoldLittle: without a token, a request may be as long as one to
 // show a token, and no longer.
 func TestUnauthenticatedClientsHoldLittle(t *testing.T) {
-	guard, issue, _ := tokens(t)
-	w := newGuardedFixture(t, guard).serve(nil)
+	w, _, issue, _ := guarded(t)
 	c := w.dial()
 	c.send("*2\r\n$4\r\nECHO\r\n$4096\r\n" + strings.Repeat("y", 4<<10-21))
 	if got := c.reply(); got != "-ERR Protocol error: request above 4096 bytes without a token" {
@@ -780,19 +759,17 @@ func TestEmptyRequestsCost(t *testing.T) {
 // and those that do beside them are not slowed.
 func TestEveryCommandCosts(t *testing.T) {
 	const sent, paid = 5000, 2000 + 500 // what a source has at once, and what is in a buffer
-	token, line, err := access.NewToken("shop", "issue")
-	fatal.If(t, err)
-	tokens, err := access.ParseTokens([]byte(line))
-	fatal.If(t, err)
+	list, tokens := servertest.Tokens(t, "issue")
+	auth := "AUTH " + tokens["issue"]
 	for command, lines := range map[string]int{
 		"PING":          1,
 		"SELECT 0":      1,
-		"AUTH " + token: 1,
+		auth:            1,
 		"ECHO x":        2,
 		"CLIENT ID":     1,
 		"COMMAND COUNT": 1,
 	} {
-		x := newGuardedFixture(t, access.New(access.Config{Tokens: tokens}))
+		x := newGuardedFixture(t, access.New(access.Config{Tokens: list}))
 		l := listen(t)
 		q := quota.New(quota.Config{Now: func() clock.Mono { return 0 }}) // Nobody gets new tokens.
 		x.serve(q.Listen(l, quota.ListenerConfig{}))
@@ -801,7 +778,7 @@ func TestEveryCommandCosts(t *testing.T) {
 			fatal.If(t, err)
 			defer c.Close()
 			go func() {
-				_, _ = io.WriteString(c, "AUTH "+token+"\r\n"+strings.Repeat(command+"\r\n", sent))
+				_, _ = io.WriteString(c, auth+"\r\n"+strings.Repeat(command+"\r\n", sent))
 			}()
 			r, n := bufio.NewReader(c), 0
 			for n < sent*lines+1 {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/servertest"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
@@ -174,16 +175,14 @@ func FuzzShells(f *testing.F) {
 // TestShellsAgree: whatever is sent, and however it is cut, a loop and a goroutine give the
 // same answers.
 func TestShellsAgree(t *testing.T) {
-	issue, line, err := access.NewToken("issuer", "issue")
-	fatal.If(t, err)
-	list, err := access.ParseTokens([]byte(line))
-	fatal.If(t, err)
+	list, tokens := servertest.Tokens(t, "issue")
+	issue := "AUTH " + tokens["issue"] + "\r\n"
 	requests := []string{
 		"*1\r\n$7\r\nID.NEXT\r\n", "*1\r\n$7\r\nID.NEXT\r\n", "ID.NEXT\r\n", "HGET id uuid\r\n", "ID.NEXT FORMAT int\r\n",
 		"ID.NEXT COUNT 3\r\n", "ID.NEXT COUNT 2000 FORMAT uuid\r\n", "ID.NEXT COUNT 0\r\n", "ID.NEXT FORMAT ulid\r\n",
 		"PING\r\n", "ECHO \"a\x00\r\n", array([]string{"ECHO", "a \x00 'b'"}), "*2\r\n$4\r\nECHO\r\n$4096\r\n" + strings.Repeat("e", 4096) + "\r\n",
 		"\r\n", "*0\r\n", "COMMAND DOCS\r\n", "CLIENT INFO\r\n", "HELLO 3\r\n", "RESET\r\n", "ID.DECODE 5 KIND int\r\n",
-		"NOTHING x y\r\n", "AUTH wrong\r\n", "AUTH " + issue + "\r\n", "AUTH " + issue + "\r\n", "AUTH " + issue + "\r\n",
+		"NOTHING x y\r\n", "AUTH wrong\r\n", issue, issue, issue,
 	}
 	ends := []string{"", "", "QUIT\r\nPING\r\n", "*1\r\n:5\r\n", "POST / HTTP/1.1\r\n", "*2\r\n$4\r\nEC", strings.Repeat("x", 9000)}
 	served, most := 0, 0
