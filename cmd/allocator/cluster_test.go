@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-
 	"github.com/flakelease/allocator/chaos/build"
 	"github.com/flakelease/allocator/chaos/daemontest"
 	"github.com/flakelease/allocator/chaos/fatal"
@@ -23,7 +20,6 @@ import (
 	"github.com/flakelease/allocator/internal/config"
 	"github.com/flakelease/allocator/internal/daemon"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
-	"github.com/flakelease/allocator/internal/lease"
 	"github.com/flakelease/allocator/internal/node"
 )
 
@@ -172,35 +168,6 @@ func (d *testCluster) says(code int, want string, args ...string) string {
 		d.Fatalf("exit code %d, want %d, with %q", got, code, want)
 	}
 	return out
-}
-
-// keys opens etcd itself, for what nobody should do.
-func (d *testCluster) keys() *clientv3.Client {
-	d.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{d.etcd.Endpoint()}, Logger: zap.NewNop()})
-	fatal.If(d, err)
-	d.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-func windowKey(sid int) string { return fmt.Sprintf("/allocator/default/window/%d", sid) }
-
-func (d *testCluster) put(key, value string) {
-	d.Helper()
-	if _, err := d.keys().Put(d.Context(), key, value); err != nil {
-		d.Fatal(err)
-	}
-}
-
-// record returns a sid's window as etcd has it.
-func (d *testCluster) record(sid int) lease.Entry[lease.Window] {
-	d.Helper()
-	r, err := d.keys().Get(d.Context(), windowKey(sid))
-	fatal.If(d, err)
-	if len(r.Kvs) == 0 {
-		return lease.Entry[lease.Window]{}
-	}
-	return lease.NewEntry[lease.Window](r.Kvs[0].ModRevision, 0, string(r.Kvs[0].Value))
 }
 
 // unique holds all that was issued against I1 and I2.

@@ -280,7 +280,7 @@ func TestUnusable(t *testing.T) {
 
 // TestReleaseSID: a repaired sid begins above all that its holders can have been granted.
 //
-// Incident T34 (somebody deleted the record of what was used), docs/INCIDENTS.md.
+// Incidents T21 (a clock of the future) and T34 (somebody deleted the record of what was used), docs/INCIDENTS.md.
 func TestReleaseSID(t *testing.T) {
 	poisoned := entry(window(ceil(now+10*year), released))
 	damaged := window(func(w *lease.Window) { w.Term = 50 })
