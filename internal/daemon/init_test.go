@@ -65,10 +65,12 @@ func TestFloorRefused(t *testing.T) {
 		layout flake.Layout
 		ms     int64 // of the ID
 		id     flake.ID
-		want   string
+		want   string // "": It is waited for.
 	}{
 		"centuries beyond": {layout: long, ms: int64(now) + 400*365*24*3_600_000, want: "292 years ahead of the clock, and at most 10m0s"},
 		"beyond the clock": {layout: flake.Twitter, ms: int64(now) + 2*3_600_000, want: "2h0m0s ahead of the clock, and at most 10m0s"},
+		"as far as can be": {layout: flake.Twitter, ms: int64(now) + 600_000 - 1},
+		"one ms beyond":    {layout: flake.Twitter, ms: int64(now) + 600_000, want: "ahead of the clock, and at most 10m0s"},
 		"too many bits":    {layout: flake.JS53, id: 1 << 53, want: "more than the 53 bits"},
 		"last time":        {layout: flake.JS53, id: 1<<53 - 1, want: "the last time"},
 	} {
@@ -78,7 +80,7 @@ func TestFloorRefused(t *testing.T) {
 				f, id = at(c.layout, c.ms)
 			}
 			_, err := Beginning{Fresh: true, Above: id}.floor(f, now, 31_000, 10*time.Minute)
-			if !errors.Is(err, ErrAbove) || !strings.Contains(err.Error(), c.want) {
+			if errors.Is(err, ErrAbove) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})

@@ -118,19 +118,6 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// TestFloorAtTheLimit: an ID exactly as far ahead as is waited for is waited for.
-func TestFloorAtTheLimit(t *testing.T) {
-	f := flake.Format{Layout: flake.Twitter, Epoch: flake.Twitter.Epoch()}
-	for ahead, fails := range map[time.Duration]bool{0: false, time.Minute: false, time.Minute + time.Millisecond: true} {
-		id, err := f.Max(int64(noon) + ahead.Milliseconds() - 1)
-		fatal.If(t, err)
-		got, err := Beginning{Fresh: true, Above: id}.floor(f, noon, 31_000, time.Minute)
-		if errors.Is(err, ErrAbove) != fails || !fails && got != noon+clock.MillisOf(ahead) {
-			t.Errorf("%v ahead: %d, %v", ahead, got-noon, err)
-		}
-	}
-}
-
 // crowd is a cluster of so many peers that never answer.
 type crowd struct{ peers, asked int }
 
