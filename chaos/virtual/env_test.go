@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/chaos/gossiptest"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/netsim"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/config"
@@ -184,7 +185,7 @@ func (e *env) successors(tenures map[flake.SID][]lease.Window) {
 // nodes.
 func slow(t *testing.T) {
 	t.Helper()
-	if raced {
+	if tier.Raced {
 		t.Skip("not run with -race: too slow; runs without it")
 	}
 }

@@ -123,7 +123,7 @@ func TestEveryEtcdCallFails(t *testing.T) {
 	}
 	// Seven ways are all. Four are the three most important ones and one more in turn.
 	most := tier.Of(t, "ways to fail each call, or 1 for one call in eight", 1, 4, 7)
-	if raced {
+	if tier.Raced {
 		most = 1
 	}
 	began, runs := time.Now(), 0

@@ -22,7 +22,7 @@ func TestCrash(t *testing.T) {
 	run(t, func(e *env) {
 		nodes := e.startAll(3)
 		from := e.now()
-		for i := range map[bool]int{false: 40, true: 10}[raced] { // more processes than there are sids
+		for i := range map[bool]int{false: 40, true: 10}[tier.Raced] { // more processes than there are sids
 			time.Sleep(time.Duration(1+i%7) * time.Second)
 			nodes[2].kill()
 			again := e.start(options{name: nodes[2].name})
@@ -202,7 +202,7 @@ func TestClocks(t *testing.T) {
 		})
 	})
 	for _, step := range []time.Duration{-24 * time.Hour, -time.Second, 300 * time.Millisecond, time.Second, time.Hour} {
-		if raced && step != -time.Second {
+		if tier.Raced && step != -time.Second {
 			continue
 		}
 		t.Run("stepped by "+step.String(), func(t *testing.T) {

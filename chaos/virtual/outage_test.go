@@ -62,7 +62,7 @@ func (e *env) each(f func(node, etcd string)) {
 // Incident T35 (no quorum, slow disks), docs/INCIDENTS.md.
 func TestShortOutage(t *testing.T) {
 	for name, o := range outages {
-		if raced && !o.raced {
+		if tier.Raced && !o.raced {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestOneNodeCutOff(t *testing.T) {
 		"requests":  {func(e *env, h string) { e.net.Stall(h, etcdHost) }, func(e *env, h string) { e.net.Flow(h, etcdHost) }},
 		"replies":   {func(e *env, h string) { e.net.Stall(etcdHost, h) }, func(e *env, h string) { e.net.Flow(etcdHost, h) }},
 	} {
-		if raced && name != "replies" {
+		if tier.Raced && name != "replies" {
 			continue
 		}
 		for long, refused := range map[time.Duration]bool{20 * time.Second: false, 70 * time.Second: true} {

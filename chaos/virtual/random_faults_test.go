@@ -158,7 +158,7 @@ func TestRandomFaults(t *testing.T) {
 	if many == 0 {
 		many = tier.Of(t, "seeds", 1, 4, 40)
 	}
-	if raced {
+	if tier.Raced {
 		many = 1
 	}
 	for n := range uint64(many) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 )
@@ -362,7 +363,7 @@ func everyConfig(t *testing.T, f func(t *testing.T, cfg Config, base clock.Milli
 //
 // Incident T29 (worker numbers beyond their field ran into the time), docs/INCIDENTS.md.
 func TestOracle(t *testing.T) {
-	steps := 600
+	steps := map[bool]int{false: 600, true: 60}[tier.Raced]
 	outcomes := map[string]int{}
 	everyConfig(t, func(t *testing.T, cfg Config, base clock.Millis, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -12,6 +12,7 @@ import (
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/servertest"
+	"github.com/flakelease/allocator/chaos/tier"
 )
 
 // empty answers every request with the same message: the minimum cost of a service with
@@ -71,7 +72,7 @@ func (d *discard) Write(p []byte) (int, error) {
 // TestAllocations: a request for IDs allocates no more than a handler that does nothing,
 // with the same library.
 func TestAllocations(t *testing.T) {
-	if raced {
+	if tier.Raced {
 		t.Skip("not run: under the race detector pools drop values on purpose")
 	}
 	env := servertest.New(t, observed)

@@ -389,7 +389,7 @@ func TestHTTPReaders(t *testing.T) {
 	wait.Until(t, "all wait", func() bool { return env.Service.Marks().Waiting() == readers })
 	each := (memory() - before) / readers
 	t.Logf("a reader holds %.1f kB", float64(each)/1e3)
-	if each > 35_000 && !raced {
+	if each > 35_000 && !tier.Raced {
 		t.Errorf("a reader holds %d bytes", each)
 	}
 	mark(env, servertest.Start+1)

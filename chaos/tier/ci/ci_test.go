@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -195,38 +197,65 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestTwice: packages whose tests know of the race detector, and do less with it, run without it as well.
-func TestTwice(t *testing.T) {
+// TestKinds: make check runs the tests of each package, with the race detector where goroutines start, and those
+// that do less with it once more. The go command here runs nothing.
+func TestKinds(t *testing.T) {
 	t.Chdir("../../..")
-	out, err := exec.Command("git", "ls-files", "*/norace_test.go").Output()
-	if err != nil {
-		t.Skipf("not run: git ls-files: %v", err)
-	}
-	var want []string
-	for _, name := range strings.Fields(string(out)) {
-		want = append(want, "./"+filepath.Dir(name))
-	}
-	slices.Sort(want)
-	if got := slices.Sorted(slices.Values(slices.Concat(bubbles, twice))); !slices.Equal(got, want) {
-		t.Errorf("the lists have %v, want %v", got, want)
-	}
-
-	// What the steps run, as a go command sees it that does nothing else.
+	real, err := exec.LookPath("go")
+	fatal.If(t, err)
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
-	fatal.If(t, os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\necho \"$@\" >>"+log+"\n"), 0o755))
+	script := "#!/bin/sh\n[ $1 != list ] || exec " + real + " \"$@\"\necho \"$@\" >>" + log + "\n"
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	var said output.Text
-	j := (&ci{out: &said, dir: dir}).job(t.Context(), "check", "check", &said)
-	_, _ = raced(j), simulated(j) // No test has a result.
+	j := (&ci{out: &said, dir: dir}).job(t.Context(), "check", &said)
+	fatal.If(t, errors.Join(commandLine(j), raced(j), simulated(j)))
 	text, err := os.ReadFile(log)
 	fatal.If(t, err)
-	for _, p := range want {
-		if !slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
-			words := strings.Fields(line)
-			return strings.HasPrefix(line, "test ") && !slices.Contains(words, "-race") && slices.Contains(words, p)
-		}) {
-			t.Errorf("%s does not run without the race detector:\n%s", p, text)
+	how := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		with := "without "
+		if strings.Contains(line, " -race ") {
+			with = "race "
+		}
+		for _, p := range strings.Fields(line) {
+			if strings.HasPrefix(p, "./") {
+				how[p] += with
+			}
+		}
+	}
+	has := "{{if or .TestGoFiles .XTestGoFiles}}./{{slice .ImportPath " + strconv.Itoa(len(module)) + "}}{{end}}"
+	tested, err := exec.Command(real, "list", "-f", has, "./...").Output()
+	fatal.If(t, err)
+	for p := range strings.FieldsSeq(string(tested)) {
+		if how[p] == "" {
+			t.Errorf("no step tests %s", p)
+		}
+	}
+	for p, want := range map[string]string{
+		commands:                       "without without ", // its guides beside the others
+		bubbles:                        "race without ",
+		"./internal/server":            "race without ", // its tests ask whether the detector is there
+		"./internal/cluster":           "race ",
+		"./flake":                      "race ", // a package that it imports starts goroutines
+		"./internal/lease/records":     "without ",
+		"./internal/lease/etcdstore":   "without ",
+		"./internal/lease/protocol":    "without ",
+		"./cmd/allocator/internal/ids": "race ",
+	} {
+		if how[p] != want {
+			t.Errorf("%s is tested %q, want %q", p, how[p], want)
+		}
+	}
+	named := simulations
+	simulations = nil
+	defer func() { simulations = named }()
+	k, err := j.kinds()
+	fatal.If(t, err)
+	for _, p := range named {
+		if !slices.Contains(k.raced, p) {
+			t.Errorf("%s would run without the detector if simulations did not name it", p)
 		}
 	}
 }
@@ -234,13 +263,13 @@ func TestTwice(t *testing.T) {
 // TestTable: each package and program that the table names exists, and every module has a step.
 func TestTable(t *testing.T) {
 	t.Chdir("../../..")
-	for _, p := range slices.Concat(unraced, withEtcd, bubbles, twice, withAlone, fewLines, []string{commands}) {
+	for _, p := range slices.Concat(simulations, fewLines, []string{commands, bubbles}) {
 		if _, err := os.Stat(p); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, p := range strings.Fields(mutated) {
-		if _, err := os.Stat(filepath.Join("internal", p)); err != nil {
+		if _, err := os.Stat(p); err != nil {
 			t.Error(err)
 		}
 	}

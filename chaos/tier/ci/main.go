@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 // test compiles and runs the tests of packages, in the tier that the environment chooses.
 func (c *ci) test(ctx context.Context, race bool, patterns []string) int {
 	began := time.Now()
-	j := c.job(ctx, "test", cmp.Or(os.Getenv(tier.Variable), tier.Names[0]), c.out)
+	j := c.job(ctx, cmp.Or(os.Getenv(tier.Variable), tier.Names[0]), c.out)
 	all := len(patterns) == 0
 	if all {
 		patterns = []string{"./..."}
@@ -101,12 +101,16 @@ func (c *ci) test(ctx context.Context, race bool, patterns []string) int {
 	if err == nil {
 		err = c.exceeded(tier.Names[0], used())
 	}
+	outcome := "passed in"
 	if err != nil {
-		_, _ = fmt.Fprintf(c.out, "failed after %s, and %s of processor time: %v\n",
-			seconds(time.Since(began)), seconds(used()), err)
+		outcome = "failed after"
+	}
+	_, _ = fmt.Fprintf(c.out, "%s %s, and %s of processor time", outcome, seconds(time.Since(began)), seconds(used()))
+	if err != nil {
+		_, _ = fmt.Fprintf(c.out, ": %v\n", err)
 		return 1
 	}
-	_, _ = fmt.Fprintf(c.out, "passed in %s, and %s of processor time\n", seconds(time.Since(began)), seconds(used()))
+	_, _ = fmt.Fprintln(c.out)
 	return 0
 }
 
@@ -141,14 +145,18 @@ func locate(patterns []string) (module string, inside []string, err error) {
 	return module, inside, nil
 }
 
-// modules returns the directories of all modules but the root and that of tools, which has no packages.
-func modules() []string {
-	out, err := exec.Command("git", "ls-files", "*go.mod").Output()
+// files returns those that a command of git names.
+func files(args ...string) []string {
+	out, err := exec.Command("git", args...).Output()
 	if err != nil {
 		return nil
 	}
-	var dirs []string
-	for _, f := range strings.Fields(string(out)) {
+	return strings.Fields(string(out))
+}
+
+// modules returns the directories of all modules but the root and that of tools, which has no packages.
+func modules() (dirs []string) {
+	for _, f := range files("ls-files", "*go.mod") {
 		if dir := filepath.Dir(f); dir != "." && dir != "tools" {
 			dirs = append(dirs, dir)
 		}

@@ -35,10 +35,9 @@ var (
 
 // A pack is what a package has printed so far.
 type pack struct {
-	lines  []event
-	said   map[string]string // the last line that each test logged
-	tiered map[string]string // what it logged about its tier
-	open   map[string]bool   // tests without a result, or failed
+	lines []event
+	said  map[string]string // the last line that each test logged: if there is one, about its tier
+	open  map[string]bool   // tests without a result, or failed
 }
 
 // results reads the output of go test -json, prints it to out as lines, and passes each result to
@@ -63,7 +62,7 @@ func results(in io.Reader, out io.Writer, keep func(record)) error {
 		}
 		p := packs[e.Package]
 		if p == nil {
-			p = &pack{said: map[string]string{}, tiered: map[string]string{}, open: map[string]bool{}}
+			p = &pack{said: map[string]string{}, open: map[string]bool{}}
 			packs[e.Package] = p
 		}
 		if r, ok := p.add(e); ok {
@@ -81,11 +80,9 @@ func (p *pack) add(e event) (r record, ok bool) {
 	switch e.Action {
 	case "output":
 		p.lines = append(p.lines, e)
-		if m := located.FindStringSubmatch(e.Output); m != nil {
+		m := located.FindStringSubmatch(e.Output)
+		if m != nil && (tiered.MatchString(m[1]) || !tiered.MatchString(p.said[e.Test])) {
 			p.said[e.Test] = m[1]
-			if tiered.MatchString(m[1]) {
-				p.tiered[e.Test] = m[1]
-			}
 		}
 		return record{}, false
 	case "run":
@@ -98,7 +95,7 @@ func (p *pack) add(e event) (r record, ok bool) {
 		return record{}, false
 	}
 	r = record{Package: strings.TrimPrefix(e.Package, module), Test: e.Test, Result: e.Action, Seconds: e.Elapsed}
-	switch m := tiered.FindStringSubmatch(p.tiered[e.Test]); {
+	switch m := tiered.FindStringSubmatch(p.said[e.Test]); {
 	case m != nil && e.Action == "skip":
 		r.Tier, r.Why = m[1], m[2]
 	case m != nil:
@@ -116,19 +113,20 @@ func (p *pack) add(e event) (r record, ok bool) {
 
 // print prints the result of a package: with what its failed tests printed, if it failed.
 func (p *pack) print(out io.Writer, r record) {
+	mark, took := "ok", elapsed(r.Seconds)
 	switch {
 	case r.Result == "skip": // it has no tests
+		return
 	case r.Result == "fail":
+		mark = "FAIL"
 		for _, l := range p.lines {
 			if (l.Test == "" || p.open[l.Test]) && !strings.HasPrefix(l.Output, "=== ") &&
 				!strings.HasPrefix(l.Output, "FAIL") {
 				_, _ = io.WriteString(out, l.Output)
 			}
 		}
-		_, _ = fmt.Fprintf(out, "FAIL  %8s  %s\n", elapsed(r.Seconds), r.Package)
 	case r.Cached:
-		_, _ = fmt.Fprintf(out, "ok    %8s  %s\n", "cached", r.Package)
-	default:
-		_, _ = fmt.Fprintf(out, "ok    %8s  %s\n", elapsed(r.Seconds), r.Package)
+		took = "cached"
 	}
+	_, _ = fmt.Fprintf(out, "%-4s  %8s  %s\n", mark, took, r.Package)
 }

@@ -37,7 +37,6 @@ type job struct {
 	ci   *ci
 	ctx  context.Context
 	out  io.Writer
-	name string
 	dir  string // in which its commands run
 	env  []string
 	nice bool // It gives way to what measures time.
@@ -51,9 +50,9 @@ type skipped string
 
 func (s skipped) Error() string { return string(s) }
 
-func (c *ci) job(ctx context.Context, name, in string, out io.Writer) *job {
+func (c *ci) job(ctx context.Context, in string, out io.Writer) *job {
 	env := []string{tier.Variable + "=" + in, "CGO_ENABLED=0"}
-	return &job{ci: c, ctx: ctx, out: out, name: name, dir: ".", env: env}
+	return &job{ci: c, ctx: ctx, out: out, dir: ".", env: env}
 }
 
 func (j *job) command(args ...string) *exec.Cmd {
@@ -94,27 +93,13 @@ func (j *job) goCommand(race bool, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// packages returns the packages of the module, as patterns, without some.
-func (j *job) packages(without ...string) ([]string, error) {
-	out, err := j.goCommand(false, "list", "-f", "{{.Dir}}", "./...").Output()
-	if err != nil {
-		return nil, fmt.Errorf("list packages: %w", err)
-	}
-	root, err := filepath.Abs(j.dir)
-	if err != nil {
-		return nil, err
-	}
-	dirs := strings.Fields(strings.ReplaceAll(string(out), root, "."))
-	return slices.DeleteFunc(dirs, func(dir string) bool { return slices.Contains(without, dir) }), nil
-}
-
 // sh runs a script. If it ends with 77, the step is skipped, and its last line says why.
 func (j *job) sh(script string) error {
 	var last bytes.Buffer
 	cmd := j.command("bash", "-euo", "pipefail", "-c", script)
 	cmd.Stdout = io.MultiWriter(j.out, &last)
 	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 77 {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 77 {
 		lines := strings.Split(strings.TrimSpace(last.String()), "\n")
 		return skipped(lines[len(lines)-1])
 	}
@@ -124,12 +109,10 @@ func (j *job) sh(script string) error {
 // compile compiles the tests of packages and what they need, and links none. It says how far it is.
 func (j *job) compile(race bool, patterns ...string) error {
 	args := append([]string{"-deps", "-test"}, patterns...)
-	count := j.goCommand(race, "list", args...)
-	all, err := count.Output()
+	all, err := j.goCommand(race, "list", args...).Output()
 	if err != nil {
 		return fmt.Errorf("list packages: %w", err)
 	}
-	total := bytes.Count(all, []byte("\n"))
 	cmd := j.goCommand(race, "list", append([]string{"-export", "-v"}, args...)...)
 	cmd.Stderr = nil
 	lines, err := cmd.StderrPipe()
@@ -152,7 +135,7 @@ func (j *job) compile(race bool, patterns ...string) error {
 		if time.Since(said) > 15*time.Second {
 			said = time.Now()
 			_, _ = fmt.Fprintf(j.out, "  %4.0f s  compiled %d of at most %d packages\n",
-				time.Since(began).Seconds(), compiled, total)
+				time.Since(began).Seconds(), compiled, bytes.Count(all, []byte("\n")))
 		}
 	}
 	if err := cmd.Wait(); err != nil {
@@ -190,21 +173,15 @@ func (j *job) test(race bool, args ...string) error {
 
 // steps runs the steps of a tier, or some of them, and returns the exit code.
 func (c *ci) steps(ctx context.Context, in string, only []string) int {
-	var chosen []step
-	for _, s := range table() {
-		if len(only) == 0 && s.in(in) || slices.Contains(only, s.name) {
-			chosen = append(chosen, s)
+	for _, name := range only {
+		if known := names(""); !slices.Contains(known, name) {
+			_, _ = fmt.Fprintf(c.out, "there is no step %q: the steps are %s\n", name, strings.Join(known, " "))
+			return 2
 		}
 	}
-	if known := names(""); len(chosen) < len(only) {
-		for _, name := range only {
-			if !slices.Contains(known, name) {
-				_, _ = fmt.Fprintf(c.out, "there is no step %q: the steps are %s\n", name, strings.Join(known, " "))
-			}
-		}
-		return 2
-	}
-	return c.all(ctx, in, chosen)
+	return c.all(ctx, in, slices.DeleteFunc(table(), func(s step) bool {
+		return len(only) == 0 && !s.in(in) || len(only) > 0 && !slices.Contains(only, s.name)
+	}))
 }
 
 // all runs steps in two lanes: those that measure time, and the others.
@@ -261,11 +238,11 @@ func (c *ci) all(ctx context.Context, in string, chosen []step) int {
 // step runs one step, and reports whether it passed or was skipped.
 func (c *ci) step(ctx context.Context, in string, s step) bool {
 	began := time.Now()
-	say := func(format string, a ...any) {
+	say := func(text string, a ...any) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		_, _ = fmt.Fprintf(c.out, "%7s  %-14s "+format+"\n",
-			append([]any{time.Since(began).Round(time.Second), s.name}, a...)...)
+		_, _ = fmt.Fprintf(c.out, "%7s  %-14s ", time.Since(began).Round(time.Second), s.name)
+		_, _ = fmt.Fprintf(c.out, text+"\n", a...)
 	}
 	if missing := s.missing(); missing != "" {
 		say("skipped: %s", missing)
@@ -278,25 +255,24 @@ func (c *ci) step(ctx context.Context, in string, s step) bool {
 		return false
 	}
 	say("began")
-	j := c.job(ctx, s.name, in, log)
+	j := c.job(ctx, in, log)
 	j.nice = !s.timed
 	err = s.run(j)
 	_ = log.Close()
-	var skip skipped
-	switch {
-	case err == nil:
-		say("passed, with %s of processor time", seconds(j.used()))
-	case errors.As(err, &skip):
+	if skip, ok := errors.AsType[skipped](err); ok {
 		say("skipped: %s", skip)
 		return true
-	default:
+	}
+	if err != nil {
 		text, _ := os.ReadFile(name)
 		c.mu.Lock()
 		_, _ = fmt.Fprintf(c.out, "---- %s\n%s----\n", name, text)
 		c.mu.Unlock()
 		say("FAILED: %v", err)
+		return false
 	}
-	return err == nil
+	say("passed, with %s of processor time", seconds(j.used()))
+	return true
 }
 
 // used returns the processor time of all programs that were started and ended: machines differ in how many

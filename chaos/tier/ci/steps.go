@@ -64,44 +64,72 @@ var lint = []string{"format", "vet", "static", "commits"}
 // commands is the package of the command line, which starts processes that are built without the race detector.
 const commands = "./cmd/allocator"
 
-// unraced are other packages that make check tests without the race detector. Most run in one goroutine, where
-// it finds nothing and costs tenfold; none measures real time. A step of make nightly tests parts of
-// chaos/agreement and internal/lease/protocol with it.
-var unraced = []string{
-	"./chaos/agreement", "./chaos/archtest", "./chaos/build", "./chaos/planted", "./chaos/play/player", "./chaos/sim",
-	"./cmd/allocator/internal/ids/adopt", "./internal/audit", "./internal/describe", "./internal/inside/member",
-	"./internal/lease/protocol",
-}
-
-// withEtcd are packages whose tests start members of etcd in their own process. With the race detector etcd's
-// server would be compiled once more and run ten times as slowly, to check the code of etcd; our code has it at night.
-var withEtcd = []string{
-	"./chaos/etcdsim", "./cmd/allocator/internal/dev", "./cmd/allocator/internal/etcd",
-	"./cmd/allocator/internal/etcdpod", "./internal/inside",
-	"./internal/inside/etcdserver", "./internal/inside/meet", "./internal/lease/etcdstore",
-}
-
-// alone are long tests of one goroutine, in packages whose other tests run with the race detector, which would find
-// nothing in them and makes them take ten times as long.
-const alone = "^(TestOracle|TestHistories)$"
-
-var withAlone = []string{"./internal/gen", "./internal/clock"}
-
-// twice are packages whose tests do less with the race detector, or cannot measure with it: they run without it, too.
-var twice = []string{"./internal/server", "./internal/server/grpcserver"}
-
-// bubbles are packages that run twice, too, and that the race detector sees on one processor: the timers of a
+// bubbles is a package that runs twice, too, and that the race detector sees on one processor: the timers of a
 // bubble of testing/synctest share one context of the detector, and two threads that look at their channels at once
-// corrupt it (Go 1.26; a SIGSEGV outside Go code). Their time is virtual.
-var bubbles = []string{"./chaos/virtual"}
+// corrupt it (Go 1.26; a SIGSEGV outside Go code). Its time is virtual.
+const bubbles = "./chaos/virtual"
+
+// simulations run for minutes in one goroutine, though what they import starts others, and with the race detector for
+// ten times as long, which is more than the limit of a package. A step of make nightly tests parts of chaos/agreement
+// and internal/lease/protocol with it.
+var simulations = []string{
+	"./chaos/agreement", "./chaos/archtest", "./chaos/play/player", "./chaos/sim", "./internal/lease/protocol",
+}
+
+// kinds are the packages of the root that have tests. In a package of one goroutine the race detector finds nothing.
+// Where tests start members of etcd, etcd's server would be compiled once more and run ten times as slowly, to check
+// the code of etcd; our code has the detector at night.
+type kinds struct {
+	raced, single, etcd []string
+	twice               []string // These do less with the detector, and are in raced, too.
+}
+
+// kinds sorts the packages of the root by what their tests depend on: the network, packages whose text starts
+// goroutines. Neither commands nor bubbles are in any kind.
+func (j *job) kinds() (k kinds, err error) {
+	out, err := j.goCommand(false, "list", "-test", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...").Output()
+	if err != nil {
+		return kinds{}, fmt.Errorf("list packages: %w", err)
+	}
+	concurrent := map[string]bool{"net": true}
+	for _, f := range files("grep", "--untracked", "-lE",
+		`^[[:space:]]*go (func|[A-Za-z_.]+)\(|\.(Go|Parallel|RunParallel)\(|AfterFunc\(`, "--", "*.go") {
+		p := module + filepath.Dir(f)
+		if strings.HasSuffix(f, "_test.go") {
+			p += ".test" // No other package runs it.
+		}
+		concurrent[p] = true
+	}
+	less := files("grep", "--untracked", "-lF", "tier.Raced", "--", "*_test.go")
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(line)
+		dir, ok := strings.CutSuffix(strings.TrimPrefix(words[0], module), ".test")
+		p := "./" + dir
+		switch {
+		case !ok, p == commands, p == bubbles:
+		case slices.Contains(words, "go.etcd.io/etcd/server/v3/embed"):
+			k.etcd = append(k.etcd, p)
+		case slices.Contains(simulations, p), !slices.ContainsFunc(words, func(w string) bool { return concurrent[w] }):
+			k.single = append(k.single, p)
+		default:
+			k.raced = append(k.raced, p)
+			if slices.ContainsFunc(less, func(f string) bool { return filepath.Dir(f) == dir }) {
+				k.twice = append(k.twice, p)
+			}
+		}
+	}
+	return k, nil
+}
 
 // fewLines are modules of few lines with much to link, which staticcheck reads for minutes: that is for the night.
 var fewLines = []string{"chaos/kube", "deploy"}
 
 // mutated are the packages of which a night tries some mutants.
-var mutated = "gen lease lease/repair lease/keeper lease/catalog lease/protocol clock agreement node worker " +
-	"worker/broker server/quota status/feed operate daemon server/resp server/respserver server/console daemon/agent " +
-	"unixsocket wire ../client ../embed ../worker ../cmd/allocator/internal/ids/adopt"
+const mutated = "internal/gen internal/lease internal/lease/repair internal/lease/keeper internal/lease/catalog " +
+	"internal/lease/protocol internal/clock internal/agreement internal/node internal/worker internal/worker/broker " +
+	"internal/server/quota internal/status/feed internal/operate internal/daemon internal/server/resp " +
+	"internal/server/respserver internal/server/console internal/daemon/agent internal/unixsocket internal/wire " +
+	"client embed worker cmd/allocator/internal/ids/adopt"
 
 // format names files that gofmt would change.
 const format = `
@@ -110,6 +138,23 @@ bad=$(git ls-files -z '*.go' ':!*.pb.go' | xargs -0 gofmt -l)
 
 // script returns what runs a shell script.
 func script(text string) func(*job) error { return func(j *job) error { return j.sh(text) } }
+
+// tool returns the line of a script that builds a tool of module tools.
+func tool(path string) string {
+	return fmt.Sprintf("go -C tools build -o \"$PWD/bin/tools/%s\" %s\n", filepath.Base(path), path)
+}
+
+// each returns the lines of a script that run a command in the directories of modules, and go on when it fails.
+func each(command string, modules ...string) string {
+	return "root=$PWD; failed=\nfor m in " + strings.Join(modules, " ") + "; do\n" +
+		`echo "== $m"; (cd "$m"; ` + command + `) || failed="$failed $m"` +
+		"\ndone\n[ -z \"$failed\" ] || { echo \"failed in$failed\"; exit 1; }"
+}
+
+// static returns what runs staticcheck in modules.
+func static(modules ...string) string {
+	return tool("honnef.co/go/tools/cmd/staticcheck") + each(`"$root/bin/tools/staticcheck" ./...`, modules...)
+}
 
 // tests returns what tests packages of the module in dir.
 func tests(dir string, args ...string) func(*job) error {
@@ -138,6 +183,8 @@ const compiling = "compile"
 
 // checks are the steps of make check. Those that measure time run in this order.
 func checks() []step {
+	all := append([]string{"."}, modules()...)
+	large := slices.DeleteFunc(slices.Clone(all), func(m string) bool { return slices.Contains(fewLines, m) })
 	out := []step{
 		{name: "format", early: true, run: script(format)},
 		{name: "commits", early: true, run: script("tools/check-commits")},
@@ -153,7 +200,7 @@ $redocly lint --max-problems 0 --format summary api/openapi.yaml 2>&1 | tee bin/
 		{name: "race", timed: true, run: raced},
 		{name: "simulated", run: simulated},
 	}
-	for _, m := range modules() {
+	for _, m := range all[1:] {
 		timed := m == "chaos/real" || m == "examples"
 		out = append(out, step{name: strings.ReplaceAll(m, "/", "-"), timed: timed, run: moduleTests(m)})
 	}
@@ -167,14 +214,9 @@ code=0; bin/chaos run --for 60s --dir bin/chaos-ci || code=$?
 exit $code`)},
 		{name: "abuse", timed: true, run: script(`
 go -C chaos/real build -o "$PWD/bin/abuse" ./abuse && bin/abuse --short --for 4s`)},
-		{name: "vet", run: each(func(j *job) error { return j.command("go", "vet", "./...").Run() })},
-		{name: "static", run: func(j *job) error {
-			build := tool("actionlint", "github.com/rhysd/actionlint/cmd/actionlint")
-			if err := j.sh(build + "bin/tools/actionlint .github/workflows/*.yml"); err != nil {
-				return err
-			}
-			return static(j, false)
-		}},
+		{name: "vet", run: script(each("go vet ./...", all...))},
+		{name: "static", run: script(tool("github.com/rhysd/actionlint/cmd/actionlint") +
+			"bin/tools/actionlint .github/workflows/*.yml\n" + static(large...))},
 		{name: "contracts", run: script("tools/contracts")},
 		{name: "generated", needs: []string{"protoc"}, run: script(`
 # Not in bin, where tests that read all sources would find it.
@@ -202,11 +244,15 @@ func nights() []step {
 		{name: "night-check", run: script("TIER=check GOFLAGS=-count=1 go run ./chaos/tier/ci check -limit")},
 		{name: "night-tests", run: tests(".", "-count", "1", "-timeout", "3h", "./...")},
 		{name: "night-race", needs: []string{"gcc"}, run: func(j *job) error {
+			k, err := j.kinds()
+			if err != nil {
+				return err
+			}
 			for _, args := range [][]string{
 				{"-cpu", "1", "./chaos/agreement", "-run",
 					"TestStart|TestDuplicate|TestReportedRevision|TestTwoDisagree"},
 				{"./internal/lease/protocol", "-seeds", "60", "-skip", "TestEveryCallFails"},
-				withEtcd,
+				k.etcd,
 			} {
 				if err := j.test(true, args...); err != nil {
 					return err
@@ -215,21 +261,19 @@ func nights() []step {
 			j.dir = "chaos/real"
 			return j.test(true, "-count", "1", "./...")
 		}},
-		{name: "night-static", run: func(j *job) error { return static(j, true) }},
+		{name: "night-static", run: script(static(fewLines...))},
 		{name: "night-sim", run: script("make sim FOR=1h")},
 		{name: "night-soak", run: script("make chaos ARGS='soak --for 2h'")},
 		{name: "night-inside", run: script("make chaos ARGS='soak --for 10m --etcd inside'")},
 		{name: "night-workers", run: tests("chaos/real",
 			"-count", "1", "-timeout", "30m", "./workers", "-ids", "10000000")},
 		{name: "night-abuse", run: script("make abuse ARGS='--for 8s' && make abuse ARGS='--for 8s --memory 512'")},
-	}
-	out = append(out, []step{
 		{name: "night-model", needs: []string{"spin", "gcc"}, run: script("make model")},
 		{name: "night-bugs", run: script("go run ./chaos/planted")},
 		{name: "night-mutation", run: script(`
 go build -o bin/planted ./chaos/planted; failed=0
 for p in ` + mutated + `; do
-	bin/planted -mutate ./$(realpath -m --relative-to . internal/$p) -limit 20 -seed $(date +%Y%m%d) || failed=1
+	bin/planted -mutate ./$p -limit 20 -seed $(date +%Y%m%d) || failed=1
 done
 exit $failed`)},
 		{name: "night-fuzz", run: script("make fuzz")},
@@ -246,7 +290,7 @@ exit $failed`)},
 			}
 			return testSite(j, "-long")
 		}},
-	}...)
+	}
 	for i := range out {
 		out[i].night, out[i].timed = true, true
 	}
@@ -264,15 +308,14 @@ func detector(j *job) bool {
 
 // compileAll compiles the tests of all steps of make check.
 func compileAll(j *job) error {
-	without := slices.Concat(unraced, withEtcd, []string{commands})
-	rest, err := j.packages(without...)
+	k, err := j.kinds()
 	if err != nil {
 		return err
 	}
-	if err := j.compile(false, slices.Concat(without, bubbles, withAlone, twice)...); err != nil {
+	if err := j.compile(false, slices.Concat(k.single, k.etcd, k.twice, []string{commands, bubbles})...); err != nil {
 		return err
 	}
-	if err := j.compile(detector(j), rest...); err != nil {
+	if err := j.compile(detector(j), append(k.raced, bubbles)...); err != nil {
 		return err
 	}
 	for _, m := range modules() {
@@ -283,35 +326,30 @@ func compileAll(j *job) error {
 	return nil
 }
 
-// guides are tests of the command line that wait for minutes and hardly use the processor. Go begins them when
-// those that do not run in parallel have ended.
-const guides = "^TestGuide$"
-
-// commandLine tests the command line, whose processes measure time, with its guides beside the other tests.
+// commandLine tests the command line, whose processes measure time. Beside its other tests run the guides, which
+// wait for minutes and hardly use the processor: Go begins those when the tests that are not parallel have ended.
 func commandLine(j *job) error {
+	const guides = "^TestGuide$"
 	other := make(chan error)
 	go func() { other <- j.test(false, commands, "-run", guides) }()
 	return errors.Join(j.test(false, commands, "-skip", guides), <-other)
 }
 
-// simulated tests what takes all of a processor, in time of its own.
+// simulated tests what measures no real time.
 func simulated(j *job) error {
-	return errors.Join(
-		j.test(false, append([]string{"-p", "2"}, unraced...)...),
-		j.test(false, append([]string{"-run", alone}, withAlone...)...),
-		j.test(detector(j), append([]string{"-cpu", "1"}, bubbles...)...),
-		j.test(false, bubbles...))
+	k, err := j.kinds()
+	return errors.Join(err,
+		j.test(false, append(k.single, "-p", "2")...),
+		j.test(detector(j), bubbles, "-cpu", "1"),
+		j.test(false, bubbles))
 }
 
 // raced tests all other packages with the race detector, and those with etcd without it.
 func raced(j *job) error {
-	rest, err := j.packages(slices.Concat(unraced, withEtcd, bubbles, []string{commands})...)
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		j.test(detector(j), append([]string{"-p", "2", "-skip", alone}, rest...)...),
-		j.test(false, slices.Concat([]string{"-p", "2"}, withEtcd, twice)...))
+	k, err := j.kinds()
+	return errors.Join(err,
+		j.test(detector(j), append(k.raced, "-p", "2")...),
+		j.test(false, append(slices.Concat(k.etcd, k.twice), "-p", "2")...))
 }
 
 // moduleTests tests a module besides the root. Its tests read files outside of it, which Go's test cache ignores.
@@ -319,46 +357,13 @@ func raced(j *job) error {
 func moduleTests(dir string) func(*job) error {
 	return func(j *job) error {
 		j.dir = dir
-		packages, err := j.packages("./site")
-		if err != nil || len(packages) == 0 {
-			return err
+		out, err := j.goCommand(false, "list", "./...").Output()
+		if err != nil {
+			return fmt.Errorf("list packages: %w", err)
 		}
-		return j.test(false, append([]string{"-count", "1"}, packages...)...)
+		packages := slices.DeleteFunc(strings.Fields(string(out)), func(p string) bool {
+			return p == module+"deploy/site"
+		})
+		return j.test(false, append(packages, "-count", "1")...)
 	}
-}
-
-// tool returns the line of a script that builds a tool of module tools.
-func tool(name, path string) string {
-	return fmt.Sprintf("go -C tools build -o \"$PWD/bin/tools/%s\" %s\n", name, path)
-}
-
-// each returns what runs something in the directory of each module.
-func each(f func(*job) error) func(*job) error {
-	return func(j *job) error {
-		var failed error
-		for _, m := range append([]string{"."}, modules()...) {
-			_, _ = fmt.Fprintf(j.out, "== %s\n", m)
-			if j.dir = m; f(j) != nil {
-				failed = fmt.Errorf("module %s", m)
-			}
-		}
-		return failed
-	}
-}
-
-// static runs staticcheck in the modules of many lines, or in those of few.
-func static(j *job, few bool) error {
-	if err := j.sh(tool("staticcheck", "honnef.co/go/tools/cmd/staticcheck")); err != nil {
-		return err
-	}
-	program, err := filepath.Abs("bin/tools/staticcheck")
-	if err != nil {
-		return err
-	}
-	return each(func(j *job) error {
-		if slices.Contains(fewLines, j.dir) != few {
-			return nil
-		}
-		return j.command(program, "./...").Run()
-	})(j)
 }

@@ -458,7 +458,7 @@ func TestThousandsOfReaders(t *testing.T) {
 	}
 	used := memory() - before
 	t.Logf("%d readers hold %d MB", conns*calls, used/1e6)
-	if used > 82e6 && !raced {
+	if used > 82e6 && !tier.Raced {
 		t.Errorf("%d readers hold %d MB", conns*calls, used/1e6)
 	}
 	set(servertest.Start + 1)

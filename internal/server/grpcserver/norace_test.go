@@ -1,5 +1,0 @@
-//go:build !race
-
-package grpcserver_test
-
-const raced = false
