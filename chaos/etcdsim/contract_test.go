@@ -24,6 +24,7 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/netsim"
 	"github.com/flakelease/allocator/chaos/storetest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/inside/etcdserver"
 	"github.com/flakelease/allocator/internal/inside/member"
 	"github.com/flakelease/allocator/internal/lease"
@@ -421,7 +422,7 @@ func TestAnswersAlike(t *testing.T) {
 func differences(t *testing.T, tell func(*scenario)) (out []string) {
 	told := map[string][]string{}
 	for which, e := range both {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Most)
 		s := &scenario{t: t, ctx: ctx, c: e.dial(t), p: fmt.Sprintf("/alike-%d/", e.spaces.Add(1))}
 		// A lease that another test left would expire meanwhile, and advance the revision.
 		left, err := s.c.Leases(ctx)
@@ -473,7 +474,7 @@ func TestOthers(t *testing.T) {
 	got := map[string][]any{}
 	for which, e := range both {
 		c := e.dial(t)
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Most)
 		defer cancel()
 		st, err := c.Status(ctx, c.Endpoints()[0])
 		fatal.If(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 const page = "# Page\n\n<!-- run: create -->\n```sh\nmkdir a\n```\n\n" +
@@ -83,7 +84,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestShell(t *testing.T) {
-	s := NewShell(t, Config{Dir: t.TempDir(), Env: []string{"A=1"}, Here: strings.NewReplacer("page", "here"), Within: 10 * time.Second})
+	s := NewShell(t, Config{Dir: t.TempDir(), Env: []string{"A=1"}, Here: strings.NewReplacer("page", "here"), Within: wait.Most})
 	for _, c := range []struct {
 		commands, out string
 		code          int
@@ -122,11 +123,7 @@ func TestProcessesEnd(t *testing.T) {
 		fatal.If(t, s.Carry(Block{Mark: "background: b", Lang: "console", Text: "$ sleep 1000\n"}))
 	})
 	for _, p := range []*process{s.sh, s.background["b"]} {
-		for began := time.Now(); syscall.Kill(-p.cmd.Process.Pid, 0) == nil; time.Sleep(time.Millisecond) {
-			if time.Since(began) > 10*time.Second {
-				t.Fatal("a process still runs")
-			}
-		}
+		wait.Until(t, "the process ends", func() bool { return syscall.Kill(-p.cmd.Process.Pid, 0) != nil })
 	}
 }
 
@@ -141,7 +138,7 @@ func TestFollow(t *testing.T) {
 		{"", "sh", "exit 1\n", 1},
 		{"interrupt: b", "console", "^C\nbye\n", 1},
 	}
-	c := Config{Dir: dir, Here: strings.NewReplacer("page", "here"), Within: 10 * time.Second}
+	c := Config{Dir: dir, Here: strings.NewReplacer("page", "here"), Within: wait.Most}
 	Page{"page", blocks}.Follow(t, NewShell(t, c))
 
 	c.Within = time.Second

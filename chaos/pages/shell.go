@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 // A Config says where the commands of a page run.
@@ -19,7 +21,7 @@ type Config struct {
 	Dir    string            // Commands run in it, and files are below it.
 	Env    []string          // in addition to the test's own
 	Here   *strings.Replacer // from what the page names to what is there; nil: nothing
-	Within time.Duration     // A command may take this long; 0 is a minute.
+	Within time.Duration     // A command may take this long; 0 is wait.Most.
 }
 
 // A Shell runs commands in one sh after the other, so that variables and directories
@@ -39,7 +41,7 @@ func NewShell(t testing.TB, c Config) *Shell {
 		c.Here = strings.NewReplacer()
 	}
 	if c.Within == 0 {
-		c.Within = time.Minute
+		c.Within = wait.Most
 	}
 	s := &Shell{t: t, c: c, background: map[string]*process{}}
 	t.Cleanup(func() {

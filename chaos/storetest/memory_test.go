@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/internal/lease"
 )
 
@@ -103,7 +104,7 @@ func TestCorruptKeepsTheRevision(t *testing.T) {
 func TestWatchBreaksAtARestore(t *testing.T) {
 	m, f, _ := started(t, time.Minute)
 	backup := m.Snapshot()
-	ctx, cancel := context.WithTimeout(f.ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(f.ctx, wait.Most)
 	defer cancel()
 	reports := make(chan lease.Watched, 10)
 	go m.Watch(ctx, time.Hour, func(w lease.Watched) { reports <- w })

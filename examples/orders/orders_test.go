@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/devtest"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/examples/internal/rig"
 	"github.com/flakelease/allocator/flake"
@@ -73,22 +74,20 @@ func TestReplicas(t *testing.T) {
 		mu.Lock()
 		clear(sids)
 		mu.Unlock()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		wait.Until(t, fmt.Sprintf("100 orders each by %d sids", replicas), func() bool {
+			if t.Failed() {
+				t.FailNow()
+			}
 			mu.Lock()
+			defer mu.Unlock()
 			busy := 0
 			for _, orders := range sids {
 				if orders >= 100 {
 					busy++
 				}
 			}
-			mu.Unlock()
-			if busy == replicas {
-				return
-			}
-			if t.Failed() || time.Now().After(deadline) {
-				t.Fatalf("100 orders each by %d sids, not %d", busy, replicas)
-			}
-		}
+			return busy == replicas
+		})
 	}
 	more(3)
 

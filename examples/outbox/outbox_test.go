@@ -190,13 +190,14 @@ func TestEventsOfAnOrderRise(t *testing.T) {
 	ahead.Advance(100 * time.Millisecond)
 	behind := clienttest.NewNode(clienttest.Options{SID: 2})
 	one := &orders{db: db, ids: clienttest.NewClient(t, client.Options{}, ahead)}
-	two := &orders{db: db, ids: clienttest.NewClient(t, client.Options{Timeout: 100 * time.Millisecond}, behind)}
+	two := &orders{db: db, ids: clienttest.NewClient(t, client.Options{}, behind)}
 	id, err := one.create(t.Context())
 	fatal.If(t, err)
 	for i := range 10 {
 		fatal.If(t, []*orders{one, two}[i%2].change(t.Context(), id, fmt.Sprint(i)))
 	}
 	behind.Refuse(client.Refusal{Reason: client.ClockSkew})
+	two.ids = clienttest.NewClient(t, client.Options{Timeout: 100 * time.Millisecond}, behind)
 	if err := two.change(t.Context(), id, "refused"); !errors.Is(err, &client.Refusal{Reason: client.ClockSkew}) {
 		t.Errorf("a refusal: %v", err)
 	}

@@ -38,6 +38,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	timeout, err := time.ParseDuration(cmp.Or(os.Getenv("TIMEOUT"), "2s"))
+	if err != nil {
+		return err
+	}
 	secure, err := authorities(os.Getenv("CA_FILE"))
 	if err != nil {
 		return err
@@ -47,7 +51,7 @@ func run(ctx context.Context) error {
 		Targets:   strings.Split(cmp.Or(os.Getenv("NODES"), "127.0.0.1:9000"), ","),
 		TLS:       secure,
 		TokenFile: os.Getenv("TOKEN_FILE"), // "" where nodes require none
-		Timeout:   2 * time.Second,         // all attempts at all nodes together
+		Timeout:   timeout,                 // all attempts at all nodes together
 	})
 	if err != nil {
 		return err

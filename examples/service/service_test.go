@@ -15,6 +15,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
@@ -32,7 +33,7 @@ func TestOrdersThroughFaults(t *testing.T) {
 	for i := range replicas {
 		at := loopback.Address()
 		urls[i] = "http://" + at
-		replicas[i] = devtest.Start(t, []string{"NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at, "DRAIN=500ms"}, program)
+		replicas[i] = devtest.Start(t, []string{"NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at, "DRAIN=500ms", "TIMEOUT=1m"}, program)
 		replicas[i].Until(t, http.StatusOK, urls[i]+"/readyz")
 	}
 
@@ -70,17 +71,14 @@ func TestOrdersThroughFaults(t *testing.T) {
 		mu.Lock()
 		from := len(all)
 		mu.Unlock()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		wait.Until(t, "500 orders since the last fault", func() bool {
+			if t.Failed() {
+				t.FailNow()
+			}
 			mu.Lock()
-			n := len(all) - from
-			mu.Unlock()
-			if n >= 500 {
-				return
-			}
-			if t.Failed() || time.Now().After(deadline) {
-				t.Fatalf("%d orders since the last fault", n)
-			}
-		}
+			defer mu.Unlock()
+			return len(all)-from >= 500
+		})
 	}
 	more()
 	c.Nodes[0].Kill()
@@ -118,7 +116,7 @@ func TestOrdersThroughFaults(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	node := clienttest.NewNode(clienttest.Options{})
-	h := newOrders(clienttest.NewClient(t, client.Options{Timeout: 500 * time.Millisecond}, node))
+	h := newOrders(clienttest.NewClient(t, client.Options{Timeout: wait.Most}, node))
 	future, err := flake.Default.Make(node.Now().Add(time.Hour).UnixMilli(), 0, 0)
 	fatal.If(t, err)
 	for _, tc := range []struct { // in this order: those that are not refused share a client

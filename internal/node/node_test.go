@@ -14,6 +14,7 @@ import (
 	"github.com/flakelease/allocator/chaos/clocktest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/flake"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/gen"
@@ -485,7 +486,7 @@ func TestChangingTenures(t *testing.T) {
 	cfg.Gen.MaxLead, cfg.MaxWait = 250, 50*time.Millisecond
 	n := New(cfg, clock.NewSystem(nil), gen.Random())
 	n.Report(holding())
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
 
 	var all sync.WaitGroup

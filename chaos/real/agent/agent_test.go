@@ -154,7 +154,7 @@ func TestFaults(t *testing.T) {
 	up()
 
 	draw := func(ctx context.Context, c *caller) error {
-		within, end := context.WithTimeout(ctx, 15*time.Second)
+		within, end := context.WithTimeout(ctx, wait.Most)
 		defer end()
 		began := time.Now()
 		out, err := c.draw(within)
@@ -210,7 +210,7 @@ func TestFaults(t *testing.T) {
 	onward("at first")
 	for round := range rounds {
 		down()
-		fatal.If(t, agent.Terminate(20*time.Second))
+		fatal.If(t, agent.Terminate(wait.Most))
 		up()
 		onward("after the agent was stopped")
 		down()

@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -65,10 +64,8 @@ func TestHealthOverTLS(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
 		var out strings.Builder
-		err = ask(ctx, client, at.String()+"/readyz", &out)
+		err = ask(t.Context(), client, at.String()+"/readyz", &out)
 		return out.String(), err
 	}
 	if said, err := ask(files); err != nil || said != "ok\n" {
