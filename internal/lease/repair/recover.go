@@ -42,14 +42,13 @@ type Era struct {
 // It returns ErrNotInitialized or ErrRefused.
 func NextEra(
 	v lease.View, reports []NodeReport, floor clock.Millis, bounds lease.Bounds, now clock.Millis,
-) (Era, error) {
+) (e Era, _ error) {
 	if !v.Config.Exists() {
-		return Era{}, fmt.Errorf("%w: it has no config, so there is no era to follow; "+
+		return e, fmt.Errorf("%w: it has no config, so there is no era to follow; "+
 			"run \"allocator init\" without --fresh: its floor does the same. "+
 			"If etcd lost all its data, or this is another etcd, also restart the nodes that ran before",
 			ErrNotInitialized)
 	}
-	e := Era{}
 	e.Bounds, e.Warnings = widened(bounds, v.SIDs)
 	number := v.Era.Value.Number // It is 0 if the era is missing or unreadable.
 	if !v.Era.Exists() || v.Era.Err != nil {
@@ -86,11 +85,12 @@ func NextEra(
 		number = max(number, s.Window.Value.Era)
 		see(s.Window.Value.Ceil, fmt.Sprintf("sid %d in etcd", sid))
 	}
-	see(v.Mark.Value.At, "the watermark")
 	for _, w := range reports {
 		number = max(number, w.Era)
 		see(w.Highest, "node "+w.Name)
 	}
+	ofSIDs := len(distant)
+	see(v.Mark.Value.At, "the watermark")
 	// Windows of the present era begin at its floor or later, so floors never fall.
 	e.Era = lease.Era{
 		Number:  number + 1,
@@ -123,7 +123,7 @@ func NextEra(
 		e.Warnings = append(e.Warnings, fmt.Sprintf("the given floor is not above the watermark, %s: readers may have "+
 			"passed IDs that are issued from the floor on, and the watermark begins anew", At(v.Mark.Value.At)))
 	}
-	for _, d := range distant {
+	for _, d := range distant[:ofSIDs] {
 		e.Warnings = append(e.Warnings, d+", and the given floor may be below that: quarantine the sid until then")
 	}
 	if floor < v.Era.Value.Floor {

@@ -169,6 +169,8 @@ func TestNextEra(t *testing.T) {
 			warns: "not above the watermark, " + At(now+total+7)},
 		{name: "the operator's floor, and the watermark is unreadable", view: space(func(v *lease.View) { v.Mark = corrupt(lease.Mark{Era: 2, At: now}) }),
 			floor: now + total, number: 3, want: now + total, warns: "the watermark is unreadable"},
+		{name: "the operator's floor is above a watermark far ahead, which is of no sid", view: space(mark(now + 10*year)),
+			floor: now + 11*year, number: 3, want: now + 11*year},
 		{name: "the operator's floor is above", view: space(), floor: now + year, number: 3, want: now + year},
 		{name: "the operator's floor is low", view: space(sid(1, entry(window()), true)), floor: now + total + 1, number: 3, want: now + total + 1, warns: "is below " + At(now+30_000+total)},
 	} {
