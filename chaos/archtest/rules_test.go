@@ -75,7 +75,7 @@ func oneHome(g graph) (out []breach) {
 
 // forTests are packages that only tests, each other, and the page of the simulation may import.
 var forTests = []string{"chaos/sim", "chaos/storetest", "chaos/servertest", "chaos/daemontest", "chaos/archtest", "chaos/gossiptest",
-	"chaos/netsim", "chaos/etcdsim", "chaos/scale", "chaos/certstest", "chaos/nodestub", "chaos/pages", "chaos/output", "chaos/clocktest", "chaos/wait", "chaos/devtest", "chaos/fatal", "chaos/codectest", "chaos/fence", "chaos/sqlid", "chaos/real/rigtest"}
+	"chaos/netsim", "chaos/etcdsim", "chaos/scale", "chaos/certstest", "chaos/nodestub", "chaos/pages", "chaos/output", "chaos/clocktest", "chaos/wait", "chaos/proc", "chaos/devtest", "chaos/fatal", "chaos/codectest", "chaos/fence", "chaos/sqlid", "chaos/real/rigtest"}
 
 func testsOnly(g graph) (out []breach) {
 	for _, path := range g.paths() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/devtest"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/examples/internal/rig"
@@ -24,16 +25,16 @@ import (
 func TestReplicas(t *testing.T) {
 	c := rig.NewCluster(t)
 	program := rig.Build(t, "orders")
-	start := func(name string) (*devtest.Process, string) {
+	start := func(name string) (*proc.Process, string) {
 		at := loopback.Address()
 		p := devtest.Start(t, []string{
 			"ETCD=" + c.Etcd, "NAME=" + name, "SIDS=10-12", "GOSSIP=127.0.0.1:0", "LISTEN=" + at, "DRAIN=500ms",
 			"ALLOCATOR_WORKER_SID_RANGE=16-31",
 		}, program)
-		p.Until(t, http.StatusOK, "http://"+at+"/readyz")
+		p.Answers(t, http.StatusOK, "http://"+at+"/readyz")
 		return p, "http://" + at
 	}
-	var replicas []*devtest.Process
+	var replicas []*proc.Process
 	var mu sync.Mutex // guards the next three
 	var urls []string
 	all, sids := []flake.ID{}, map[flake.SID]int{}
@@ -92,8 +93,8 @@ func TestReplicas(t *testing.T) {
 	more(3)
 
 	// SIGTERM: the replica gives its sid back, so that a new one has it within its first second.
-	if code := replicas[0].Stop(t); code != 0 {
-		t.Errorf("the replica ended with %d", code)
+	if err := replicas[0].Stop(wait.Most); err != nil {
+		t.Errorf("the replica ended with %v", err)
 	}
 	began := time.Now()
 	_, url := start("orders-3")

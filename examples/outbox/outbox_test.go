@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
@@ -54,11 +55,11 @@ func TestOutboxThroughFaults(t *testing.T) {
 	for range 2 {
 		at := loopback.Address()
 		p := devtest.Start(t, []string{database, "NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at}, program, "serve")
-		p.Until(t, http.StatusNotFound, "http://"+at)
+		p.Answers(t, http.StatusNotFound, "http://"+at)
 		urls = append(urls, "http://"+at)
 	}
 	topic := filepath.Join(t.TempDir(), "topic")
-	var relays []*devtest.Process
+	var relays []*proc.Process
 	for range 2 {
 		relays = append(relays, devtest.Start(t, []string{database}, "sh", "-c", `exec "$0" relay >>"$1"`, program, topic))
 	}

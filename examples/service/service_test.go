@@ -15,6 +15,7 @@ import (
 
 	"github.com/flakelease/allocator/chaos/devtest"
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
@@ -28,13 +29,13 @@ import (
 func TestOrdersThroughFaults(t *testing.T) {
 	c := rig.NewCluster(t)
 	program := rig.Build(t, "service")
-	replicas := make([]*devtest.Process, 2)
+	replicas := make([]*proc.Process, 2)
 	urls := make([]string, 2)
 	for i := range replicas {
 		at := loopback.Address()
 		urls[i] = "http://" + at
 		replicas[i] = devtest.Start(t, []string{"NODES=" + strings.Join(c.GRPC, ","), "LISTEN=" + at, "DRAIN=500ms", "TIMEOUT=1m"}, program)
-		replicas[i].Until(t, http.StatusOK, urls[i]+"/readyz")
+		replicas[i].Answers(t, http.StatusOK, urls[i]+"/readyz")
 	}
 
 	var mu sync.Mutex // guards the next two
@@ -87,8 +88,8 @@ func TestOrdersThroughFaults(t *testing.T) {
 		t.Errorf("metrics: %v", err)
 	}
 	// A load balancer stops sending requests to a replica that is not ready.
-	stopped := make(chan int)
-	go func() { stopped <- replicas[0].Stop(t) }()
+	stopped := make(chan error)
+	go func() { stopped <- replicas[0].Stop(wait.Most) }()
 	for {
 		res, err := http.Get(urls[0] + "/readyz")
 		fatal.If(t, err)
@@ -100,8 +101,8 @@ func TestOrdersThroughFaults(t *testing.T) {
 	mu.Lock()
 	healthy = urls[1:]
 	mu.Unlock()
-	if code := <-stopped; code != 0 {
-		t.Errorf("the replica ended with %d", code)
+	if err := <-stopped; err != nil {
+		t.Errorf("the replica ended with %v", err)
 	}
 	more()
 	close(done)

@@ -184,7 +184,7 @@ func TestLive(t *testing.T) {
 	p.await(t, "skewed", []string{"AllocatorClockSkew node-3", "AllocatorFalseticker", "AllocatorNodeNotReady node-3"}, []string{"AllocatorNoNodeReady", "AllocatorClusterSplit", "AllocatorClockSkew node-1", "AllocatorWindowLow", "AllocatorEtcdGone"})
 	p.await(t, "cut", nil, healthy)
 
-	etcd.Signal(t, syscall.SIGSTOP)
+	fatal.If(t, etcd.Signal(syscall.SIGSTOP))
 	p.await(t, "cut", []string{"AllocatorWindowLow cut-1", "AllocatorWindowLow cut-2"}, nil)
 	got, err := p.firing(t, "cut")
 	t.Logf("AllocatorWindowExhausted fires already: %v (%v)", got["AllocatorWindowExhausted"], err)
@@ -193,7 +193,7 @@ func TestLive(t *testing.T) {
 	p.await(t, "skewed", []string{"AllocatorClockSkew node-3"}, []string{"AllocatorNoNodeReady", "AllocatorWindowLow", "AllocatorEtcdGone", "AllocatorWindowExhausted"})
 	p.evaluated(t)
 
-	etcd.Signal(t, syscall.SIGCONT)
+	fatal.If(t, etcd.Signal(syscall.SIGCONT))
 	p.await(t, "cut", nil, healthy)
 }
 
