@@ -123,7 +123,7 @@ func TestProcessesEnd(t *testing.T) {
 		fatal.If(t, s.Carry(Block{Mark: "background: b", Lang: "console", Text: "$ sleep 1000\n"}))
 	})
 	for _, p := range []*process{s.sh, s.background["b"]} {
-		wait.Until(t, "the process ends", func() bool { return syscall.Kill(-p.cmd.Process.Pid, 0) != nil })
+		wait.Until(t, "the process ends", func() bool { return syscall.Kill(-p.Cmd.Process.Pid, 0) != nil })
 	}
 }
 

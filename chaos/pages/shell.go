@@ -8,11 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/wait"
 )
 
@@ -46,10 +47,10 @@ func NewShell(t testing.TB, c Config) *Shell {
 	s := &Shell{t: t, c: c, background: map[string]*process{}}
 	t.Cleanup(func() {
 		for _, p := range s.background {
-			p.kill()
+			p.KillGroup()
 		}
 		if s.sh != nil {
-			s.sh.kill()
+			s.sh.KillGroup()
 		}
 	})
 	return s
@@ -57,61 +58,31 @@ func NewShell(t testing.TB, c Config) *Shell {
 
 // process is a program, in a process group of its own with all that it starts.
 type process struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed after it ended
-
-	mu  sync.Mutex // guards out
-	out strings.Builder
-}
-
-// Write keeps what the program prints.
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.Write(b)
-}
-
-func (p *process) printed() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.String()
+	*proc.Process
+	out output.Text
 }
 
 func (s *Shell) start(args ...string) (*process, io.Writer, error) {
-	p := &process{cmd: exec.Command("sh", args...), ended: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Env = s.c.Dir, append(os.Environ(), s.c.Env...)
-	p.cmd.Stdout, p.cmd.Stderr = p, p
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.cmd.WaitDelay = time.Second // a program in the background keeps the pipe open
-	in, err := p.cmd.StdinPipe()
+	p, cmd := &process{}, exec.Command("sh", args...)
+	cmd.Dir, cmd.Env = s.c.Dir, append(os.Environ(), s.c.Env...)
+	cmd.Stdout, cmd.Stderr = &p.out, &p.out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = time.Second // a program in the background keeps the pipe open
+	in, err := cmd.StdinPipe()
 	if err == nil {
-		err = p.cmd.Start()
+		p.Process, err = proc.Start(cmd)
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait()
-	}()
-	return p, in, nil
-}
-
-func (p *process) kill() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-	<-p.ended
+	return p, in, err
 }
 
 // await waits until f is true or the process has ended.
 func (p *process) await(within time.Duration, f func() bool) error {
 	for deadline := time.Now().Add(within); !f(); time.Sleep(5 * time.Millisecond) {
-		select {
-		case <-p.ended:
+		if !p.Running() {
 			return nil
-		default:
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("not within %v; it printed\n%s", within, p.printed())
+			return fmt.Errorf("not within %v; it printed\n%s", within, p.out.String())
 		}
 	}
 	return nil
@@ -131,20 +102,20 @@ func (s *Shell) Run(commands string) (out string, code int, err error) {
 			return "", 0, err
 		}
 	}
-	p, before := s.sh, len(s.sh.printed())
+	p, before := s.sh, len(s.sh.out.String())
 	if _, err := fmt.Fprintf(s.in, "{\n%s\n} </dev/null\nprintf '%s'\n", s.c.Here.Replace(commands),
 		strings.ReplaceAll(done, "\n", `\n`)); err != nil {
 		return "", 0, err
 	}
-	err = p.await(s.c.Within, func() bool { return strings.HasSuffix(p.printed()[before:], done) })
-	out, ran := strings.CutSuffix(p.printed()[before:], done)
+	err = p.await(s.c.Within, func() bool { return strings.HasSuffix(p.out.String()[before:], done) })
+	out, ran := strings.CutSuffix(p.out.String()[before:], done)
 	if ran {
 		return out, 0, nil
 	}
-	p.kill()
+	p.KillGroup()
 	s.sh = nil
 	if err == nil {
-		code, err = p.cmd.ProcessState.ExitCode(), ErrFailed
+		code, err = p.Cmd.ProcessState.ExitCode(), ErrFailed
 	}
 	return out, code, fmt.Errorf("%s: exit code %d: %w:\n%s", strings.TrimSpace(commands), code, err, out)
 }
@@ -211,10 +182,10 @@ func (s *Shell) leave(name string, step Step) error {
 		return err
 	}
 	s.background[name] = p
-	if err := p.await(s.c.Within, func() bool { return Compare(p.printed(), step.Prints) == nil }); err != nil {
+	if err := p.await(s.c.Within, func() bool { return Compare(p.out.String(), step.Prints) == nil }); err != nil {
 		return err
 	}
-	return Compare(p.printed(), step.Prints)
+	return Compare(p.out.String(), step.Prints)
 }
 
 // interrupt does what Ctrl-C does to a command in the background.
@@ -223,12 +194,12 @@ func (s *Shell) interrupt(name, prints string) error {
 	if p == nil {
 		return fmt.Errorf("nothing called %q runs in the background", name)
 	}
-	before := len(p.printed())
-	if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT); err != nil {
+	before := len(p.out.String())
+	if err := syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT); err != nil {
 		return err
 	}
 	if err := p.await(s.c.Within, func() bool { return false }); err != nil {
 		return err
 	}
-	return Compare(p.printed()[before:], strings.TrimPrefix(prints, "^C\n"))
+	return Compare(p.out.String()[before:], strings.TrimPrefix(prints, "^C\n"))
 }
