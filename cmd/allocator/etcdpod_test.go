@@ -29,7 +29,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/flakelease/allocator/chaos/fatal"
-	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -88,8 +88,7 @@ type etcdPods struct {
 
 type etcdPod struct {
 	name, address string
-	cmd           *exec.Cmd
-	log           *output.Text
+	*proc.Process // the latest; nil: none ran
 }
 
 // newEtcdPods returns n members, at most five, that do not run, with their certificates.
@@ -97,15 +96,7 @@ func newEtcdPods(t *testing.T, n int) *etcdPods {
 	t.Helper()
 	e := &etcdPods{T: t, dir: t.TempDir(), net: claimNet(t)}
 	for i := range n {
-		p := &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: e.net + strconv.Itoa(i+1)}
-		t.Cleanup(func() {
-			p.kill()
-			if t.Failed() && p.log != nil {
-				text := p.log.String()
-				t.Logf("%s:\n%s", p.name, text[max(0, len(text)-3000):])
-			}
-		})
-		e.pods = append(e.pods, p)
+		e.pods = append(e.pods, &etcdPod{name: fmt.Sprintf("ids-etcd-%d", i), address: e.net + strconv.Itoa(i+1)})
 	}
 	e.secrets()
 	return e
@@ -224,10 +215,8 @@ func claimNet(t *testing.T) string {
 }
 
 func (p *etcdPod) kill() {
-	if p.cmd != nil {
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-		_ = p.cmd.Wait()
-		p.cmd = nil
+	if p.Process != nil {
+		p.KillGroup()
 	}
 }
 
@@ -291,21 +280,20 @@ func (e *etcdPods) start(i int, token, snapshot string, more ...string) {
 	for _, q := range e.pods {
 		all = append(all, q.name+"="+q.address)
 	}
-	p.log = &output.Text{}
-	p.cmd = exec.Command("allocator", append([]string{"etcd-pod", "run", "--name", p.name, "--members", strings.Join(all, ","),
+	cmd := exec.Command("allocator", append([]string{"etcd-pod", "run", "--name", p.name, "--members", strings.Join(all, ","),
 		"--listen", p.address, "--dir", filepath.Join(e.dir, p.name), "--token", token, "--snapshot", snapshot,
 		"--tls", e.path("ids-etcd-server"), "--root-tls", e.path("ids-etcd-root"), "--user", "allocator-default",
 		"--prefix", "/allocator/default/"}, more...)...)
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	fatal.If(e, p.cmd.Start())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.Process = proc.Run(e, cmd)
+	e.Cleanup(p.KillGroup)
 }
 
 // logged waits until a member logs something.
 func (e *etcdPods) logged(i int, text string) {
 	e.Helper()
 	e.until(func() error {
-		if !strings.Contains(e.pods[i].log.String(), text) {
+		if !strings.Contains(e.pods[i].Log(), text) {
 			return fmt.Errorf("%s did not log %q", e.pods[i].name, text)
 		}
 		return nil
@@ -471,13 +459,9 @@ func (e *etcdPods) snapshots() {
 	for _, p := range e.pods {
 		p.kill()
 	}
-	offered := &output.Text{}
-	ctx, cancel := context.WithCancel(e.Context())
-	offer := exec.CommandContext(ctx, "allocator", "etcd-pod", "keep", "--dir", dir, "--tls", e.path("ids-etcd-server"),
-		"--listen", e.net+"9", "--endpoints", strings.Join(endpoints, ","), "--root-tls", e.path("ids-etcd-root"))
-	offer.Stdout, offer.Stderr = offered, offered
-	fatal.If(e, offer.Start())
-	defer func() { cancel(); _ = offer.Wait() }()
+	offer := proc.Run(e, exec.Command("allocator", "etcd-pod", "keep", "--dir", dir, "--tls", e.path("ids-etcd-server"),
+		"--listen", e.net+"9", "--endpoints", strings.Join(endpoints, ","), "--root-tls", e.path("ids-etcd-root")))
+	e.Cleanup(offer.Kill)
 	for i := range e.pods {
 		e.start(i, "restored-1", name, "--snapshot-url", "https://"+e.net+"9:2382")
 	}
@@ -511,8 +495,8 @@ func (e *etcdPods) snapshots() {
 	if r.Header.Get("X-Content-Type-Options") != "nosniff" {
 		e.Errorf("a browser may guess what the metrics are: %v", r.Header)
 	}
-	if err != nil || !regexp.MustCompile(`allocator_etcd_snapshot_timestamp_seconds 1\.`).Match(page) || strings.Contains(offered.String(), "fails") {
-		e.Errorf("the keeper of snapshots says\n%s\n%s %v", offered, page, err)
+	if err != nil || !regexp.MustCompile(`allocator_etcd_snapshot_timestamp_seconds 1\.`).Match(page) || strings.Contains(offer.Log(), "fails") {
+		e.Errorf("the keeper of snapshots says\n%s\n%s %v", offer.Log(), page, err)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
@@ -97,11 +98,10 @@ func service(t *testing.T, log string, env []string, user *syscall.Credential, a
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = out, out, env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: user}
-	fatal.If(t, cmd.Start())
+	p := proc.Run(t, cmd)
 	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
 		// etcd stops in order and then ends itself with the signal it was sent.
-		if err := cmd.Wait(); err != nil && !(strings.HasSuffix(args[0], "etcd") && err.Error() == "signal: terminated") {
+		if err := p.Stop(patience); err != nil && !(strings.HasSuffix(args[0], "etcd") && err.Error() == "signal: terminated") {
 			t.Errorf("%s: %v", filepath.Base(log), err)
 		}
 		_ = out.Close()

@@ -22,8 +22,8 @@ import (
 
 	"github.com/flakelease/allocator/chaos/certstest"
 	"github.com/flakelease/allocator/chaos/fatal"
-	"github.com/flakelease/allocator/chaos/output"
 	"github.com/flakelease/allocator/chaos/pages"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
@@ -35,9 +35,8 @@ import (
 type insides struct {
 	t        *testing.T
 	dir, bin string
-	clients  int          // their port for nodes; the next one is for the members
-	nodes    [4]*exec.Cmd // by machine, from 1
-	logs     [4]*output.Text
+	clients  int              // their port for nodes; the next one is for the members
+	nodes    [4]*proc.Process // by machine, from 1: the latest
 	join     string
 }
 
@@ -50,10 +49,6 @@ func newInsides(t *testing.T) *insides {
 	t.Cleanup(func() {
 		for i := range c.nodes {
 			c.stop(i)
-			if log := c.logs[i]; log != nil && t.Failed() {
-				text := log.String()
-				t.Logf("machine %d:\n…%s", i, text[max(0, len(text)-5000):])
-			}
 			if pid := c.etcd(i); i > 0 && pid != 0 {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
@@ -115,31 +110,21 @@ func (c *insides) start(i int, more ...string) {
 		args = append(args, "--listen."+l.name, net.JoinHostPort(host, strconv.Itoa(c.clients+l.port)))
 	}
 	cmd := exec.Command(c.bin, append(args, more...)...)
-	c.logs[i] = &output.Text{}
-	cmd.Stderr = c.logs[i]
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// The member writes to the node's stderr and may outlive it: Wait must not wait for that.
 	cmd.WaitDelay = 100 * time.Millisecond
-	fatal.If(c.t, cmd.Start())
-	c.nodes[i] = cmd
+	c.nodes[i] = proc.Run(c.t, cmd)
 }
 
 // stop stops the node of machine i in order.
 func (c *insides) stop(i int) {
-	if c.nodes[i] == nil {
-		return
+	if c.nodes[i] != nil {
+		_ = c.nodes[i].Stop(patience)
 	}
-	_ = c.nodes[i].Process.Signal(syscall.SIGTERM)
-	_ = c.nodes[i].Wait()
-	c.nodes[i] = nil
 }
 
 // crash kills the node of machine i, and leaves its member.
-func (c *insides) crash(i int) {
-	_ = c.nodes[i].Process.Kill()
-	_ = c.nodes[i].Wait()
-	c.nodes[i] = nil
-}
+func (c *insides) crash(i int) { c.nodes[i].Kill() }
 
 // etcd returns the process of the member of machine i; 0: none.
 func (c *insides) etcd(i int) int {
@@ -221,7 +206,7 @@ func (c *insides) draws(i int) {
 func (c *insides) logged(i int, want string) {
 	c.t.Helper()
 	wait.NoError(c.t, "the log of machine "+strconv.Itoa(i), func() error {
-		if !strings.Contains(c.logs[i].String(), want) {
+		if !strings.Contains(c.nodes[i].Log(), want) {
 			return fmt.Errorf("it does not say %q", want)
 		}
 		return nil
@@ -419,7 +404,7 @@ func TestEtcdInsideGrows(t *testing.T) {
 func memory(t *testing.T, c *insides) {
 	for i := 1; i <= 3; i++ {
 		sum := 0
-		for _, pid := range []int{c.nodes[i].Process.Pid, c.etcd(i)} {
+		for _, pid := range []int{c.nodes[i].Cmd.Process.Pid, c.etcd(i)} {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 			if err != nil {
 				return
@@ -540,7 +525,7 @@ func TestEtcdInsideUnderPressure(t *testing.T) {
 		t.Errorf("the leader changed %d times under load", after-before)
 	}
 	for i := 1; i <= 3; i++ {
-		if log := c.logs[i].String(); strings.Contains(log, "WINDOW_EXHAUSTED") || strings.Contains(log, "lease lost") {
+		if log := c.nodes[i].Log(); strings.Contains(log, "WINDOW_EXHAUSTED") || strings.Contains(log, "lease lost") {
 			t.Errorf("machine %d lost its window", i)
 		}
 		c.draws(i)

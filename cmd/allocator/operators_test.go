@@ -1,17 +1,15 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/tier"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -19,9 +17,8 @@ import (
 
 // process is a node in a process of its own.
 type process struct {
-	*exec.Cmd
-	grpc   string
-	logged chan string // messages
+	*proc.Process
+	grpc string
 }
 
 // serve starts a node with short times in a process of its own, and returns when it is ready.
@@ -36,42 +33,9 @@ func serve(t *testing.T, args ...string) process {
 	t.Helper()
 	cmd := exec.Command("allocator", append(args, "--listen.grpc", "127.0.0.1:0", "--listen.http", "", "--listen.admin", "",
 		"--listen.gossip", "127.0.0.1:0", "--log.format", "json")...)
-	stderr, err := cmd.StderrPipe()
-	fatal.If(t, err)
-	fatal.If(t, cmd.Start())
-	ready, logged := make(chan string, 1), make(chan string, 1000)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		var addr string
-		lines := bufio.NewScanner(stderr)
-		for lines.Scan() {
-			var line struct{ Msg, GRPC string }
-			_ = json.Unmarshal(lines.Bytes(), &line)
-			switch line.Msg {
-			case "listening":
-				addr = line.GRPC
-			case "ready":
-				ready <- addr
-			}
-			select {
-			case logged <- line.Msg:
-			default:
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-done
-		_ = cmd.Wait()
-	})
-	select {
-	case addr := <-ready:
-		return process{cmd, addr, logged}
-	case <-time.After(patience):
-		t.Fatalf("%v is not ready within %v", args, patience)
-	}
-	return process{}
+	p := proc.Run(t, cmd)
+	t.Cleanup(p.Kill)
+	return process{p, p.Prints(t, `"msg":"listening".*?"grpc":"([^"]+)"[\s\S]*"msg":"ready"`)[1]}
 }
 
 // eventually repeats a command until what it prints matches all patterns.
@@ -114,10 +78,10 @@ func TestWhatOperatorsSee(t *testing.T) {
 	twin := d.serve("two")
 	d.eventually(cli.ExitInvalid, []string{"doctor"}, `^fail +name +2 processes have the name two: at `)
 	d.eventually(cli.ExitOK, status, `^Several processes are registered as two: `)
-	fatal.If(t, twin.Process.Signal(syscall.SIGTERM))
+	fatal.If(t, twin.Signal(syscall.SIGTERM))
 
 	// A pause is seen at once, and remembered when the registration has lapsed.
-	fatal.If(t, two.Process.Signal(syscall.SIGSTOP))
+	fatal.If(t, two.Signal(syscall.SIGSTOP))
 	d.eventually(cli.ExitOK, status, `^two +\S+ +\d+ +1 +-?\d+\.\ds +([2-9]|\d\d+)\.\ds ago `, `^No reply from two \(since \d\d:\d\d:\d\d UTC\)`)
 	if _, out, _ := allocator(status...); strings.Contains(out, "All is well") {
 		t.Errorf("all is well beside a node that is paused:\n%s", out)
@@ -126,7 +90,7 @@ func TestWhatOperatorsSee(t *testing.T) {
 	d.eventually(cli.ExitOK, status, `^watermark \S+Z, \d+\.\ds behind: node two \(sid \d+\) `)
 	d.eventually(cli.ExitOK, status, `^1 node; `, `^\d+ +\S+ +1 +two +(\d+m)?\d+s ago +(now|in \d+\.\ds) +not released$`)
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^warn +unreleased +two has not released sid \d+: it last wrote (\d+m)?\d+s ago`)
-	fatal.If(t, two.Process.Signal(syscall.SIGCONT))
+	fatal.If(t, two.Signal(syscall.SIGCONT))
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^ok +unreleased `, `^ok +node +two `)
 
 	// A state has since when it lasts, once a sample of each 10 s has seen it.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -22,7 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/flakelease/allocator/chaos/fatal"
-	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
@@ -105,7 +104,7 @@ func scripts(t *testing.T, names []string) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", os.Getenv("GORACE"))
-			env.Values[procsKey{}] = map[string]*proc{}
+			env.Values[procsKey{}] = map[string]*started{}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -133,32 +132,37 @@ func cmdCode(ts *testscript.TestScript, _ bool, args []string) {
 
 func cmdUntil(ts *testscript.TestScript, _ bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[0])
-	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+	await(ts, func() (bool, string) {
 		err := ts.Exec(args[1], args[2:]...)
-		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+		return err == nil && pattern.MatchString(ts.ReadFile("stdout")), fmt.Sprintf("%v\n%s%s", err, ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+	})
+}
+
+const patience = 4 * time.Minute // with -race, on two busy cores
+
+// await waits until f returns true. What else it returns says what is so meanwhile.
+func await(ts *testscript.TestScript, f func() (ok bool, meanwhile string)) {
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		ok, meanwhile := f()
+		if ok {
 			return
 		}
 		if time.Since(began) > patience {
-			ts.Fatalf("not within %v: %v\n%s%s", patience, err, ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+			ts.Fatalf("not within %v: %s", patience, meanwhile)
 		}
 	}
 }
 
 type procsKey struct{}
 
-// proc is a program that goes on while the transcript does.
-type proc struct {
-	cmd   *exec.Cmd
-	out   strings.Builder // to be read once ended is closed
-	err   output.Text
-	lines chan string
-	ended chan struct{}
+// started is a program that goes on while the transcript does.
+type started struct {
+	*proc.Process
+	read int // bytes of its output
 }
 
-const patience = 4 * time.Minute // with -race, on two busy cores
-
-func procOf(ts *testscript.TestScript, name string) *proc {
-	p := ts.Value(procsKey{}).(map[string]*proc)[name]
+func procOf(ts *testscript.TestScript, name string) *started {
+	p := ts.Value(procsKey{}).(map[string]*started)[name]
 	if p == nil {
 		ts.Fatalf("%s was not started", name)
 	}
@@ -166,45 +170,29 @@ func procOf(ts *testscript.TestScript, name string) *proc {
 }
 
 func cmdStart(ts *testscript.TestScript, _ bool, args []string) {
-	p := &proc{lines: make(chan string, 1000), ended: make(chan struct{})}
-	p.cmd = exec.Command("allocator", args[1:]...)
-	p.cmd.Dir = ts.MkAbs(".")
+	cmd := exec.Command("allocator", args[1:]...)
+	cmd.Dir = ts.MkAbs(".")
 	for _, key := range []string{"HOME", "TMPDIR", "TZ", "PATH", "GORACE"} {
-		p.cmd.Env = append(p.cmd.Env, key+"="+ts.Getenv(key))
+		cmd.Env = append(cmd.Env, key+"="+ts.Getenv(key))
 	}
-	p.cmd.Stderr = &p.err
-	stdout, err := p.cmd.StdoutPipe()
+	p, err := proc.Start(cmd)
 	ts.Check(err)
-	ts.Check(p.cmd.Start())
-	go func() {
-		defer close(p.ended)
-		s := bufio.NewScanner(stdout)
-		for s.Scan() {
-			p.out.WriteString(s.Text() + "\n")
-			p.lines <- s.Text()
-		}
-		close(p.lines)
-		_ = p.cmd.Wait()
-	}()
-	ts.Value(procsKey{}).(map[string]*proc)[args[0]] = p
-	ts.Defer(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-	})
+	ts.Value(procsKey{}).(map[string]*started)[args[0]] = &started{Process: p}
+	ts.Defer(p.Kill)
 }
 
-func (p *proc) line(ts *testscript.TestScript) string {
-	select {
-	case line, ok := <-p.lines:
-		if ok {
-			return line
+// line waits for the next line that it prints.
+func (p *started) line(ts *testscript.TestScript) (line string) {
+	await(ts, func() (ok bool, _ string) {
+		running := p.Running()
+		line, _, ok = strings.Cut(p.Out.String()[p.read:], "\n")
+		if !ok && !running {
+			ts.Fatalf("it ended: %s", p.Log())
 		}
-		<-p.ended
-		ts.Fatalf("it ended: %s%s", p.out.String(), p.err.String())
-	case <-time.After(patience):
-		ts.Fatalf("no line within %v; it logged: %s", patience, p.err.String())
-	}
-	return ""
+		return ok, p.Err.String()
+	})
+	p.read += len(line) + 1
+	return line
 }
 
 func cmdReady(ts *testscript.TestScript, _ bool, args []string) {
@@ -236,8 +224,8 @@ func cmdText(ts *testscript.TestScript, _ bool, args []string) {
 
 func cmdLogged(ts *testscript.TestScript, _ bool, args []string) {
 	p := procOf(ts, args[0])
-	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		for line := range strings.Lines(p.err.String()) {
+	await(ts, func() (bool, string) {
+		for line := range strings.Lines(p.Err.String()) {
 			var fields map[string]any
 			if json.Unmarshal([]byte(line), &fields) != nil || fields["msg"] != args[1] {
 				continue
@@ -245,18 +233,16 @@ func cmdLogged(ts *testscript.TestScript, _ bool, args []string) {
 			for _, attr := range args[2:] {
 				ts.Setenv(args[0]+"_"+attr, fmt.Sprint(fields[attr]))
 			}
-			return
+			return true, ""
 		}
-		if time.Since(began) > patience {
-			ts.Fatalf("not logged within %v; it logged: %s", patience, p.err.String())
-		}
-	}
+		return false, p.Err.String()
+	})
 }
 
 var signals = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
 
 func cmdSignal(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Check(procOf(ts, args[0]).cmd.Process.Signal(signals[args[1]]))
+	ts.Check(procOf(ts, args[0]).Signal(signals[args[1]]))
 }
 
 func cmdQuit(ts *testscript.TestScript, _ bool, args []string) {
@@ -265,16 +251,12 @@ func cmdQuit(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) > 2 {
 		signal = signals[args[2]]
 	}
-	ts.Check(p.cmd.Process.Signal(signal))
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-		ts.Fatalf("did not end within %v", patience)
-	}
-	fmt.Fprint(ts.Stdout(), p.out.String())
-	fmt.Fprint(ts.Stderr(), p.err.String())
-	if want, got := args[1], strconv.Itoa(p.cmd.ProcessState.ExitCode()); got != want {
-		ts.Fatalf("exit code %s, want %s; stderr: %s", got, want, p.err.String())
+	ts.Check(p.Signal(signal))
+	await(ts, func() (bool, string) { return !p.Running(), "it goes on" })
+	fmt.Fprint(ts.Stdout(), p.Out.String())
+	fmt.Fprint(ts.Stderr(), p.Err.String())
+	if want, got := args[1], strconv.Itoa(p.Cmd.ProcessState.ExitCode()); got != want {
+		ts.Fatalf("exit code %s, want %s; stderr: %s", got, want, p.Err.String())
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
 	"github.com/flakelease/allocator/internal/access"
@@ -33,19 +35,10 @@ func TestStderrThatNobodyReads(t *testing.T) {
 	node := exec.Command("allocator", "serve", "--etcd.endpoints", d.etcd.Endpoint(), "--listen.grpc", addr, "--listen.http", "", "--listen.admin", "",
 		"--log.level", "debug")
 	node.Stderr = w
-	fatal.If(t, node.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- node.Wait() }()
-	defer func() { _ = node.Process.Kill() }()
+	p := proc.Run(t, node)
 	d.eventually(cli.ExitOK, []string{"get", "--addr", addr}, `^[0-9A-Z]{13}$`)
-	fatal.If(t, node.Process.Signal(syscall.SIGTERM))
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("ended with %v", err)
-		}
-	case <-time.After(wait.Most):
-		t.Fatal("SIGTERM did not end the node")
+	if err := p.Stop(wait.Most); err != nil {
+		t.Error(err)
 	}
 	d.eventually(cli.ExitOK, []string{"doctor"}, `^ok +unreleased `)
 }
@@ -69,17 +62,10 @@ func TestHangup(t *testing.T) {
 	last := time.Now().Add(-time.Hour)
 	for round := 1; ; round++ {
 		write(round)
-		fatal.If(t, node.Process.Signal(syscall.SIGHUP))
-		for files := 0; files < 2; {
-			select {
-			case msg := <-node.logged:
-				if msg == "files reloaded" {
-					files++
-				}
-			case <-time.After(wait.Most):
-				t.Fatal("the files were not read again")
-			}
-		}
+		fatal.If(t, node.Signal(syscall.SIGHUP))
+		wait.Until(t, "the files are read again", func() bool {
+			return strings.Count(node.Log(), `"msg":"files reloaded"`) >= 2*round
+		})
 		now := time.Now()
 		if now.Sub(last) < reload.Every/2 {
 			return

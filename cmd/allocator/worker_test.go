@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -30,7 +29,7 @@ import (
 
 	pb "github.com/flakelease/allocator/api/allocator/v1"
 	"github.com/flakelease/allocator/chaos/fatal"
-	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/cmd/allocator/internal/cli"
@@ -126,33 +125,27 @@ func (g *granter) ReleaseWorker(_ context.Context, req *pb.ReleaseWorkerRequest)
 }
 
 // runner is an `allocator worker run` in progress.
-type runner struct {
-	cmd      *exec.Cmd
-	out, err output.Text
-}
+type runner struct{ *proc.Process }
 
 // startRunner starts one, in a directory of its own.
 func startRunner(t *testing.T, g *granter, args ...string) *runner {
 	t.Helper()
 	token, _, err := access.NewToken("runner", "worker")
 	fatal.If(t, err)
-	a := &runner{cmd: exec.Command("allocator", append([]string{"worker", "run", "--addr", g.addr, "--margin", "500ms", "--grace", "500ms"}, args...)...)}
-	a.cmd.Dir = t.TempDir()
-	a.cmd.Env = append(os.Environ(), "ALLOCATOR_TOKEN="+token, "ALLOCATOR_WORKER=1", "ALLOCATOR_WORKER_ID=1")
-	a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.err
-	a.cmd.WaitDelay = patience // of processes that it left behind
-	fatal.If(t, a.cmd.Start())
-	t.Cleanup(func() { _ = a.cmd.Process.Kill() })
+	cmd := exec.Command("allocator", append([]string{"worker", "run", "--addr", g.addr, "--margin", "500ms", "--grace", "500ms"}, args...)...)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "ALLOCATOR_TOKEN="+token, "ALLOCATOR_WORKER=1", "ALLOCATOR_WORKER_ID=1")
+	cmd.WaitDelay = patience // of processes that it left behind
+	a := &runner{proc.Run(t, cmd)}
+	t.Cleanup(a.Kill)
 	return a
 }
 
 // wait waits for its end and expects an exit code.
 func (a *runner) wait(t *testing.T, code int) {
 	t.Helper()
-	err := a.cmd.Wait()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) || a.cmd.ProcessState.ExitCode() != code {
-		t.Fatalf("%v: %v, want exit code %d\n%s%s", a.cmd.Args, err, code, &a.out, &a.err)
+	if got := a.Code(t); got != code || errors.Is(a.Wait(), exec.ErrWaitDelay) {
+		t.Fatalf("%v: %v, want exit code %d\n%s", a.Cmd.Args, a.Wait(), code, a.Log())
 	}
 }
 
@@ -160,8 +153,8 @@ func (a *runner) wait(t *testing.T, code int) {
 func (a *runner) content(t *testing.T, name string) string {
 	t.Helper()
 	var text string
-	wait.Until(t, fmt.Sprintf("%v writes %s", a.cmd.Args, name), func() bool {
-		b, err := os.ReadFile(filepath.Join(a.cmd.Dir, name))
+	wait.Until(t, fmt.Sprintf("%v writes %s", a.Cmd.Args, name), func() bool {
+		b, err := os.ReadFile(filepath.Join(a.Cmd.Dir, name))
 		text = string(b)
 		return err == nil && strings.HasSuffix(text, "\n")
 	})
@@ -190,9 +183,9 @@ func TestWorkerRun(t *testing.T) {
 	a := startRunner(t, g, "--name", "orders", "--", "sh", "-c",
 		`echo "$ALLOCATOR_WORKER $ALLOCATOR_DATACENTER_ID $ALLOCATOR_WORKER_ID$ALLOCATOR_TOKEN"; od -An -t x1 -v "$ALLOCATOR_WORKER_FILE"; echo oops >&2; exit 7`)
 	a.wait(t, 7)
-	split, bytes, _ := strings.Cut(a.out.String(), "\n")
-	if split != "77 2 13" || g.state().name != "orders" || !strings.Contains(a.err.String(), "oops\n") {
-		t.Errorf("out %q, err %q, name %q", split, &a.err, g.state().name)
+	split, bytes, _ := strings.Cut(a.Out.String(), "\n")
+	if split != "77 2 13" || g.state().name != "orders" || !strings.Contains(a.Err.String(), "oops\n") {
+		t.Errorf("out %q, err %q, name %q", split, &a.Err, g.state().name)
 	}
 	var b []byte
 	for _, x := range strings.Fields(bytes) {
@@ -233,23 +226,23 @@ func TestWorkerRunExitCodes(t *testing.T) {
 	acquired := g.state().acquired
 	a := startRunner(t, g, "--", "no-such-program")
 	a.wait(t, 127)
-	if !strings.Contains(a.err.String(), "no-such-program: cannot be started") {
-		t.Errorf("it says %q", &a.err)
+	if !strings.Contains(a.Err.String(), "no-such-program: cannot be started") {
+		t.Errorf("it says %q", &a.Err)
 	}
 	startRunner(t, g, "--", "/etc/passwd").wait(t, 126)
 	startRunner(t, g, "--margin", "1ms", "--", "true").wait(t, 2)
 	a = startRunner(t, g)
 	a.wait(t, 2)
-	if !strings.Contains(a.err.String(), "no command was given") {
-		t.Errorf("without a command it says %q", &a.err)
+	if !strings.Contains(a.Err.String(), "no command was given") {
+		t.Errorf("without a command it says %q", &a.Err)
 	}
 	if g.state().acquired != acquired {
 		t.Error("a worker was acquired for a command that cannot run")
 	}
 	a = startRunner(t, g, "--margin", "20s", "--grace", "10s", "--", "true")
 	a.wait(t, 2)
-	if !strings.Contains(a.err.String(), "raise worker.window") {
-		t.Errorf("it says %q", &a.err)
+	if !strings.Contains(a.Err.String(), "raise worker.window") {
+		t.Errorf("it says %q", &a.Err)
 	}
 	if n := len(g.state().released); g.state().released[n-1] != g.state().from {
 		t.Errorf("released with %d: nothing was used from %d on", g.state().released[n-1], g.state().from)
@@ -267,14 +260,14 @@ func TestWorkerRunExitCodes(t *testing.T) {
 		g.with(func(g *granter) { g.refuse = reason })
 		a := startRunner(t, g, "--", "true")
 		a.wait(t, 1)
-		if !strings.Contains(a.err.String(), string(reason)) {
-			t.Errorf("%s: it says %q", reason, &a.err)
+		if !strings.Contains(a.Err.String(), string(reason)) {
+			t.Errorf("%s: it says %q", reason, &a.Err)
 		}
 	}
 	a = startRunner(t, &granter{addr: "127.0.0.1:1"}, "--wait", "300ms", "--", "true")
 	a.wait(t, 3)
-	if !strings.Contains(a.err.String(), "no node answered") {
-		t.Errorf("nobody there: it says %q", &a.err)
+	if !strings.Contains(a.Err.String(), "no node answered") {
+		t.Errorf("nobody there: it says %q", &a.Err)
 	}
 }
 
@@ -284,15 +277,15 @@ func TestWorkerRunForwardsSignals(t *testing.T) {
 		`trap 'echo usr1 > usr1' USR1; trap 'echo term; exit 5' TERM; echo $$ > pid; while :; do sleep 0.01; done`)
 	a.pid(t, "pid")
 	for s, see := range map[syscall.Signal]string{syscall.SIGTSTP: "", syscall.SIGUSR1: "usr1"} {
-		fatal.If(t, a.cmd.Process.Signal(s))
+		fatal.If(t, a.Signal(s))
 		if see != "" {
 			a.content(t, see)
 		}
 	}
-	fatal.If(t, a.cmd.Process.Signal(syscall.SIGTERM))
+	fatal.If(t, a.Signal(syscall.SIGTERM))
 	a.wait(t, 5)
-	if a.out.String() != "term\n" {
-		t.Errorf("it printed %q", &a.out)
+	if a.Out.String() != "term\n" {
+		t.Errorf("it printed %q", &a.Out)
 	}
 }
 
@@ -315,7 +308,7 @@ func TestWorkerRunKillsInTime(t *testing.T) {
 		a.content(t, name)
 	}
 	wait.NoError(t, "the file shows an extension", func() error {
-		file, err := os.ReadFile(filepath.Join(a.cmd.Dir, "interval"))
+		file, err := os.ReadFile(filepath.Join(a.Cmd.Dir, "interval"))
 		if err != nil {
 			return err
 		}
@@ -336,11 +329,11 @@ func TestWorkerRunKillsInTime(t *testing.T) {
 		}
 	}
 	// On a busy machine the node's last refusal may be late.
-	if said := a.err.String(); !strings.Contains(said, "was stopped: the interval could not be extended") ||
+	if said := a.Err.String(); !strings.Contains(said, "was stopped: the interval could not be extended") ||
 		!strings.Contains(said, "ETCD_UNAVAILABLE") && !strings.Contains(said, "no answer within the deadlines") {
-		t.Errorf("it says %q", &a.err)
+		t.Errorf("it says %q", &a.Err)
 	}
-	if _, err := os.Stat(filepath.Join(a.cmd.Dir, "interval")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(a.Cmd.Dir, "interval")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the file is still there: %v", err)
 	}
 }
@@ -355,8 +348,8 @@ func TestWorkerRunIsLost(t *testing.T) {
 	if got := a.content(t, "at-term"); got != "0" {
 		t.Errorf("not_after is %s at SIGTERM, want 0", got)
 	}
-	if !strings.Contains(a.err.String(), "UNKNOWN_WORKER") || len(g.state().released) != 0 {
-		t.Errorf("it says %q; released %d", &a.err, g.state().released)
+	if !strings.Contains(a.Err.String(), "UNKNOWN_WORKER") || len(g.state().released) != 0 {
+		t.Errorf("it says %q; released %d", &a.Err, g.state().released)
 	}
 }
 
@@ -384,8 +377,8 @@ func TestWorkerRunOnTerminal(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `allocator worker run --addr "$0" -- sh -c 'read line; echo "got $line"; exit 6'; echo "code $?"; read line; echo "then $line"`, g.addr)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	fatal.If(t, cmd.Start())
-	defer func() { _ = cmd.Process.Kill() }()
+	p := proc.Run(t, cmd)
+	t.Cleanup(p.Kill)
 	_ = slave.Close() // sh has it
 	var seen strings.Builder
 	for _, step := range []struct{ wait, write string }{{"command started", "\x1a"}, {"^Z", "one\n"}, {"got one", ""}, {"code 6", "two\n"}, {"then two", ""}} {
@@ -401,8 +394,8 @@ func TestWorkerRunOnTerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, &seen)
+	if code := p.Code(t); code != 0 {
+		t.Errorf("exit code %d\n%s", code, &seen)
 	}
 }
 
@@ -431,9 +424,8 @@ func TestWorkerRunIsKilled(t *testing.T) {
 	t.Parallel()
 	a := startRunner(t, newGranter(t, time.Minute), "--", "sh", "-c", `trap '' TERM INT HUP; echo $$ > pid; while :; do sleep 0.01; done`)
 	pid := a.pid(t, "pid")
-	fatal.If(t, a.cmd.Process.Kill())
+	a.Kill()
 	gone(t, pid)
-	_ = a.cmd.Wait() // it was killed
 }
 
 // What a command leaves behind ends before its number is given back.
@@ -454,13 +446,10 @@ func TestWorkerServe(t *testing.T) {
 	g := newGranter(t, time.Minute)
 	dir := t.TempDir()
 	socket, path := filepath.Join(dir, "socket"), filepath.Join(dir, "worker")
-	start := func() (*exec.Cmd, *bytes.Buffer) {
-		cmd := exec.Command("allocator", "worker", "serve", "--addr", g.addr, "--listen", "unix:"+socket, "--file", path)
-		var errs bytes.Buffer
-		cmd.Stderr = &errs
-		fatal.If(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill() })
-		return cmd, &errs
+	start := func() *proc.Process {
+		p := proc.Run(t, exec.Command("allocator", "worker", "serve", "--addr", g.addr, "--listen", "unix:"+socket, "--file", path))
+		t.Cleanup(p.Kill)
+		return p
 	}
 	ask := func() (code int, answer map[string]int64) {
 		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -493,7 +482,7 @@ func TestWorkerServe(t *testing.T) {
 			t.Errorf("show: exit code %d, want %d: %s", got, code, out)
 		}
 	}
-	first, _ := start()
+	first := start()
 	code, answer := ask()
 	for key, want := range map[string]int64{"worker": 77, "term": 4, "not_before_unix_ms": g.state().from, "datacenter_id": 2, "worker_id": 13} {
 		if code != http.StatusOK || answer[key] != want {
@@ -504,13 +493,12 @@ func TestWorkerServe(t *testing.T) {
 		t.Errorf("the socket has mode %o: who may connect would depend on the umask", got)
 	}
 	show(0)
-	second, errs := start() // another one on the same socket
-	if err := second.Wait(); second.ProcessState.ExitCode() != 2 || !strings.Contains(errs.String(), "another process listens on ") {
-		t.Errorf("%v: %s", err, errs)
+	second := start() // another one on the same socket
+	if code := second.Code(t); code != 2 || !strings.Contains(second.Log(), "another process listens on ") {
+		t.Errorf("%d: %s", code, second.Log())
 	}
-	fatal.If(t, first.Process.Kill())
-	_ = first.Wait() // it was killed
-	third, errs := start()
+	first.Kill()
+	third := start()
 	if code, _ := ask(); code != http.StatusOK {
 		t.Errorf("after a kill: %d", code)
 	}
@@ -518,19 +506,18 @@ func TestWorkerServe(t *testing.T) {
 		_, later := ask()
 		return later["not_after_unix_ms"] > answer["not_after_unix_ms"]
 	})
-	fatal.If(t, third.Process.Signal(syscall.SIGTERM))
-	if err := third.Wait(); err != nil {
-		t.Errorf("%v: %s", err, errs)
+	if err := third.Stop(wait.Most); err != nil {
+		t.Errorf("%v: %s", err, third.Log())
 	}
 	if len(g.state().released) != 1 || g.state().released[0] != 0 { // what the program used is not known
 		t.Errorf("released with %d", g.state().released)
 	}
 	show(1)
-	fourth, errs := start()
+	fourth := start()
 	ask()
 	g.with(func(g *granter) { g.refuse = client.UnknownWorker })
-	if _ = fourth.Wait(); fourth.ProcessState.ExitCode() != 3 || !strings.Contains(errs.String(), "UNKNOWN_WORKER") {
-		t.Errorf("lost: exit code %d: %s", fourth.ProcessState.ExitCode(), errs)
+	if code := fourth.Code(t); code != 3 || !strings.Contains(fourth.Log(), "UNKNOWN_WORKER") {
+		t.Errorf("lost: exit code %d: %s", code, fourth.Log())
 	}
 }
 
@@ -555,20 +542,20 @@ func TestWorkersOutliveANode(t *testing.T) {
 		numbers[number], runners[name] = name, a
 	}
 	d.eventually(cli.ExitOK, []string{"status", "--addr", one.grpc}, `\bfirst\b`, `\bsecond\b`)
-	fatal.If(t, one.Process.Kill())
+	one.Kill()
 	killed := time.Now()
 	for name, a := range runners {
 		wait.Until(t, name+" is extended by the other node", func() bool {
-			file, err := os.ReadFile(filepath.Join(a.cmd.Dir, "interval"))
+			file, err := os.ReadFile(filepath.Join(a.Cmd.Dir, "interval"))
 			return err == nil && time.UnixMilli(int64(binary.LittleEndian.Uint64(file[32:]))).After(killed.Add(interval))
 		})
 	}
 	d.eventually(cli.ExitOK, []string{"status", "--addr", two.grpc}, `\bfirst\b`, `\bsecond\b`)
 	for name, a := range runners {
 		if err := syscall.Kill(a.pid(t, "pid"), 0); err != nil {
-			t.Errorf("%s: %v\n%s", name, err, &a.err)
+			t.Errorf("%s: %v\n%s", name, err, &a.Err)
 		}
-		fatal.If(t, a.cmd.Process.Signal(syscall.SIGTERM))
+		fatal.If(t, a.Signal(syscall.SIGTERM))
 		a.wait(t, 143)
 	}
 }
