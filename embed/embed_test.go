@@ -1,7 +1,6 @@
 package embed_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/chaos/etcdsim"
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/output"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/embed"
@@ -539,23 +540,16 @@ func TestKilled(t *testing.T) {
 	in, err := cmd.StdinPipe()
 	fatal.If(t, err)
 	defer in.Close()
-	out, err := cmd.StdoutPipe()
+	child := proc.Run(t, cmd)
+	t.Cleanup(child.Kill)
+	last, err := strconv.ParseInt(child.Prints(t, `^(\d+) <nil>\n`)[1], 10, 64)
 	fatal.If(t, err)
-	cmd.Stderr = os.Stderr
-	fatal.If(t, cmd.Start())
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	fatal.If(t, err)
-	var last int64
-	if _, err := fmt.Sscanf(line, "%d <nil>", &last); err != nil || last == 0 {
-		t.Fatalf("the child says %q", line)
-	}
 	cfg := program(c, "successor")
 	cfg.SIDs, cfg.Settings = "30", quick
 	if pool := noSID(t, cfg); len(pool.Holders) != 1 || pool.Holders[0].Node != "child" {
 		t.Fatalf("while the child lives: %v", pool)
 	}
-	fatal.If(t, cmd.Process.Kill())
+	child.Kill()
 	wait.Until(t, "the child's sid is free", func() bool { return !look(t, c).SIDs[30].Holder.Exists() })
 	successor := open(t, cfg)
 	id, err := successor.Next(t.Context())

@@ -1,7 +1,6 @@
 package services
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	pg "github.com/flakelease/allocator/chaos/postgres"
+	"github.com/flakelease/allocator/chaos/proc"
 	"github.com/flakelease/allocator/internal/dev/loopback"
 )
 
@@ -43,8 +43,8 @@ type Env struct {
 	binary, self string // as of Start
 	layout       string // The space has this layout; "": the default.
 	dir          string
-	procs        map[string]*proc // address to process
-	ends         []func()         // Close calls these, the last one first.
+	procs        map[string]*proc.Process // address to process
+	ends         []func()                 // Close calls these, the last one first.
 }
 
 // newEnv returns an Env without servers.
@@ -59,7 +59,7 @@ func newEnv(binary, self string) (*Env, error) {
 		binary:   binary,
 		self:     self,
 		dir:      dir,
-		procs:    map[string]*proc{},
+		procs:    map[string]*proc.Process{},
 	}, err
 }
 
@@ -85,12 +85,6 @@ func connect(addr string) (net.Conn, error) {
 		return net.Dial("unix", path)
 	}
 	return net.Dial("tcp", addr)
-}
-
-type proc struct {
-	cmd  *exec.Cmd
-	log  *bytes.Buffer
-	done chan struct{}
 }
 
 // startTimeout is how long a server may take until it answers.
@@ -206,13 +200,13 @@ func (e *Env) issues(ctx context.Context, n Node) error {
 
 // until waits until something holds of the server at addr, or until that server has ended. what is so meanwhile.
 func (e *Env) until(ctx context.Context, addr, what string, holds func() bool) error {
-	p := cmp.Or(e.procs[addr], &proc{})
+	p := cmp.Or(e.procs[addr], &proc.Process{})
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for !holds() {
 		select {
-		case <-p.done:
-			return fmt.Errorf("services: %s at %s: it ended:\n%s", what, addr, p.log)
+		case <-p.Ended:
+			return fmt.Errorf("services: %s at %s: it ended:\n%s", what, addr, &p.Err)
 		case <-ctx.Done():
 			return fmt.Errorf("services: %s at %s: %w", what, addr, ctx.Err())
 		case <-time.After(time.Millisecond):
@@ -284,26 +278,23 @@ func (e *Env) start(ctx context.Context, addr string, path string, args ...strin
 
 // spawn runs a server.
 func (e *Env) spawn(addr string, path string, args ...string) error {
-	p := &proc{cmd: exec.Command(path, args...), log: new(bytes.Buffer), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.log
-	p.cmd.Dir = e.dir
-	p.cmd.WaitDelay = time.Second // A member of etcd inside a node has its stderr too.
-	if err := p.cmd.Start(); err != nil {
-		return err
+	cmd := exec.Command(path, args...)
+	cmd.Stdout, cmd.Dir = io.Discard, e.dir
+	cmd.WaitDelay = time.Second // A member of etcd inside a node has its stderr too.
+	p, err := proc.Start(cmd)
+	if err == nil {
+		e.procs[addr] = p
 	}
-	go func() { _ = p.cmd.Wait(); close(p.done) }()
-	e.procs[addr] = p
-	return nil
+	return err
 }
 
 // kill ends the server at addr at once.
-func (e *Env) kill(addr string) { _ = e.procs[addr].cmd.Process.Kill() }
+func (e *Env) kill(addr string) { _ = e.procs[addr].Signal(syscall.SIGKILL) }
 
 // stop signals the server at addr and waits until it has ended.
 func (e *Env) stop(addr string, how syscall.Signal) {
-	p := e.procs[addr]
-	_ = p.cmd.Process.Signal(how)
-	<-p.done
+	_ = e.procs[addr].Signal(how)
+	<-e.procs[addr].Ended
 }
 
 // CPU returns the processor time that the servers at these addresses have used;
@@ -312,7 +303,7 @@ func (e *Env) CPU(addrs ...string) time.Duration {
 	var sum time.Duration
 	for _, addr := range addrs {
 		if p := e.procs[addr]; p != nil {
-			sum += cpuOf(p.cmd.Process.Pid)
+			sum += cpuOf(p.Cmd.Process.Pid)
 		}
 		if addr == e.Postgres && e.pgServer != nil {
 			pids, _ := e.pgServer.Processes()
@@ -340,15 +331,10 @@ func cpuOf(pid int) (sum time.Duration) {
 // Close ends all servers and removes what they wrote.
 func (e *Env) Close() {
 	for _, p := range e.procs {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		_ = p.Signal(syscall.SIGTERM)
 	}
 	for _, p := range e.procs {
-		select {
-		case <-p.done:
-		case <-time.After(10 * time.Second):
-			_ = p.cmd.Process.Kill()
-			<-p.done
-		}
+		_ = p.Stop(10 * time.Second)
 	}
 	for _, end := range slices.Backward(e.ends) {
 		end()

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"github.com/sony/sonyflake"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/proc"
+	"github.com/flakelease/allocator/chaos/wait"
 )
 
 // legacyVariable makes this test program a generator of another system: its name, a
@@ -72,54 +75,29 @@ func generate(what string) error {
 }
 
 // startLegacy starts such a process, which writes to a file.
-func startLegacy(t *testing.T, file, kind string, worker int) *process {
+func startLegacy(t *testing.T, file, kind string, worker int) (stop func()) {
 	t.Helper()
+	out, err := os.Create(file)
+	fatal.If(t, err)
+	defer out.Close() // the process has its own
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", legacyVariable, kind, worker))
-	return startProcess(t, cmd, file, file+".err")
+	cmd.Stdout = out
+	_, stop = startProcess(t, cmd)
+	return stop
 }
 
-// process is a program that runs until stop, at most as long as the test.
-type process struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	over bool
-}
-
-func startProcess(t *testing.T, cmd *exec.Cmd, stdout, stderr string) *process {
+// startProcess starts a program that runs until it is stopped, in order, or the test ends.
+func startProcess(t *testing.T, cmd *exec.Cmd) (p *proc.Process, stop func()) {
 	t.Helper()
-	p := &process{t: t, cmd: cmd}
-	open := func(path string) *os.File {
-		f, err := os.Create(path)
-		fatal.If(t, err)
-		return f
-	}
-	out, errs := open(stdout), open(stderr)
-	cmd.Stdout, cmd.Stderr = out, errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err := cmd.Start()
-	_, _ = out.Close(), errs.Close() // the process has its own
-	fatal.If(t, err)
-	t.Cleanup(func() {
-		p.stop()
-		if t.Failed() {
-			text, _ := os.ReadFile(stderr)
-			t.Logf("%s:\n%s", stderr, text[max(0, len(text)-3000):])
+	p = proc.Run(t, cmd)
+	stop = sync.OnceFunc(func() {
+		// etcd ends itself with the signal that it was sent.
+		if err := p.Stop(wait.Most); err != nil && err.Error() != "signal: terminated" {
+			t.Errorf("%s: %v", cmd, err)
 		}
 	})
-	return p
-}
-
-// stop ends the process by SIGTERM, in order.
-func (p *process) stop() {
-	p.t.Helper()
-	if p.over {
-		return
-	}
-	p.over = true
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	// etcd ends itself with the signal that it was sent.
-	if err := p.cmd.Wait(); err != nil && err.Error() != "signal: terminated" {
-		p.t.Errorf("%s: %v", p.cmd, err)
-	}
+	t.Cleanup(stop)
+	return p, stop
 }

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/postgres"
+	"github.com/flakelease/allocator/chaos/proc"
 )
 
 // TestSQL runs the SQL of pages in PostgreSQL, the blocks of one page one after the other,
@@ -85,24 +85,12 @@ func startMariaDB(t *testing.T) string {
 	data, socket := filepath.Join(dir, "data"), filepath.Join(dir, "socket")
 	output(t, "", tool(t, "mariadb-install-db"), "--no-defaults", "--skip-test-db", "--user="+me.Username, "--datadir="+data)
 	cmd := exec.Command(server, "--no-defaults", "--skip-networking", "--skip-grant-tables", "--user="+me.Username, "--datadir="+data, "--socket="+socket)
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	fatal.If(t, cmd.Start())
-	ended := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(ended) }()
-	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
-	for range time.Tick(50 * time.Millisecond) {
-		if _, err := os.Stat(socket); err == nil {
-			break
-		}
-		select {
-		case <-ended:
-			t.Fatalf("mariadbd ended:\n%s", &log)
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		default:
-		}
-	}
+	p := proc.Run(t, cmd)
+	t.Cleanup(p.Kill)
+	p.Until(t, "mariadbd listens", func() error {
+		_, err := os.Stat(socket)
+		return err
+	})
 	return socket
 }
 

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,12 +50,12 @@ func (k *takeover) run(commands string) (string, int) {
 
 func (k *takeover) rows(name string) string { return filepath.Join(k.dir, "new-rows", name+".txt") }
 
-func (k *takeover) legacy(kind string, worker int) *process {
+func (k *takeover) legacy(kind string, worker int) (stop func()) {
 	k.t.Helper()
 	name := fmt.Sprintf("%s-%d", kind, worker)
-	p := startLegacy(k.t, k.rows(name), kind, worker)
+	stop = startLegacy(k.t, k.rows(name), kind, worker)
 	k.grows(name)
-	return p
+	return stop
 }
 
 // grows waits until a log has more IDs than now.
@@ -76,20 +75,10 @@ func (k *takeover) grows(name string) {
 // node starts a node by commands of the guide, and draws IDs from it until it is stopped.
 func (k *takeover) node(name, mark string) {
 	k.t.Helper()
-	log := filepath.Join(k.dir, name+".log")
 	cmd := exec.Command("sh", "-euc", "exec "+k.commands(mark))
 	cmd.Dir, cmd.Env = k.dir, append(append(os.Environ(), k.env...), "ALLOCATOR_NODE_NAME="+name)
-	n := startProcess(k.t, cmd, log, log+".json")
-	var addr string
-	wait.Until(k.t, name+" is ready", func() bool {
-		text, err := os.ReadFile(log + ".json")
-		fatal.If(k.t, err)
-		m := regexp.MustCompile(`"msg":"listening".*?"grpc":"([^"]+)"`).FindSubmatch(text)
-		if m != nil {
-			addr = string(m[1])
-		}
-		return m != nil && strings.Contains(string(text), `"msg":"ready"`)
-	})
+	n, stop := startProcess(k.t, cmd)
+	addr := n.Prints(k.t, `"msg":"listening".*?"grpc":"([^"]+)"[\s\S]*"msg":"ready"`)[1]
 	c, err := client.New(client.Options{Targets: []string{addr}, Mode: client.Direct})
 	fatal.If(k.t, err)
 	f, err := os.OpenFile(k.rows(name), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -119,7 +108,7 @@ func (k *takeover) node(name, mark string) {
 		if err := <-ended; err != nil {
 			k.t.Errorf("drawing from %s: %v", name, err)
 		}
-		n.stop()
+		stop()
 	}
 	k.grows(name)
 }
@@ -191,10 +180,10 @@ func (k *takeover) follow(kind string) {
 	k.node("node-1", "beside")
 	k.node("node-2", "beside")
 	k.grows(first)
-	one.stop()
+	one()
 	k.grows("node-1")
 	k.grows(second)
-	two.stop()
+	two()
 	for _, node := range []string{"node-1", "node-2"} {
 		k.grows(node)
 		ids, sids := k.issued(node)
@@ -249,7 +238,7 @@ func (k *takeover) follow(kind string) {
 	k.node("node-4", "beside")
 	k.grows(kind + "-9")
 	k.drop("node-4")
-	old.stop()
+	old()
 	out, code = k.run(k.commands("audit"))
 	if n, err := strconv.Atoi(between(out, "duplicates  ", "\n")); code != 1 || err != nil || n == 0 {
 		t.Errorf("exit code %d, %v:\n%s", code, err, out)
@@ -273,10 +262,8 @@ func startEtcd(t *testing.T) string {
 	for _, addr := range loopback.Addresses(2) {
 		urls = append(urls, "http://"+addr)
 	}
-	dir := t.TempDir()
-	startProcess(t, exec.Command(path, "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
-		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1], "--unsafe-no-fsync", "--log-level", "error"),
-		filepath.Join(dir, "etcd.out"), filepath.Join(dir, "etcd.log"))
+	startProcess(t, exec.Command(path, "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
+		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1], "--unsafe-no-fsync", "--log-level", "error"))
 	wait.NoError(t, "etcd listens", func() error {
 		c, err := net.Dial("tcp", strings.TrimPrefix(urls[0], "http://"))
 		if err == nil {

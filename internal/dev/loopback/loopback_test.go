@@ -1,8 +1,8 @@
 package loopback
 
 import (
-	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/proc"
 )
 
 // TestAddress: each address is free, below the ports of outgoing connections, and given once,
@@ -94,22 +95,12 @@ func TestProcesses(t *testing.T) {
 		cmd.Env = append(os.Environ(), picker+"=1")
 		in, err := cmd.StdinPipe()
 		fatal.If(t, err)
-		out, err := cmd.StdoutPipe()
-		fatal.If(t, err)
-		fatal.If(t, cmd.Start())
-		defer func() {
-			in.Close()
-			_ = cmd.Wait()
-		}()
-		lines := bufio.NewScanner(out)
-		for range each {
-			if !lines.Scan() || !strings.HasPrefix(lines.Text(), "127.0.0.1:1") {
-				t.Fatalf("process %d printed %q for an address", i, lines.Text())
+		defer in.Close()
+		for _, addr := range strings.Fields(proc.Run(t, cmd).Prints(t, fmt.Sprintf(`^(127\.0\.0\.1:1\d+\n){%d}`, each))[0]) {
+			if other, taken := by[addr]; taken {
+				t.Errorf("process %d picked %s, as process %d did", i, addr, other)
 			}
-			if other, taken := by[lines.Text()]; taken {
-				t.Errorf("process %d picked %s, as process %d did", i, lines.Text(), other)
-			}
-			by[lines.Text()] = i
+			by[addr] = i
 		}
 	}
 }
