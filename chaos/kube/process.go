@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -94,34 +94,13 @@ func tail(path string, lines int) string {
 
 // output runs a program to its end and returns all it wrote.
 func output(ctx context.Context, program string, args ...string) (string, error) {
-	var out lockedBuffer
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = 5 * time.Second
-	if err := cmd.Run(); err != nil {
-		return out.String(),
-			fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err,
-				strings.TrimSpace(out.String()))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, bytes.TrimSpace(out))
 	}
-	return out.String(), nil
-}
-
-// lockedBuffer is a buffer that two goroutines may write to.
-type lockedBuffer struct {
-	mu sync.Mutex // guards b
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	return string(out), err
 }
 
 // permanent is an error after which until does not retry.

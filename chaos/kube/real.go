@@ -221,7 +221,7 @@ func (t *realCases) underLoad(ctx context.Context, service string, f func(contex
 // load is underLoad, but calls may fail.
 func (t *realCases) load(ctx context.Context, service string, f func(context.Context) error) (drawn, error) {
 	var d drawn
-	var out lockedBuffer
+	var out strings.Builder
 	cmd := exec.CommandContext(ctx, filepath.Join(t.c.s.bin, "kubeload"), "--dns", hostIP+":53",
 		"--target", service+"."+t.rel.namespace+".svc.cluster.local:9000")
 	cmd.Stdout, cmd.Stderr = &out, &out
