@@ -117,6 +117,7 @@ not run here, 1 test:
 	contains(t, ci(0, "test", "-limit", "./good"), report, "the slowest tests:\n", "good TestQuick\n")
 
 	contains(t, ci(1, "test", "./broken"), "undefined: testing", "compile: ")
+	contains(t, ci(1, "test", "./empty"), "there are no tests in ./empty")
 	contains(t, ci(1, "test", "./nothing/..."), "there is no directory ./nothing: packages are directories such as")
 	contains(t, ci(1, "test", "./good", "./broken/..."), "./broken/... is in module broken, and the others in .")
 	contains(t, ci(2, "tests"), `there is no command "tests": use test, check`)

@@ -98,6 +98,9 @@ func (c *ci) test(ctx context.Context, race bool, patterns []string) int {
 		}
 	}
 	c.report()
+	if err == nil && !slices.ContainsFunc(c.records, func(r record) bool { return r.Result != "skip" }) {
+		err = fmt.Errorf("there are no tests in %s", strings.Join(patterns, " "))
+	}
 	if err == nil {
 		err = c.exceeded(tier.Names[0], used())
 	}
@@ -147,7 +150,7 @@ func locate(patterns []string) (module string, inside []string, err error) {
 
 // files returns those that a command of git names.
 func files(args ...string) []string {
-	out, err := exec.Command("git", args...).Output()
+	out, err := exec.Command("git", append([]string{"-c", "color.ui=false"}, args...)...).Output()
 	if err != nil {
 		return nil
 	}

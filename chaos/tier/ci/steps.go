@@ -93,12 +93,16 @@ func (j *job) kinds() (k kinds, err error) {
 	}
 	concurrent := map[string]bool{"net": true}
 	for _, f := range files("grep", "--untracked", "-lE",
-		`^[[:space:]]*go (func|[A-Za-z_.]+)\(|\.(Go|Parallel|RunParallel)\(|AfterFunc\(`, "--", "*.go") {
+		`(^|[{;[:space:]])go [A-Za-z_][A-Za-z_0-9.]*(\[[^]]*\][A-Za-z_0-9.]*)?\(|`+
+			`\.(Go|Parallel|RunParallel)\(|AfterFunc\(`, "--", "*.go") {
 		p := module + filepath.Dir(f)
 		if strings.HasSuffix(f, "_test.go") {
 			p += ".test" // No other package runs it.
 		}
 		concurrent[p] = true
+	}
+	if len(concurrent) == 1 {
+		return kinds{}, errors.New("git grep finds no goroutine: run this in a clone of the repository, with git")
 	}
 	less := files("grep", "--untracked", "-lF", "tier.Raced", "--", "*_test.go")
 	for line := range strings.Lines(string(out)) {
