@@ -6,23 +6,16 @@ import (
 	"sync"
 )
 
-// Text is a writer that can be read while it is written. The zero value is empty. Of more than most it
-// keeps the end.
+// Text is a writer that can be read while it is written. The zero value is empty.
 type Text struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
 }
 
-const most = 32 << 20 // bytes
-
 // Write adds p.
 func (t *Text) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if text := t.text.String(); len(text) > most {
-		t.text.Reset()
-		t.text.WriteString(text[len(text)-most/2:])
-	}
 	return t.text.Write(p)
 }
 

@@ -72,7 +72,10 @@ func (s *Shell) start(args ...string) (*process, io.Writer, error) {
 	if err == nil {
 		p.Process, err = proc.Start(cmd)
 	}
-	return p, in, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return p, in, nil
 }
 
 // await waits until f is true or the process has ended.

@@ -119,7 +119,9 @@ func (c *insides) start(i int, more ...string) {
 // stop stops the node of machine i in order.
 func (c *insides) stop(i int) {
 	if c.nodes[i] != nil {
-		_ = c.nodes[i].Stop(patience)
+		if err := c.nodes[i].Stop(patience); err != nil && strings.Contains(err.Error(), "was killed") {
+			c.t.Error(err)
+		}
 	}
 }
 
