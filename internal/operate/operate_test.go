@@ -441,6 +441,9 @@ func TestFloorOfAnEra(t *testing.T) {
 	p := e.plan(Recover)
 	e.now += 300_000
 	e.answers.Nodes[1].Highest = e.now + 20_000
+	silent := Node{Name: "z", Registered: true, Era: 9, Highest: e.now + 40_000}
+	e.answers.Nodes = append(e.answers.Nodes, silent) // What it said once does not count.
+	p.Accepted = e.plan(Recover).Obstacles
 	if _, err := e.Do(t.Context(), p); err != nil || e.load().Era.Value.Floor != e.now+20_000+60_750 {
 		t.Errorf("after five minutes: %v, floor %d, now %d", err, e.load().Era.Value.Floor, e.now)
 	}
@@ -625,6 +628,9 @@ func TestWhatPlansShow(t *testing.T) {
 				continue
 			case "hold": // a sid
 				e.put("holder/"+f[1], lease.Encode(lease.Holder{Instance: "x", Node: "x"}))
+				continue
+			case "config": // what cannot be read, or none
+				e.put("config", strings.Join(f[1:], " "))
 				continue
 			case "era": // of a number and a cluster, or what cannot be read, or none
 				text := strings.Join(f[1:], " ")

@@ -164,6 +164,8 @@ func TestNextEra(t *testing.T) {
 			floor: now + total, number: 3, want: now + total, warns: "that of era 2"},
 		{name: "the operator's floor", view: space(sid(1, entry(window(ceil(now+10*year), released)), false)), floor: now + total,
 			number: 3, want: now + total, warns: "quarantine the sid"},
+		{name: "the operator's floor, and a node with a wrong clock", view: space(), reports: []NodeReport{{"a", 2, now + 10*year}}, floor: now + total,
+			number: 3, want: now + total, warns: "node a has 2037"},
 		{name: "a watermark, and its record was lost", view: space(mark(now + 3_000)), number: 3, want: now + 3_000 + total},
 		{name: "the operator's floor is below the watermark", view: space(mark(now + total + 7)), floor: now + total, number: 3, want: now + total,
 			warns: "not above the watermark, " + At(now+total+7)},
@@ -202,6 +204,7 @@ func TestNextEraRefuses(t *testing.T) {
 	}{
 		{"no config", space(func(v *lease.View) { v.Config = lease.Entry[lease.Space]{} }), nil, 0, "\"allocator init\" without --fresh"},
 		{"a poisoned ceiling in etcd", space(distant), nil, 0, "sid 3 in etcd has 2037"},
+		{"a watermark far ahead", space(func(v *lease.View) { v.Mark = entry(lease.Mark{Era: 2, At: now + 10*year}) }), nil, 0, "the watermark has 2037"},
 		{"a node with a wrong clock", space(), []NodeReport{{"a", 2, now + 10*year}}, 0, "node a has 2037"},
 		{"it names a floor that will do", space(distant), nil, 0, "--floor " + At(now+total)},
 		{"a floor too low for any node", space(), nil, now + total - 1, "must be " + At(now+total)},
