@@ -410,6 +410,12 @@ func TestOpenIsGivenUp(t *testing.T) {
 	open(t, cfg)
 	cfg.Name = "two"
 	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	a, err := embed.Open(ctx, cfg)
+	if a != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, %v", a, err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
 	if _, err := embed.Open(ctx, cfg); !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that had ended: %v", err)
@@ -417,7 +423,7 @@ func TestOpenIsGivenUp(t *testing.T) {
 
 	// Etcd is away: STARTING, and the words say what is waited for.
 	cfg.Endpoints, cfg.OpenTimeout = []string{"127.0.0.1:1"}, 500*time.Millisecond
-	_, err := embed.Open(t.Context(), cfg)
+	_, err = embed.Open(t.Context(), cfg)
 	if !errors.Is(err, &client.Refusal{Reason: client.Starting}) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without etcd: %v", err)
 	}
