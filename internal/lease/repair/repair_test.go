@@ -217,7 +217,7 @@ func TestNextEraRefuses(t *testing.T) {
 }
 
 func TestQuarantine(t *testing.T) {
-	v := space(sid(1, entry(window(released)), false), sid(2, entry(window()), true))
+	v := space(sid(1, entry(window(released, func(w *lease.Window) { w.Era = 1 })), false), sid(2, entry(window()), true))
 	for _, tc := range []struct {
 		sid   flake.SID
 		force bool
@@ -227,6 +227,7 @@ func TestQuarantine(t *testing.T) {
 		// Term, owner and ceiling stay: nothing is forgotten.
 		want := v.SIDs[tc.sid].Window.Value
 		want.State, want.Reason, want.Nonce, want.Wall, want.By = lease.Quarantined, "disk", "fresh", now, by.Who
+		want.Era = v.Era.Value.Number // A node of this era would ignore a record of an earlier one.
 		if w.Window != want || w.Ledger || w.Gone != "" || !w.Seen.Window.Same(v.SIDs[tc.sid].Window) || !w.Seen.Holder.Same(v.SIDs[tc.sid].Holder) {
 			t.Errorf("sid %d: got %+v", tc.sid, w)
 		}
