@@ -155,6 +155,9 @@ var atOnce = strconv.Itoa(max(3, runtime.NumCPU()))
 func (j *job) test(race bool, args ...string) error {
 	// vet is a step of its own. Without the tables of debuggers, linking takes half as long.
 	flags := []string{"-json", "-vet=off", "-ldflags=-w", "-timeout", "15m", "-p", atOnce}
+	if j.nice { // Others come first, and its time is simulated: the limit is for hangs alone.
+		flags = append(flags, "-timeout", "1h")
+	}
 	cmd := j.goCommand(race, "test", append(flags, args...)...)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
