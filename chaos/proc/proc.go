@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -94,8 +95,11 @@ func (p *Process) Wait() error {
 	return p.err
 }
 
+// ErrKilled is returned for a process that did not end in time.
+var ErrKilled = errors.New("it did not end after SIGTERM, and was killed")
+
 // Stop sends SIGTERM, to a paused process too, waits until the process has ended, and kills it if that
-// takes longer than within. It returns what Wait does, or that the process was killed.
+// takes longer than within. It returns what Wait does, or ErrKilled.
 func (p *Process) Stop(within time.Duration) error {
 	_, _ = p.Signal(syscall.SIGTERM), p.Signal(syscall.SIGCONT)
 	select {
@@ -103,7 +107,7 @@ func (p *Process) Stop(within time.Duration) error {
 		return p.err
 	case <-time.After(within):
 		p.Kill()
-		return fmt.Errorf("%s was killed: it did not end within %v of SIGTERM", filepath.Base(p.Cmd.Path), within)
+		return fmt.Errorf("%s: %w after %v", filepath.Base(p.Cmd.Path), ErrKilled, within)
 	}
 }
 

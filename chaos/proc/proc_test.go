@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -50,11 +51,24 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A process without a group of its own ends with its test, too, and Kill returns once it has ended.
+func TestAlone(t *testing.T) {
+	e := &ending{TB: t}
+	p := Run(e, exec.Command("sleep", "1000"))
+	if e.cleanups[0](); p.Running() {
+		t.Error("it outlives its test")
+	}
+	p = Run(t, exec.Command("sleep", "1000"))
+	if p.Kill(); p.Running() {
+		t.Error("it runs after Kill")
+	}
+}
+
 // One that does not stop is killed, and one that ended comes to nothing more.
 func TestEnd(t *testing.T) {
 	p := Run(t, exec.Command("sh", "-c", `trap '' TERM; echo up; while :; do sleep 0.01; done`))
 	p.Prints(t, "up")
-	if err := p.Stop(100 * time.Millisecond); err == nil || !strings.Contains(err.Error(), "was killed") || p.Code(t) != -1 {
+	if err := p.Stop(100 * time.Millisecond); !errors.Is(err, ErrKilled) || p.Code(t) != -1 {
 		t.Errorf("%v, %v", err, p.Cmd.ProcessState)
 	}
 	e := &ending{TB: t}

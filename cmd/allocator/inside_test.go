@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -119,7 +120,7 @@ func (c *insides) start(i int, more ...string) {
 // stop stops the node of machine i in order.
 func (c *insides) stop(i int) {
 	if c.nodes[i] != nil {
-		if err := c.nodes[i].Stop(patience); err != nil && strings.Contains(err.Error(), "was killed") {
+		if err := c.nodes[i].Stop(patience); errors.Is(err, proc.ErrKilled) {
 			c.t.Error(err)
 		}
 	}

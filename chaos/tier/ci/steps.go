@@ -342,7 +342,10 @@ func commandLine(j *job) error {
 // simulated tests what measures no real time.
 func simulated(j *job) error {
 	k, err := j.kinds()
-	return errors.Join(err,
+	if err != nil {
+		return err
+	}
+	return errors.Join(
 		j.test(false, append(k.single, "-p", "2")...),
 		j.test(detector(j), bubbles, "-cpu", "1"),
 		j.test(false, bubbles))
@@ -351,7 +354,10 @@ func simulated(j *job) error {
 // raced tests all other packages with the race detector, and those with etcd without it.
 func raced(j *job) error {
 	k, err := j.kinds()
-	return errors.Join(err,
+	if err != nil {
+		return err
+	}
+	return errors.Join(
 		j.test(detector(j), append(k.raced, "-p", "2")...),
 		j.test(false, append(slices.Concat(k.etcd, k.twice), "-p", "2")...))
 }
