@@ -21,6 +21,7 @@ import (
 	"github.com/flakelease/allocator/internal/daemon/agent"
 	"github.com/flakelease/allocator/internal/node"
 	"github.com/flakelease/allocator/internal/server"
+	"github.com/flakelease/allocator/internal/server/adminserver"
 	"github.com/flakelease/allocator/internal/server/grpcserver"
 	"github.com/flakelease/allocator/internal/server/httpserver"
 	"github.com/flakelease/allocator/internal/text"
@@ -229,17 +230,11 @@ func (a *Agent) front(issuer *agent.Agent, ls listeners, stopping <-chan struct{
 func (a *Agent) adminHandler(issuer *agent.Agent, service *server.Service) http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prom.New(a.client, nil), agentRequests(service))
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if r := issuer.Ready(); r != nil {
-			http.Error(w, r.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
+	return adminserver.New(adminserver.Config{
+		Ready:   issuer.Ready,
+		Alive:   func() error { return nil },
+		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	return mux
 }
 
 var agentRequestsDesc = prometheus.NewDesc("allocator_requests_total",

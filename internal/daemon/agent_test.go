@@ -443,7 +443,7 @@ func TestAgentSpace(t *testing.T) {
 }
 
 // TestAgentAdmin: the admin port says whether the agent lives and is ready, which gRPC's health follows,
-// and counts requests.
+// counts requests, and answers no page of another site.
 func TestAgentAdmin(t *testing.T) {
 	t.Parallel()
 	m := newMoody()
@@ -467,7 +467,7 @@ func TestAgentAdmin(t *testing.T) {
 			t.Errorf("livez: %d %s", code, body)
 		}
 	}
-	ready(200, "ready", "SERVING")
+	ready(200, "ok", "SERVING")
 	if line := overRESP(t, its, "ID.NEXT"); line != "$13\r\n" {
 		t.Fatal(line)
 	}
@@ -480,10 +480,21 @@ func TestAgentAdmin(t *testing.T) {
 		t.Error(line)
 	}
 	m.refuses.Store(nil)
-	ready(200, "ready", "SERVING")
+	ready(200, "ok", "SERVING")
 
 	overHTTP(t, its, http.MethodPost, "/v1/ids")
 	overHTTP(t, its, http.MethodPost, "/v1/ids?count=x")
+	if code, body := get(t, admin+"/v1/ids"); code != 404 || !strings.Contains(body, "this is the admin port") {
+		t.Errorf("IDs of the admin port: %d %s", code, body)
+	}
+	foreign, err := http.NewRequestWithContext(t.Context(), http.MethodGet, admin+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign.Header.Set("Sec-Fetch-Site", "cross-site")
+	if res, err := http.DefaultClient.Do(foreign); err != nil || res.StatusCode != 403 || res.Body.Close() != nil {
+		t.Errorf("a page of another site: %v %v", res, err)
+	}
 	_, metrics := get(t, admin+"/metrics")
 	for _, want := range []string{
 		`allocator_requests_total{code="OK",surface="resp_ids"} 1`, `allocator_requests_total{code="NO_SID",surface="resp_ids"} 1`,
