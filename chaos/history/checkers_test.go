@@ -302,13 +302,13 @@ func TestCheckers(t *testing.T) {
 	}
 }
 
-// Violations are counted, and ten are told.
+// Violations are counted, and a thousand are told.
 func TestViolationsAreBounded(t *testing.T) {
 	s := newScenario()
-	for range 100 {
+	for range 2 * maxListed {
 		s.ask(1, 1).fail(2-1, 1, "n1", "STARTING")
 	}
-	if got := s.check(t, NewRefusals()); got.Count != 100 || len(got.Violations) != maxShown {
+	if got := s.check(t, NewRefusals()); got.Count != 2*maxListed || len(got.Violations) != maxListed {
 		t.Errorf("%d counted, %d told", got.Count, len(got.Violations))
 	}
 }

@@ -66,6 +66,7 @@ func (f *Final) Add(op *Op) {
 	}
 	sid := f.format.SID(op.Block.First)
 	gone, vanished := f.vanished[int64(sid)]
+	timed := false
 	for _, i := range f.recent {
 		switch {
 		case i.fault.Class == ClassData && i.at <= op.Time && i.end() >= a.at:
@@ -73,6 +74,8 @@ func (f *Final) Add(op *Op) {
 		case i.fault.Class != ClassClock || op.Node != "" && !i.targets(op.Node):
 		case vanished && gone >= i.at-grace:
 			return
+		default: // The end of the holder's key may have been seen late.
+			timed = true
 		}
 	}
 	m := f.marks[before-1]
@@ -81,6 +84,9 @@ func (f *Final) Add(op *Op) {
 	if ms < m.below {
 		f.add("I9", op.Time, "%s answered %v of millisecond %d, and the watermark was %d before it was asked",
 			op.who(), op.Block.First, ms, m.below)
+		if n := len(f.list); f.count == int64(n) {
+			f.list[n-1].Timed = timed
+		}
 	}
 }
 

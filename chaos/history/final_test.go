@@ -58,6 +58,8 @@ func TestFinal(t *testing.T) {
 		}
 		if r := f.Finish(); r.Verdict != tc.want {
 			t.Errorf("%s: %+v, want %s", name, r, tc.want)
+		} else if tc.want == Broken && r.Violations[0].Timed != (name == "a clock was changed") {
+			t.Errorf("%s: %+v", name, r.Violations)
 		}
 		if len(f.marks) > 3 {
 			t.Errorf("%s: keeps %d marks", name, len(f.marks))

@@ -76,13 +76,15 @@ type Violation struct {
 	Claim  string     `json:"claim"` // I1 … I8
 	Detail string     `json:"detail"`
 	At     clock.Mono `json:"at_ns"` // when it was seen; 0 where the record has no times
+	// Timed says that the claim may hold if something was seen too late.
+	Timed bool `json:"timed,omitempty"`
 }
 
 // Error returns claim and detail.
 func (v Violation) Error() string { return v.Claim + ": " + v.Detail }
 
-// maxShown bounds how many violations of one claim are listed.
-const maxShown = 10
+// maxListed bounds how many violations of one claim have their evidence.
+const maxListed = 1000
 
 // Check holds the record against the checks of runs of Ops, and returns the violations found, at most ten of each
 // check. Here the observer sees each grant and mark at once, so I3 allows no lag, and marks must rise.
@@ -103,7 +105,7 @@ func (h *History) Check() []Violation {
 	}
 	var out []Violation
 	for _, r := range append(suite.Finish(), order.Finish(), windows.Finish()) {
-		out = append(out, r.Violations...)
+		out = append(out, r.Violations[:min(len(r.Violations), 10)]...)
 	}
 	if len(h.Issues) > 0 && len(h.Grants) == 0 {
 		out = append(out, Violation{Claim: "I3", Detail: "IDs were issued, and no window was confirmed"})

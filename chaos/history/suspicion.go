@@ -48,7 +48,7 @@ func (s *Suspicion) Finish() Result {
 	doubtAt := func(at clock.Mono, format string, args ...any) {
 		r.Verdict = Unknown
 		r.Count++
-		if len(r.Violations) < maxShown {
+		if len(r.Violations) < maxListed {
 			r.Violations = append(r.Violations, Violation{Claim: r.Claim, Detail: fmt.Sprintf(format, args...), At: at})
 		}
 	}

@@ -44,7 +44,7 @@ type Result struct {
 	Verdict      Verdict        `json:"verdict"`
 	Reason       string         `json:"reason"`               // what was checked; for unknown, what was missing
 	Count        int64          `json:"count"`                // Count includes the violations that are not listed.
-	Violations   []Violation    `json:"violations,omitempty"` // the first ten
+	Violations   []Violation    `json:"violations,omitempty"` // the first thousand
 	Measurements []Measurement  `json:"measurements,omitempty"`
 	Phases       []FaultPhases  `json:"phases,omitempty"`  // Only the check of availability lists phases.
 	Refused      []FirstRefusal `json:"refused,omitempty"` // Only the check of deadlines lists first refusals.
@@ -128,7 +128,7 @@ type findings struct {
 
 func (f *findings) add(claim string, at clock.Mono, format string, args ...any) {
 	f.count++
-	if len(f.list) < maxShown {
+	if len(f.list) < maxListed {
 		f.list = append(f.list, Violation{Claim: claim, Detail: fmt.Sprintf(format, args...), At: at})
 	}
 }

@@ -94,7 +94,10 @@ func campaign(ctx context.Context, o *options, profile string, faults []nemesis.
 	}
 	r.log.line("checking %d IDs", r.rig.IDs())
 	res := r.results(began, time.Since(began), runErr, ctx.Err() != nil)
-	return r.finish(res)
+	if err := r.finish(res); r.nemesis != nil || ctx.Err() != nil || err == nil {
+		return err
+	}
+	return runErr // The cluster did not start.
 }
 
 // programs builds what the run needs.
@@ -227,7 +230,7 @@ func (r *runner) inject(ctx context.Context) error {
 	stopReporting()
 	stopLoad()
 	clients.Wait()
-	quiet, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	quiet, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
 	return errors.Join(err, r.stopNodes(quiet))
 }
@@ -273,7 +276,7 @@ func (r *runner) stopNodes(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, n := range r.rig.Nodes {
 		all.Go(func() {
-			if err := n.Terminate(10 * time.Second); err != nil {
+			if err := n.Terminate(time.Minute); err != nil {
 				r.foundBroken(err)
 			} else if exit := n.Exit(); exit != "exit status 0" {
 				r.foundBroken(fmt.Errorf("%s was terminated and ended with %q, not with exit status 0", n.Name, exit))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,20 +74,25 @@ func (l *delayMonitor) all() []Delay {
 // violation.
 func explainedBy(delays []Delay, check string, v history.Violation) bool {
 	for _, l := range delays {
-		if at := int64(v.At) / 1e6; timed(check) && l.FromMs <= at && at <= l.ToMs+delayEffect {
+		if at := int64(v.At) / 1e6; (timed(check) || v.Timed) && l.FromMs <= at && at <= l.ToMs+delayEffect {
 			return true
 		}
 	}
 	return false
 }
 
-// allExplainedBy reports whether delays may be the cause of all listed violations of
-// a check.
+// allExplainedBy reports whether delays may be the cause of all violations of a check.
 func allExplainedBy(delays []Delay, c *history.Result) bool {
 	for _, v := range c.Violations {
 		if !explainedBy(delays, c.Check, v) {
 			return false
 		}
 	}
-	return len(c.Violations) > 0
+	return len(c.Violations) > 0 && c.Count == int64(len(c.Violations))
+}
+
+// pausedIn reports whether stalls, if there were any, may be the cause of all violations of a check.
+func pausedIn(c *history.Result, stalls int) bool {
+	return stalls > 0 && (timed(c.Check) || c.Count > 0 && c.Count == int64(len(c.Violations)) &&
+		!slices.ContainsFunc(c.Violations, func(v history.Violation) bool { return !v.Timed }))
 }

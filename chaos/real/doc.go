@@ -12,6 +12,6 @@
 // clocks and network, operator reads and edits records in etcd, and chaos/history
 // checks.
 //
-// Exit codes: 0 everything passed, 1 a claim does not hold, 2 wrong usage, 3 the run
-// proves nothing. chaos/README.md has the faults and their results.
+// Exit codes: 0 everything passed, 1 a claim does not hold or the cluster does not start,
+// 2 wrong usage, 3 the run proves nothing. chaos/README.md has the faults and their results.
 package main

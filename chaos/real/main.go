@@ -64,7 +64,10 @@ func run(args []string) int {
 		return exitUsage
 	}
 	fmt.Fprintf(os.Stderr, "chaos: %v\n", err)
-	return exitUnknown // the run proves nothing
+	if ctx.Err() != nil {
+		return exitUnknown // It was interrupted: the run proves nothing.
+	}
+	return exitFail // What cannot run at all is no verdict about this machine.
 }
 
 func command() *cobra.Command {

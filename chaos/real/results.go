@@ -58,8 +58,8 @@ type FaultResult struct {
 	Claims map[string]string `json:"claims,omitempty"`
 }
 
-// untimed are the checks that do not depend on timing.
-var untimed = []string{"unique", "intervals", "order", "causal", "reserved", "holders"}
+// untimed are the checks that do not depend on timing, unless a violation says so itself.
+var untimed = []string{"unique", "intervals", "order", "causal", "reserved", "holders", "final"}
 
 func timed(check string) bool { return !slices.Contains(untimed, check) }
 
@@ -274,7 +274,7 @@ func (res *Results) judge() {
 			why = fmt.Sprintf("%s: %d violations, the first: %s", c.Check, c.Count, c.Violations[0].Detail)
 		}
 		v := c.Verdict
-		if v == history.Broken && (len(res.Stalls) > 0 && timed(c.Check) || allExplainedBy(res.Delays, &c)) {
+		if v == history.Broken && (pausedIn(&c, len(res.Stalls)) || allExplainedBy(res.Delays, &c)) {
 			v, why = history.Unknown, "this machine was overloaded: "+why
 		}
 		worsen(v, why)
@@ -340,7 +340,7 @@ func (res *Results) print() {
 	_ = w.Flush()
 	fmt.Println("\nclaims in danger:", res.Danger)
 	for _, c := range res.Checks {
-		for _, v := range c.Violations {
+		for _, v := range c.Violations[:min(len(c.Violations), 10)] {
 			fmt.Printf("%s: %s\n", c.Check, v.Detail)
 		}
 	}

@@ -55,6 +55,7 @@ func TestFaultVerdicts(t *testing.T) {
 		{"a violation while the machine was overloaded", good, at(1500), []Delay{{1000, 1400}}, "unknown"},
 		{"a violation long after that", good, at(2800), []Delay{{0, 2799 - delayEffect}}, "fail"},
 		{"a violation before that", good, at(1500), []Delay{{1501, 1800}}, "fail"},
+		{"an ID below the watermark while the machine was overloaded", good, []history.Result{{Check: "final", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Delay{{1000, 1400}}, "fail"},
 		{"a duplicate while the machine was overloaded", good, []history.Result{{Check: "unique", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Delay{{1000, 1400}}, "fail"},
 	} {
 		f := FaultResult{Fault: "kill", Injections: []nemesis.Outcome{tc.o}}
@@ -79,6 +80,8 @@ func TestRunVerdicts(t *testing.T) {
 		}
 		return r
 	}
+	late, unlisted := broken("final", 1500), broken("refusals", 1500)
+	late.Violations[0].Timed, unlisted.Count = true, 2
 	injected := FaultResult{Fault: "kill", Verdict: "pass", Injections: []nemesis.Outcome{{}}}
 	for _, tc := range []struct {
 		name string
@@ -96,6 +99,11 @@ func TestRunVerdicts(t *testing.T) {
 		{"it was interrupted", Results{Checks: []history.Result{pass}, Why: []string{"the run was interrupted"}}, history.Unknown},
 		{"the machine was paused and a call was late", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "refusals", Verdict: history.Broken}}}, history.Unknown},
 		{"the machine was paused and an ID was issued twice", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "unique", Verdict: history.Broken}}}, history.Broken},
+		{"the machine was paused and an ID was below the watermark", Results{Stalls: []string{"9s"}, Checks: []history.Result{broken("final", 1500)}}, history.Broken},
+		{"the same, and a holder's end may have been seen late", Results{Stalls: []string{"9s"}, Checks: []history.Result{late}}, history.Unknown},
+		{"the same while the machine was overloaded", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{late}}, history.Unknown},
+		{"the same long after", Results{Delays: []Delay{{10_000, 12_000}}, Checks: []history.Result{late}}, history.Broken},
+		{"more calls were late than are listed", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{unlisted}}, history.Broken},
 		{"the machine was paused and all passed", Results{Stalls: []string{"9s"}, Checks: []history.Result{pass}}, history.Unknown},
 		{"a call was late while the machine was overloaded", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500)}}, history.Unknown},
 		{"another was late when it was not", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500, 7000)}}, history.Broken},

@@ -158,7 +158,7 @@ func (p *Process) PID() int {
 
 // Kill ends the present run at once, as a power failure would, and returns when
 // it is gone.
-func (p *Process) Kill() error { return p.end(syscall.SIGKILL, 5*time.Second) }
+func (p *Process) Kill() error { return p.end(syscall.SIGKILL, most) }
 
 // Terminate asks the program to end, and returns when it has or after timeout.
 func (p *Process) Terminate(timeout time.Duration) error {

@@ -70,7 +70,7 @@ func (r *Rig) CatchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return until(ctx, 10*time.Second, "the history of etcd", func(ctx context.Context) error {
+	return until(ctx, most, "the history of etcd", func(ctx context.Context) error {
 		r.grants.mu.Lock()
 		seen := r.grants.seen
 		r.grants.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Snapshot is a copy of etcd's database.
@@ -30,7 +29,7 @@ func (r *Rig) TakeSnapshot(ctx context.Context, path string) (_ Snapshot, err er
 			}
 		}
 	}
-	err = until(ctx, 20*time.Second, "a copy of etcd", func(ctx context.Context) error {
+	err = until(ctx, most, "a copy of etcd", func(ctx context.Context) error {
 		before, err := r.Op.Revision(ctx)
 		if err != nil {
 			return err

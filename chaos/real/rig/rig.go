@@ -385,6 +385,9 @@ func (r *Rig) Endpoints() string {
 // Spare returns a node that is not started, for faults that need one more.
 func (r *Rig) Spare() *Node { return r.spare }
 
+// most is how long the rig waits for one event. It is no claim about speed.
+const most = 2 * time.Minute
+
 // Start starts etcd, makes the space, starts the nodes, and returns when all of
 // them issue.
 func (r *Rig) Start(ctx context.Context) error {
@@ -395,7 +398,7 @@ func (r *Rig) Start(ctx context.Context) error {
 	}
 	init := []string{"init", "--fresh", "--layout", r.Format.String(), "--root", Root, "--space", Space,
 		"--etcd.endpoints", r.Endpoints()}
-	if err := until(ctx, 30*time.Second, "etcd answers", func(ctx context.Context) error {
+	if err := until(ctx, most, "etcd answers", func(ctx context.Context) error {
 		_, err := r.Allocate(ctx, init...)
 		return err
 	}); err != nil {
@@ -412,7 +415,7 @@ func (r *Rig) Start(ctx context.Context) error {
 	r.all.Go(func() { r.observe(inner) })
 	r.all.Go(func() { r.watchRecords(inner) })
 	for _, n := range r.Nodes {
-		if err := until(ctx, 30*time.Second, n.Name+" issues", n.Ready); err != nil {
+		if err := until(ctx, most, n.Name+" issues", n.Ready); err != nil {
 			return fmt.Errorf("%w\n%s", err, tail(n.Output(n.Run())))
 		}
 	}

@@ -234,7 +234,7 @@ func (f *fleet) startSpare(number int) {
 
 func (f *fleet) stopSpare() {
 	f.t.Helper()
-	fatal.If(f.t, f.spare.Terminate(10*time.Second))
+	fatal.If(f.t, f.spare.Terminate(wait.Most))
 }
 
 // account is what a fleet used.

@@ -152,7 +152,7 @@ func (r *run) outage() {
 func (r *run) stop(f *fleet) {
 	r.t.Helper()
 	for _, p := range f.programs {
-		if err := p.Terminate(10 * time.Second); err != nil && f.careful {
+		if err := p.Terminate(wait.Most); err != nil && f.careful {
 			r.t.Error(err)
 		}
 	}
