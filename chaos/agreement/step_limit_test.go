@@ -148,10 +148,13 @@ func TestRestartUnderWrongSource(t *testing.T) {
 // TestPausedBesideStandbys: a hypervisor pauses a machine, and no clock of it notices; then its wall clock is set
 // right. Those that ran beside it have the time, and most of them hold no sid: it follows them all the same.
 func TestPausedBesideStandbys(t *testing.T) {
-	for _, standbys := range []int{0, 8} {
+	for _, standbys := range []int{0, 5} {
 		runScenario(t, func(env *testEnv) {
-			for range 3 + standbys {
-				env.start(options{keep: func(c *lease.Config) { c.SIDRange = lease.SIDRange{To: 3} }})
+			for i := range 3 + standbys {
+				m := env.start(options{keep: func(c *lease.Config) { c.SIDRange = lease.SIDRange{To: 3} }})
+				if i < 3 { // It holds a sid: the keeper of a paused standby asks for one without an end.
+					m.untilReady(10 * time.Second)
+				}
 			}
 			time.Sleep(20 * time.Second)
 			bad := env.members[1]
