@@ -213,27 +213,20 @@ func TestStaleStream(t *testing.T) {
 	defer k.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Most)
 	defer cancel()
-	// The connection learns of the end a moment before its stream does, so once in a
-	// while the stream is not stale yet.
-	srv, hidden := serve(t, l, &streams{}), false
-	for i := 0; i < 10 && !hidden; i++ {
-		for tries := 0; ; tries++ { // the first may meet a stream that is about to end
-			if _, err := k.Allocate(ctx, Request{Count: 2}); err == nil {
-				break
-			} else if tries == 5 {
-				t.Fatal(err)
-			}
-		}
-		srv.Stop()
-		for conn := k.(*streamClient).conn; conn.GetState() == connectivity.Ready && conn.WaitForStateChange(ctx, connectivity.Ready); {
-		}
-		time.Sleep(10 * time.Millisecond)
-		srv = serve(t, listen(t, addr), &streams{})
-		b, err := k.Allocate(ctx, Request{Count: 3})
-		hidden = err == nil && b.Count == 3
+	srv := serve(t, l, &streams{})
+	if _, err := k.Allocate(ctx, Request{Count: 2}); err != nil {
+		t.Fatal(err)
 	}
-	if !hidden {
-		t.Error("a stream that ended while idle failed the next request, each time")
+	srv.Stop()
+	stale := k.(*streamClient)
+	if _, err := stale.stream.Recv(); err == nil { // It returns when the stream has ended.
+		t.Fatal("a stopped server answered")
+	}
+	for stale.conn.GetState() == connectivity.Ready && stale.conn.WaitForStateChange(ctx, connectivity.Ready) {
+	}
+	serve(t, listen(t, addr), &streams{})
+	if b, err := k.Allocate(ctx, Request{Count: 3}); err != nil || b.Count != 3 {
+		t.Errorf("the request after a stream that ended while idle: %+v, %v", b, err)
 	}
 	l = listen(t, "127.0.0.1:0")
 	serve(t, l, &streams{cut: true})
