@@ -127,7 +127,8 @@ not run here, 1 test:
 	contains(t, ci(2, "list", "hourly"), "name one of the tiers test, check, nightly")
 }
 
-// TestSteps: what fails is printed and fails the tier; what cannot run is skipped, and says what is missing.
+// TestSteps: what fails is printed and fails the tier; what cannot run is skipped, and says what is missing, once more
+// at the end.
 func TestSteps(t *testing.T) {
 	dir := t.TempDir()
 	for name, tc := range map[string]struct {
@@ -151,6 +152,16 @@ func TestSteps(t *testing.T) {
 			t.Errorf("%s: what passes is printed:\n%s", name, &out)
 		}
 	}
+	var out output.Text
+	c := &ci{out: &out, dir: dir}
+	if code := c.all(t.Context(), "check", []step{
+		{name: "passes", run: script("true")},
+		{name: "model", run: script("exit 77")},
+		{name: "site", needs: []string{"npm-of-nobody"}},
+	}); code != 0 {
+		t.Errorf("with steps that are skipped: code %d", code)
+	}
+	contains(t, out.String(), "\npassed without model, site in ")
 }
 
 // TestOrder: nothing is compiled beside the first step, but what compiles nothing need not wait; what measures time
@@ -189,7 +200,7 @@ func TestLimits(t *testing.T) {
 	}
 	c.records[1].Seconds = 61
 	if err := c.exceeded("test", time.Hour); err == nil || err.Error() !=
-		"good took 1m1s; the limit of a package is 1m0s\nall of it used 1h0m0s of processor time; the limit is 15m0s" {
+		"good took 1m1s; the limit of a package is 1m0s\nall of it used 1h0m0s of processor time; the limit is 20m0s" {
 		t.Errorf("got %v", err)
 	}
 	c.limit = false
@@ -309,6 +320,8 @@ func TestMake(t *testing.T) {
 		"-n fuzz":                   "go -C $dir test", // as a directory of another module needs
 		"-n test FOR=1h":            "test: FOR is an argument of sim release",
 		"bench PKG=./flake":         "bench: PKG is an argument of WHAT=go",
+		"-n test COUNT=20":          "test: COUNT is an argument of bench",
+		"-n check TIER=nightly":     "check: TIER is an argument of test race",
 		"test TIER=x PKG=./flake":   "TIER=x: there is no such tier",
 		"bench WHAT=nothing":        "there is no WHAT=nothing",
 		"release DO=nothing":        "there is no DO=nothing",

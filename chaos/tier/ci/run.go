@@ -30,6 +30,16 @@ type ci struct {
 	mu      sync.Mutex // guards what follows
 	out     io.Writer
 	records []record
+	left    []string // what was skipped
+}
+
+// leave notes what does not run, for the last line.
+func (c *ci) leave(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Contains(c.left, name) {
+		c.left = append(c.left, name)
+	}
 }
 
 // A job is a step while it runs.
@@ -233,8 +243,11 @@ func (c *ci) all(ctx context.Context, in string, chosen []step) int {
 		_, _ = fmt.Fprintf(c.out, "failed after %s: %s\n", seconds(time.Since(began)), strings.Join(failed, ", "))
 		return 1
 	}
-	_, _ = fmt.Fprintf(c.out, "all passed in %s, and %s of processor time\n",
-		seconds(time.Since(began)), seconds(used()))
+	what := "all passed"
+	if len(c.left) > 0 {
+		what = "passed without " + strings.Join(c.left, ", ")
+	}
+	_, _ = fmt.Fprintf(c.out, "%s in %s, and %s of processor time\n", what, seconds(time.Since(began)), seconds(used()))
 	return 0
 }
 
@@ -249,6 +262,7 @@ func (c *ci) step(ctx context.Context, in string, s step) bool {
 	}
 	if missing := s.missing(); missing != "" {
 		say("skipped: %s", missing)
+		c.leave(s.name)
 		return true
 	}
 	name := filepath.Join(c.dir, s.name+".log")
@@ -264,6 +278,7 @@ func (c *ci) step(ctx context.Context, in string, s step) bool {
 	_ = log.Close()
 	if skip, ok := errors.AsType[skipped](err); ok {
 		say("skipped: %s", skip)
+		c.leave(s.name)
 		return true
 	}
 	if err != nil {
