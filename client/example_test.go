@@ -139,7 +139,7 @@ func ExampleClient_Observe() {
 func ExampleRefusal() {
 	n := clienttest.NewNode(clienttest.Options{})
 	n.Refuse(client.Refusal{Reason: client.WindowExhausted, Message: "etcd has not answered for 30 s", RetryAfter: time.Second})
-	c, stop := connect(client.Options{Timeout: 100 * time.Millisecond}, n) // or client.New
+	c, stop := connect(client.Options{Timeout: 900 * time.Millisecond}, n) // or client.New
 	defer stop()
 
 	_, err := c.Next(context.Background())

@@ -22,6 +22,7 @@ import (
 	"github.com/flakelease/allocator/chaos/fatal"
 	"github.com/flakelease/allocator/chaos/postgres"
 	"github.com/flakelease/allocator/chaos/proc"
+	"github.com/flakelease/allocator/chaos/wait"
 	"github.com/flakelease/allocator/client"
 	"github.com/flakelease/allocator/client/clienttest"
 	"github.com/flakelease/allocator/examples/internal/rig"
@@ -108,7 +109,7 @@ func TestOutboxThroughFaults(t *testing.T) {
 	const want = writers * each * (1 + payments)
 	var r reader
 	lines := 0
-	for deadline := time.Now().Add(30 * time.Second); len(r.had) < want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); len(r.had) < want && time.Since(began) < wait.Most; time.Sleep(20 * time.Millisecond) {
 		text, err := os.ReadFile(topic)
 		fatal.If(t, err)
 		r, lines = reader{last: map[flake.ID]flake.ID{}}, 0
@@ -198,7 +199,7 @@ func TestEventsOfAnOrderRise(t *testing.T) {
 		fatal.If(t, []*orders{one, two}[i%2].change(t.Context(), id, fmt.Sprint(i)))
 	}
 	behind.Refuse(client.Refusal{Reason: client.ClockSkew})
-	two.ids = clienttest.NewClient(t, client.Options{Timeout: 100 * time.Millisecond}, behind)
+	two.ids = clienttest.NewClient(t, client.Options{Timeout: time.Second}, behind)
 	if err := two.change(t.Context(), id, "refused"); !errors.Is(err, &client.Refusal{Reason: client.ClockSkew}) {
 		t.Errorf("a refusal: %v", err)
 	}

@@ -140,7 +140,7 @@ func TestAnswers(t *testing.T) {
 			if tc.refusal.Reason != "" {
 				node := clienttest.NewNode(clienttest.Options{})
 				node.Refuse(tc.refusal)
-				h = newOrders(clienttest.NewClient(t, client.Options{Timeout: 500 * time.Millisecond}, node))
+				h = newOrders(clienttest.NewClient(t, client.Options{Timeout: time.Second}, node))
 			}
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest(tc.method, tc.url, strings.NewReader(tc.body)))
