@@ -44,7 +44,7 @@ type Inside struct {
 
 	mu     sync.Mutex // guards what follows
 	health Health
-	said   text.Said // why it waits
+	said   text.Said // why it waits, or ended
 }
 
 // New checks everything that can be checked without the other members, and writes nothing.
@@ -133,7 +133,7 @@ func (i *Inside) Run(ctx context.Context) error {
 				pause = restartAfter
 			}
 			i.saw(member.Status{Err: errors.New("it ended")}, nil)
-			i.cfg.Log.Error("etcd inside ended; restarting it", "result", c.result(), "after", pause)
+			i.say(slog.LevelError, "etcd inside ended; restarting it", c.result())
 		}
 		select {
 		case <-ctx.Done():
@@ -143,7 +143,7 @@ func (i *Inside) Run(ctx context.Context) error {
 	}
 }
 
-// say logs why the member waits, each kind of reason once a minute.
+// say logs why the member waits or ended, each kind of reason once a minute.
 func (i *Inside) say(level slog.Level, message, why string) {
 	i.mu.Lock()
 	log := i.said.New(why, time.Now())

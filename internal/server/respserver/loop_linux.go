@@ -194,7 +194,7 @@ func (l *loop) arm(k *sock, events uint32) {
 	k.armed = events
 	err := unix.EpollCtl(l.epoll, op, k.fd, &unix.EpollEvent{Events: events, Fd: int32(k.fd)})
 	if err != nil && op == unix.EPOLL_CTL_ADD {
-		l.s.log.Warn("a RESP connection was closed, since epoll refused it", "error", err)
+		l.s.logFull.Do(func() { l.s.log.Warn("a RESP connection was closed, since epoll refused it", "error", err) })
 		l.close(k)
 	}
 }

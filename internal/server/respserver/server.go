@@ -57,7 +57,7 @@ type Server struct {
 	log      *slog.Logger
 	every    time.Duration // between sweeps
 	logHTTP  rate.Sometimes
-	logFull  rate.Sometimes // It logs failed accepts as a warning.
+	logFull  rate.Sometimes // It logs as a warning what the kernel refuses.
 
 	ctx  context.Context // Every connection's context is derived from it.
 	stop context.CancelFunc
