@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/clocktest"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/storetest"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/lease"
@@ -36,7 +37,7 @@ func (m *member) served(from, to, limit time.Duration) {
 			return
 		}
 		if off := t.off(); off.Abs() > limit {
-			m.env.t.Errorf("%s issued an ID at %v that is %v from true time", m.name, t.begin, off)
+			history.Violated(m.env.t, "I5", "%s issued an ID at %v that is %v from true time", m.name, t.begin, off)
 			return
 		}
 	}

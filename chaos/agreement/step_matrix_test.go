@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/internal/clock"
 	"github.com/flakelease/allocator/internal/node"
 )
@@ -215,7 +216,7 @@ func (env *testEnv) mustNot(f fault, affected []*member, from, woke time.Duratio
 		}
 		for _, x := range m.asked(from, env.now()) {
 			if x.refusal == nil && x.off().Abs() > sound && !(woke >= 0 && x.begin < woke+oneTick) {
-				env.t.Errorf("%s issued at %v an ID that is %v off", m.name, x.begin, x.off())
+				history.Violated(env.t, "I5", "%s issued at %v an ID that is %v off", m.name, x.begin, x.off())
 				break
 			}
 		}

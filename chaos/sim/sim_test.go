@@ -155,8 +155,8 @@ func TestSim(t *testing.T) {
 					r := sim.Run(seed, options())
 					c.add(r)
 					if len(r.Violations) > 0 {
-						t.Errorf("seed %d, %s, after %v: %v\n%s\n%s", seed, r.Mode, time.Since(began).Round(time.Millisecond),
-							r.Violations[0], replay(r.Seed, r.Mode, *minutes), sim.Explain(r, options(), 40))
+						history.Violated(t, r.Violations[0].Claim, "seed %d, %s, after %v: %v\n%s\n%s", seed, r.Mode,
+							time.Since(began).Round(time.Millisecond), r.Violations[0], replay(r.Seed, r.Mode, *minutes), sim.Explain(r, options(), 40))
 					}
 				}
 			})

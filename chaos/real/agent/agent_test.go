@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/pages"
 	"github.com/flakelease/allocator/chaos/real/rig"
 	"github.com/flakelease/allocator/chaos/real/rigtest"
@@ -236,7 +237,7 @@ func TestFaults(t *testing.T) {
 	down()
 	compared, wrong := d.disorder(runs)
 	if wrong != "" {
-		t.Error(wrong)
+		history.Violated(t, "I2", "%s", wrong)
 	}
 	t.Logf("%d IDs, each once; %d of %d requests were compared; retries: %v", d.count(), compared, len(d.requests), d.retries)
 	if compared < len(d.requests)/2 {
