@@ -1,5 +1,6 @@
 // Package proc starts programs for tests and for the rest of the proof, keeps what they print, and ends
 // them: no process outlives the test that ran it. A program that is run to its end needs os/exec alone.
+// Package rig starts its own, which it also pauses, restarts, and puts into networks and control groups.
 package proc
 
 import (

@@ -23,7 +23,8 @@ import (
 // Memory is a space in memory: the transactions are those of package records, and Memory carries
 // them out as etcd does, with one revision for all keys, and leases whose keys are deleted with
 // them. Its leases expire only in Advance, and it starts no goroutine, so that a test that uses it
-// from one goroutine runs the same each time. It is safe for concurrent use.
+// from one goroutine runs the same each time. It is safe for concurrent use. It does not run package
+// etcdstore over a fake of etcd: etcd's client does not compile for browsers, which run the simulation.
 type Memory struct {
 	records.Space
 
