@@ -12,8 +12,8 @@ import (
 // below it, if the call began afterwards. It measures how far above the watermark answers are.
 //
 // For a node that vanished the claim assumes that its clock went on. So an answer does not count if a fault
-// had changed the node's clock and the sid's holder key was gone. The holder of a sid keeps to the watermark with
-// any clock. While etcd's data is changed behind the nodes' backs, and until an era has begun and
+// had changed the node's clock and the sid's holder key is gone, or another process's. The holder of a sid keeps to
+// the watermark with any clock. While etcd's data is changed behind the nodes' backs, and until an era has begun and
 // nodes know of it, nothing is promised.
 type Final struct {
 	findings
@@ -21,7 +21,8 @@ type Final struct {
 	faults
 	format   flake.Format
 	marks    []shown // They rise.
-	holders  map[int64]string
+	holders  map[int64]string     // By sid: the instance in its holder key.
+	runs     map[int64]tenancy    // By sid: the process of that instance, if it is known.
 	vanished map[int64]clock.Mono // By sid: its holder key was seen to be gone, or another's, at that time.
 	above    spread
 }
@@ -34,7 +35,8 @@ type shown struct {
 
 // NewFinal returns the check.
 func NewFinal() *Final {
-	return &Final{format: flake.Default, holders: map[int64]string{}, vanished: map[int64]clock.Mono{}}
+	return &Final{format: flake.Default, holders: map[int64]string{}, runs: map[int64]tenancy{},
+		vanished: map[int64]clock.Mono{}}
 }
 
 // Add takes samples, answers and faults.
@@ -47,7 +49,10 @@ func (f *Final) Add(op *Op) {
 		if was := f.holders[h.SID]; was != "" && (h.Deleted || h.Instance != was) {
 			f.vanished[h.SID] = op.Time
 		}
-		f.holders[h.SID] = h.Instance
+		f.holders[h.SID], f.runs[h.SID] = h.Instance, tenancy{op.Run, op.Time}
+		if h.Deleted {
+			delete(f.runs, h.SID)
+		}
 	}
 	a, done := f.calls.take(op)
 	last := len(f.marks) - 1
@@ -66,13 +71,16 @@ func (f *Final) Add(op *Op) {
 	}
 	sid := f.format.SID(op.Block.First)
 	gone, vanished := f.vanished[int64(sid)]
+	if now := f.runs[int64(sid)]; op.Run != "" && now.run == op.Run && now.at < a.at {
+		vanished = false // It has the sid again.
+	}
 	timed := false
 	for _, i := range f.recent {
 		switch {
 		case i.fault.Class == ClassData && i.at <= op.Time && i.end() >= a.at:
 			return
 		case i.fault.Class != ClassClock || op.Node != "" && !i.targets(op.Node):
-		case vanished && gone >= i.at-grace:
+		case vanished && gone >= i.at-grace && a.at-grace <= i.end():
 			return
 		default: // The end of the holder's key may have been seen late.
 			timed = true
