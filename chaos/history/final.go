@@ -20,7 +20,7 @@ type Final struct {
 	calls
 	faults
 	format   flake.Format
-	marks    []shown // They rise.
+	marks    []shown              // They rise.
 	holders  map[int64]string     // By sid: the instance in its holder key.
 	runs     map[int64]tenancy    // By sid: the process of that instance, if it is known.
 	vanished map[int64]clock.Mono // By sid: its holder key was seen to be gone, or another's, at that time.

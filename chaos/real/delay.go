@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,14 +12,15 @@ import (
 // Delay is a time in which this machine was overloaded: the harness, and with it
 // the network that it forwards, was not scheduled in time.
 type Delay struct {
-	FromMs int64 `json:"from_ms"` // by the history's clock
-	ToMs   int64 `json:"to_ms"`
+	FromMs    int64 `json:"from_ms"` // by the history's clock
+	ToMs      int64 `json:"to_ms"`
+	LongestMs int64 `json:"longest_ms"` // the longest time without a tick in it
 }
 
 // Limits of delays. A call times out after 2 s, and etcd starts an election after 1 s.
 const (
 	delayLimit  = 250 * time.Millisecond // a tick that is later counts
-	delayEffect = 4000                   // ms after it in which its effects may show
+	delayEffect = 4000                   // ms after it in which its effects may show, and twice its length
 	maxDelays   = 1000                   // are kept
 )
 
@@ -57,9 +57,10 @@ func (l *delayMonitor) tick(last, now clock.Mono) clock.Mono {
 	defer l.mu.Unlock()
 	from, to := int64(last)/1e6, int64(now)/1e6
 	if n := len(l.list); n > 0 && (n == maxDelays || from-l.list[n-1].ToMs < delayEffect) {
-		l.list[n-1].ToMs = to // merged with the one before
+		last := &l.list[n-1] // merged with the one before
+		last.ToMs, last.LongestMs = to, max(last.LongestMs, to-from)
 	} else {
-		l.list = append(l.list, Delay{from, to})
+		l.list = append(l.list, Delay{from, to, to - from})
 	}
 	return now
 }
@@ -74,7 +75,8 @@ func (l *delayMonitor) all() []Delay {
 // violation.
 func explainedBy(delays []Delay, check string, v history.Violation) bool {
 	for _, l := range delays {
-		if at := int64(v.At) / 1e6; (timed(check) || v.Timed) && l.FromMs <= at && at <= l.ToMs+delayEffect {
+		at, until := int64(v.At)/1e6, l.ToMs+2*l.LongestMs+delayEffect
+		if (timed(check) || v.Timed) && l.FromMs <= at && at <= until {
 			return true
 		}
 	}
@@ -89,10 +91,4 @@ func allExplainedBy(delays []Delay, c *history.Result) bool {
 		}
 	}
 	return len(c.Violations) > 0 && c.Count == int64(len(c.Violations))
-}
-
-// pausedIn reports whether stalls, if there were any, may be the cause of all violations of a check.
-func pausedIn(c *history.Result, stalls int) bool {
-	return stalls > 0 && (timed(c.Check) || c.Count > 0 && c.Count == int64(len(c.Violations)) &&
-		!slices.ContainsFunc(c.Violations, func(v history.Violation) bool { return !v.Timed }))
 }

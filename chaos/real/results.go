@@ -36,11 +36,9 @@ type Results struct {
 	Danger  history.Danger   `json:"danger"`           // Danger is what could have broken a claim.
 	Broken  []string         `json:"broken,omitempty"` // violations that clients found
 	Cut     bool             `json:"cut,omitempty"`    // interrupted by a signal
-	// Stalls are pauses of this machine. What was late then is no evidence about the
-	// cluster: only checks that do not depend on timing can fail.
-	Stalls []string `json:"stalls,omitempty"`
-	// Delays are shorter ones. The cause of a violation near one may be the machine,
-	// unless the check does not depend on timing.
+	Stalls  []string         `json:"stalls,omitempty"` // pauses of this machine: a run with one shows nothing
+	// Delays are the times in which this machine was late, pauses among them. The cause of a
+	// violation near one may be the machine, unless the check does not depend on timing.
 	Delays []Delay `json:"delays,omitempty"`
 }
 
@@ -196,6 +194,8 @@ func (r *FaultResult) judge(checks []history.Result, delays []Delay) {
 	}
 	for _, o := range r.Injections {
 		switch {
+		case o.Broken:
+			worsen(history.Broken, "%s", o.Error)
 		case o.Error != "" && o.Stop == 0:
 			worsen(history.Unknown, "could not be injected: %s", o.Error)
 		case o.Cut:
@@ -274,7 +274,7 @@ func (res *Results) judge() {
 			why = fmt.Sprintf("%s: %d violations, the first: %s", c.Check, c.Count, c.Violations[0].Detail)
 		}
 		v := c.Verdict
-		if v == history.Broken && (pausedIn(&c, len(res.Stalls)) || allExplainedBy(res.Delays, &c)) {
+		if v == history.Broken && allExplainedBy(res.Delays, &c) {
 			v, why = history.Unknown, "this machine was overloaded: "+why
 		}
 		worsen(v, why)
@@ -285,12 +285,6 @@ func (res *Results) judge() {
 	for _, f := range res.Faults {
 		switch f.Verdict {
 		case notRun, string(history.Pass):
-		case string(history.Broken):
-			if len(res.Stalls) > 0 { // the verdicts of the checks count
-				worsen(history.Unknown, f.Fault+": "+f.Reason)
-				continue
-			}
-			fallthrough
 		default:
 			worsen(history.Verdict(f.Verdict), f.Fault+": "+f.Reason)
 		}

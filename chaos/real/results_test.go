@@ -44,6 +44,7 @@ func TestFaultVerdicts(t *testing.T) {
 		{"a violation at no time", good, at(0), nil, "unknown"},
 		{"no effect", with(func(o *nemesis.Outcome) { o.Fired = false }), passed, nil, "unknown"},
 		{"not healed", with(func(o *nemesis.Outcome) { o.Error = "end: no" }), passed, nil, "unknown"},
+		{"the product did what it must not", with(func(o *nemesis.Outcome) { o.Error, o.Broken = "it is ready", true }), passed, nil, "fail"},
 		{"interrupted", with(func(o *nemesis.Outcome) { o.Cut = true }), passed, nil, "unknown"},
 		{"not started", nemesis.Outcome{Error: "nothing to hit"}, passed, nil, "unknown"},
 		{"no effect and a violation", with(func(o *nemesis.Outcome) { o.Fired = false }), at(1500), nil, "fail"},
@@ -52,11 +53,11 @@ func TestFaultVerdicts(t *testing.T) {
 		{"no refusal, and one is required", with(func(o *nemesis.Outcome) { o.Amount = 1 }), []history.Result{{Check: "deadlines", Verdict: history.Unknown}}, nil, "unknown"},
 		{"too few calls before it", good, thin(1000), nil, "unknown"},
 		{"too few calls before another fault", good, thin(5000), nil, "pass"},
-		{"a violation while the machine was overloaded", good, at(1500), []Delay{{1000, 1400}}, "unknown"},
-		{"a violation long after that", good, at(2800), []Delay{{0, 2799 - delayEffect}}, "fail"},
-		{"a violation before that", good, at(1500), []Delay{{1501, 1800}}, "fail"},
-		{"an ID below the watermark while the machine was overloaded", good, []history.Result{{Check: "final", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Delay{{1000, 1400}}, "fail"},
-		{"a duplicate while the machine was overloaded", good, []history.Result{{Check: "unique", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Delay{{1000, 1400}}, "fail"},
+		{"a violation while the machine was overloaded", good, at(1500), []Delay{{1000, 1400, 0}}, "unknown"},
+		{"a violation long after that", good, at(2800), []Delay{{0, 2799 - delayEffect, 0}}, "fail"},
+		{"a violation before that", good, at(1500), []Delay{{1501, 1800, 0}}, "fail"},
+		{"an ID below the watermark while the machine was overloaded", good, []history.Result{{Check: "final", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Delay{{1000, 1400, 0}}, "fail"},
+		{"a duplicate while the machine was overloaded", good, []history.Result{{Check: "unique", Verdict: history.Broken, Violations: []history.Violation{{At: 1500e6}}}}, []Delay{{1000, 1400, 0}}, "fail"},
 	} {
 		f := FaultResult{Fault: "kill", Injections: []nemesis.Outcome{tc.o}}
 		if tc.o.Amount != 0 {
@@ -97,18 +98,21 @@ func TestRunVerdicts(t *testing.T) {
 		{"a fault is unknown", Results{Checks: []history.Result{pass}, Faults: []FaultResult{{Verdict: "unknown"}}}, history.Unknown},
 		{"a fault failed", Results{Checks: []history.Result{pass}, Faults: []FaultResult{{Verdict: "fail"}}}, history.Broken},
 		{"it was interrupted", Results{Checks: []history.Result{pass}, Why: []string{"the run was interrupted"}}, history.Unknown},
-		{"the machine was paused and a call was late", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "refusals", Verdict: history.Broken}}}, history.Unknown},
+		{"the machine was paused and a call was late", Results{Stalls: []string{"9s"}, Delays: []Delay{{1000, 10_000, 9000}}, Checks: []history.Result{broken("refusals", 1500)}}, history.Unknown},
+		{"the same soon after", Results{Stalls: []string{"9s"}, Delays: []Delay{{1000, 10_000, 9000}}, Checks: []history.Result{broken("refusals", 32_000)}}, history.Unknown},
+		{"another was late before", Results{Stalls: []string{"9s"}, Delays: []Delay{{1000, 10_000, 9000}}, Checks: []history.Result{broken("refusals", 500, 1500)}}, history.Broken},
+		{"another was late long after", Results{Stalls: []string{"9s"}, Delays: []Delay{{1000, 10_000, 9000}}, Checks: []history.Result{broken("refusals", 1500, 32_001)}}, history.Broken},
 		{"the machine was paused and an ID was issued twice", Results{Stalls: []string{"9s"}, Checks: []history.Result{{Check: "unique", Verdict: history.Broken}}}, history.Broken},
 		{"the machine was paused and an ID was below the watermark", Results{Stalls: []string{"9s"}, Checks: []history.Result{broken("final", 1500)}}, history.Broken},
-		{"the same, and a holder's end may have been seen late", Results{Stalls: []string{"9s"}, Checks: []history.Result{late}}, history.Unknown},
-		{"the same while the machine was overloaded", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{late}}, history.Unknown},
-		{"the same long after", Results{Delays: []Delay{{10_000, 12_000}}, Checks: []history.Result{late}}, history.Broken},
-		{"more calls were late than are listed", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{unlisted}}, history.Broken},
+		{"the same, and a holder's end may have been seen late", Results{Stalls: []string{"9s"}, Delays: []Delay{{1000, 10_000, 9000}}, Checks: []history.Result{late}}, history.Unknown},
+		{"the same while the machine was overloaded", Results{Delays: []Delay{{1000, 2000, 0}}, Checks: []history.Result{late}}, history.Unknown},
+		{"the same long after", Results{Delays: []Delay{{10_000, 12_000, 0}}, Checks: []history.Result{late}}, history.Broken},
+		{"more calls were late than are listed", Results{Delays: []Delay{{1000, 2000, 0}}, Checks: []history.Result{unlisted}}, history.Broken},
 		{"the machine was paused and all passed", Results{Stalls: []string{"9s"}, Checks: []history.Result{pass}}, history.Unknown},
-		{"a call was late while the machine was overloaded", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500)}}, history.Unknown},
-		{"another was late when it was not", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{broken("refusals", 1500, 7000)}}, history.Broken},
-		{"an ID was issued twice while the machine was overloaded", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{broken("unique", 1500)}}, history.Broken},
-		{"the machine was overloaded and all passed", Results{Delays: []Delay{{1000, 2000}}, Checks: []history.Result{pass}}, history.Pass},
+		{"a call was late while the machine was overloaded", Results{Delays: []Delay{{1000, 2000, 0}}, Checks: []history.Result{broken("refusals", 1500)}}, history.Unknown},
+		{"another was late when it was not", Results{Delays: []Delay{{1000, 2000, 0}}, Checks: []history.Result{broken("refusals", 1500, 7000)}}, history.Broken},
+		{"an ID was issued twice while the machine was overloaded", Results{Delays: []Delay{{1000, 2000, 0}}, Checks: []history.Result{broken("unique", 1500)}}, history.Broken},
+		{"the machine was overloaded and all passed", Results{Delays: []Delay{{1000, 2000, 0}}, Checks: []history.Result{pass}}, history.Pass},
 		{"no refusal was required", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}}, Faults: []FaultResult{injected}}, history.Pass},
 		{"a refusal was required and not seen", Results{Checks: []history.Result{pass, {Check: "deadlines", Verdict: history.Unknown}},
 			Faults: []FaultResult{{Verdict: "pass", Must: "CLOCK_SKEW", Injections: []nemesis.Outcome{{}}}}}, history.Unknown},
@@ -176,7 +180,7 @@ func TestDelays(t *testing.T) {
 	for _, at := range []int64{20, 260, 510, 760, 1100, 8000} { // 250 ms late at 510 and 760, and later more
 		last = l.tick(last, ms(at))
 	}
-	if got := l.all(); len(got) != 1 || got[0] != (Delay{260, 8000}) {
+	if got := l.all(); len(got) != 1 || got[0] != (Delay{260, 8000, 6900}) {
 		t.Errorf("late %+v", got)
 	}
 	l.list = nil

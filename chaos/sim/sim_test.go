@@ -141,7 +141,7 @@ func TestSim(t *testing.T) {
 		from = rand.Uint64N(1 << 40)
 	}
 	if *seeds == 0 {
-		*seeds = uint64(tier.Of(t, "seeds", 8, 72, 2000))
+		*seeds = uint64(tier.Of(t, "seeds", 8, 80, 2000))
 	}
 	t.Logf("seeds %d to %d", from, from+*seeds-1)
 	c := &tally{played: map[sim.Mode]int{}, points: map[sim.Mode]*sim.Points{}, seeds: map[sim.Mode]*sim.Points{}, danger: map[sim.Mode]*history.Danger{}}

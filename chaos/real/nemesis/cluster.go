@@ -81,7 +81,7 @@ func misconfigured(flag, value string) func(context.Context, *Injection) error {
 		}
 		if err := rig.Until(ctx, 10*time.Second, "the node exits", func(ctx context.Context) error {
 			if n.Ready(ctx) == nil {
-				return fmt.Errorf("%s with %s %s is ready", n.Name, flag, value)
+				return fmt.Errorf("%w: %s with %s %s is ready", rig.ErrBroken, n.Name, flag, value)
 			}
 			if n.Running() {
 				return errNotYet
@@ -92,7 +92,7 @@ func misconfigured(flag, value string) func(context.Context, *Injection) error {
 		}
 		out := n.Output(n.Run())
 		if strings.Contains(n.Exit(), "exit status 0") || !strings.Contains(out, strings.TrimPrefix(flag, "--")) {
-			return fmt.Errorf("%s ended with %s, and did not state why: %s", n.Name, n.Exit(), out)
+			return fmt.Errorf("%w: %s ended with %s, and did not state why: %s", rig.ErrBroken, n.Name, n.Exit(), out)
 		}
 		s.Seen = fmt.Sprintf("%s %s: %s", flag, value, n.Exit())
 		return nil
@@ -180,7 +180,7 @@ func falseReportsAnswered(_ context.Context, s *Injection) (string, error) {
 			return "", errNotYet
 		}
 		if n := s.replies(); n > 0 {
-			return "", fmt.Errorf("%d questions for other nodes were sent to it", n)
+			return "", fmt.Errorf("%w: %d questions for other nodes were sent to it", rig.ErrBroken, n)
 		}
 		return fmt.Sprintf("%d announcements of other nodes' instances were refused", refused-s.base), nil
 	}

@@ -19,8 +19,9 @@ type Outcome struct {
 	Action
 	Fired  bool   `json:"fired"`
 	Effect string `json:"effect,omitempty"`
-	Error  string `json:"error,omitempty"` // what failed while it began or was healed
-	Start  int64  `json:"start_ms"`        // by the history's clock
+	Error  string `json:"error,omitempty"`  // what failed while it began or was healed
+	Broken bool   `json:"broken,omitempty"` // Error is what the product must not do.
+	Start  int64  `json:"start_ms"`         // by the history's clock
 	Stop   int64  `json:"stop_ms"`
 	Over   int64  `json:"over_ms"`       // when its effects had to end
 	Cut    bool   `json:"cut,omitempty"` // the run was interrupted
@@ -216,7 +217,7 @@ func (r *Runner) inject(ctx context.Context, a Action) {
 	healed := f.End(heal, s)
 	cancel()
 	if err := errors.Join(err, healed); err != nil {
-		out.Error = err.Error()
+		out.Error, out.Broken = err.Error(), errors.Is(err, rig.ErrBroken)
 		r.Progress(f.Name + ": " + out.Error)
 	}
 	if s.Healed != "" {

@@ -197,6 +197,9 @@ func (r *Recorder) observe(number int, c Client, node string,
 			}
 		}
 		_, err := r.History.Write(op)
+		if errors.Is(err, history.ErrValue) { // What cannot be recorded cannot be checked.
+			r.Broken(fmt.Errorf("client %d, %s of %s: %w", number, c.Via, node, err))
+		}
 		return err
 	}, nil
 }

@@ -1,6 +1,9 @@
 package rig
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -103,5 +106,19 @@ allocator_broken
 	}
 	if s = nil; s.Value("sid") != 0 || s.Sum("x") != 0 || s.Label("x") != "" || s.Has("sid") {
 		t.Error("no sample has values")
+	}
+}
+
+// TestUntilBroken: what the product must not do ends a wait, though a later try would work.
+func TestUntilBroken(t *testing.T) {
+	tries := 0
+	err := Until(t.Context(), time.Minute, "an effect", func(context.Context) error {
+		if tries++; tries > 1 {
+			return nil
+		}
+		return fmt.Errorf("%w: it is ready", ErrBroken)
+	})
+	if !errors.Is(err, ErrBroken) || tries != 1 {
+		t.Errorf("%v after %d tries", err, tries)
 	}
 }

@@ -571,14 +571,17 @@ func (r *Rig) Close() error {
 	return errors.Join(errs...)
 }
 
-// until tries until it works, ctx ends or the time is over.
+// ErrBroken is in an error that says what the product did and must never do. No other try helps.
+var ErrBroken = errors.New("it must not")
+
+// until tries until it works, it is ErrBroken, ctx ends or the time is over.
 func until(ctx context.Context, within time.Duration, what string, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
 		err := try(ctx)
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, ErrBroken) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -588,7 +591,7 @@ func until(ctx context.Context, within time.Duration, what string, try func(cont
 	}
 }
 
-// Until tries until it works, ctx ends or the time is over.
+// Until tries until it works, it is ErrBroken, ctx ends or the time is over.
 func Until(ctx context.Context, within time.Duration, what string, try func(context.Context) error) error {
 	return until(ctx, within, what, try)
 }

@@ -213,8 +213,10 @@ $redocly lint --max-problems 0 --format summary api/openapi.yaml 2>&1 | tee bin/
 go -C chaos/real build -o "$PWD/bin/chaos" .
 rm -rf bin/chaos-ci
 code=0; bin/chaos run --for 60s --dir bin/chaos-ci || code=$?
-# A machine that stalled is no defect: the step is listed as one that did not run. At night the soak fails.
-[ $code != 3 ] || { echo "no verdict: the run shows nothing, and its report says what was unknown"; exit 77; }
+# A machine that was late is no defect: the step is listed as one that did not run. At night the soak fails.
+if [ $code = 3 ] && grep -qE '"(stalls|delays)"' bin/chaos-ci/results.json; then
+	echo "no verdict: the run shows nothing, and its report says what was unknown"; exit 77
+fi
 exit $code`)},
 		{name: "abuse", timed: true, run: script(`
 go -C chaos/real build -o "$PWD/bin/abuse" ./abuse && bin/abuse --short --for 4s`)},
