@@ -115,24 +115,26 @@ func (c *Client) WaitFor(ctx context.Context, id flake.ID) (Watermark, error) {
 		if last := c.mark.Load(); last != nil && id >= 0 && last.Complete(id) {
 			return *last, nil
 		}
-		wait := pollWait
-		if end, ok := ctx.Deadline(); ok { // A node that is asked for more time than there is seems not to answer.
-			wait = min(wait, time.Until(end)/2)
-		}
-		if wait < time.Millisecond {
-			<-ctx.Done()
-			return Watermark{}, c.notPassed(ctx.Err(), id)
-		}
-		w, err := c.askMark(ctx, id, wait)
-		switch {
-		case err == nil && w.Complete(id):
-			return w, nil
-		case err != nil && ctx.Err() != nil:
+		w, err := c.poll(ctx, id)
+		if err != nil && ctx.Err() != nil {
 			return Watermark{}, c.notPassed(err, id)
-		case err != nil:
-			return Watermark{}, err
+		}
+		if err != nil || w.Complete(id) {
+			return w, err
 		}
 	}
+}
+
+// poll returns the watermark once it is above id, or after a while.
+func (c *Client) poll(ctx context.Context, id flake.ID) (Watermark, error) {
+	wait := pollWait
+	if end, ok := ctx.Deadline(); ok { // A node that is asked for more time than there is seems not to answer.
+		wait = min(wait, time.Until(end)/2)
+	}
+	if wait < time.Millisecond {
+		<-ctx.Done()
+	}
+	return c.askMark(ctx, id, wait)
 }
 
 // notPassed returns the error of a wait that ended with err.
@@ -155,7 +157,7 @@ func (c *Client) WatchWatermark(ctx context.Context) iter.Seq2[Watermark, error]
 	return func(yield func(Watermark, error) bool) {
 		w, err := c.askMark(ctx, 0, 0)
 		for yield(w, err) && err == nil {
-			w, err = c.askMark(ctx, w.ID, pollWait)
+			w, err = c.poll(ctx, w.ID)
 		}
 	}
 }

@@ -201,7 +201,7 @@ func TestWaitForEnds(t *testing.T) {
 func TestWatchWatermark(t *testing.T) {
 	t.Parallel()
 	ms, _ := at(0)
-	f, n := newFake(t, 1), int64(0)
+	f, n, err := newFake(t, 1), int64(0), error(nil)
 	f.marking(func(_ context.Context, after flake.ID, wait time.Duration) (int64, client.Reason) {
 		if n++; n == 4 {
 			return 0, client.Unauthenticated
@@ -229,6 +229,23 @@ func TestWatchWatermark(t *testing.T) {
 	}
 	if len(got) != 4 || got[0] != 1 || got[2] != 3 || got[3] != -1 {
 		t.Errorf("%v", got)
+	}
+
+	// A node that is asked for more time than there is would count as silent.
+	const left = 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), left)
+	defer cancel()
+	f.marking(func(_ context.Context, _ flake.ID, wait time.Duration) (int64, client.Reason) {
+		if wait > left/2 {
+			t.Errorf("asked for %v, and %v are left", wait, left)
+		}
+		time.Sleep(wait)
+		return ms, ""
+	})
+	for _, err = range dialTo(t, f).WatchWatermark(ctx) {
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it ended with %v", err)
 	}
 }
 
