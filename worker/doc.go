@@ -45,9 +45,9 @@
 // lost too when the wall clock was set forward by a second or more, even if that corrects an
 // earlier step back: the machine may be a copy of one that was saved, and the other copy has
 // the number as well. So let the clock be synchronized before the program starts. Then
-// nothing more is permitted, Worker.Lost is closed, and the program opens another worker,
-// which may have another number. Until then a worker that cannot be extended is only
-// expired: Permit refuses, and permits again when nodes can be reached.
+// nothing more is permitted and Worker.Lost is closed. The program closes the worker, which
+// ends its connections, and opens another, which may have another number. Until then a worker
+// that cannot be extended is only expired: Permit permits again when nodes can be reached.
 //
 // A program that is a node itself, by package embed, needs no server: embed.Allocator.Workers.
 // Programs that cannot be changed are run by "allocator worker run".

@@ -35,6 +35,7 @@ type (
 	holder interface {
 		Permit(unixMs int64) error
 		Err() error
+		Lost() <-chan struct{}
 		Close() error
 	}
 )
@@ -128,6 +129,11 @@ func (r *Runner) hold(ctx context.Context) error {
 	shape := Shape{Format: f, SID: flake.SID(w.Number())}
 	r.begin(shape)
 	r.cfg.Log.Info("holds a worker number", "database", r.cfg.Database.String(), "worker", w.Number())
+	return r.keep(ctx, w, shape)
+}
+
+// keep writes slices of w until it is lost or ctx ends.
+func (r *Runner) keep(ctx context.Context, w holder, shape Shape) (err error) {
 	defer func() {
 		r.mu.Lock()
 		r.stats.SID = -1
@@ -144,6 +150,7 @@ func (r *Runner) hold(ctx context.Context) error {
 		case <-tick.C:
 		case <-w.Lost():
 			_, _ = r.db.End(ctx, r.sent) // What it made is still this worker's: others follow above.
+			_ = w.Close()                // It closes the connections: what is lost cannot be given back.
 			return fmt.Errorf("the worker number is lost: %w", w.Err())
 		case <-ctx.Done():
 			return r.end(context.WithoutCancel(ctx), w)

@@ -27,6 +27,8 @@ type fakes struct {
 	ended  int64
 	closed bool
 	server int64 // that End answers; -1: none does
+	lost   chan struct{}
+	cause  error
 }
 
 func (f *fakes) Write(_ context.Context, _ Shape, s Slice, _ time.Duration, _ string) (Written, error) {
@@ -49,8 +51,9 @@ func (f *fakes) Permit(unixMs int64) error {
 	return nil
 }
 
-func (f *fakes) Err() error   { return nil }
-func (f *fakes) Close() error { f.closed = true; return nil }
+func (f *fakes) Err() error            { return f.cause }
+func (f *fakes) Lost() <-chan struct{} { return f.lost }
+func (f *fakes) Close() error          { f.closed = true; return nil }
 
 // TestRunner: what becomes of a slice decides where the next one begins, what the watermark is told, which slice is
 // ended at last, and whether the worker number is given back.
@@ -121,6 +124,18 @@ func TestRunner(t *testing.T) {
 				t.Errorf("at the end: %v, given back: %v, ended %d, want %d", err, f.closed, f.ended, last)
 			}
 		})
+	}
+}
+
+// TestLostWorker: the last slice of a number that is lost is ended, and its connections are closed.
+func TestLostWorker(t *testing.T) {
+	f := &fakes{wrote: Written{Server: 7}, permitted: time.Hour, began: time.Now(), lost: make(chan struct{}), cause: worker.ErrLost}
+	close(f.lost)
+	r := &Runner{db: f, cfg: Config{Database: Database{&userdb.DB{}}, Every: time.Hour, Hold: time.Second, Log: slog.New(slog.DiscardHandler)}}
+	shape := Shape{Format: scalable, SID: 3}
+	r.begin(shape)
+	if err := r.keep(t.Context(), f, shape); !errors.Is(err, worker.ErrLost) || !f.closed || f.ended != f.slices[0].First {
+		t.Errorf("%v, closed: %v, ended %d of %+v", err, f.closed, f.ended, f.slices)
 	}
 }
 

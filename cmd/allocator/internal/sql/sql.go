@@ -166,10 +166,7 @@ func statusCommand(a *cli.App) *cobra.Command {
 	cmd.RunE = with(func(ctx context.Context, list []sqlid.Database) error {
 		broken, err := cli.PrintStatuses(a, format, list, func(d sqlid.Database) (any, string, bool, error) {
 			s, err := d.Status(ctx)
-			if err != nil {
-				return nil, "", false, err
-			}
-			return s, statusText(s), len(s.Problems) > 0, nil
+			return s, statusText(s), len(s.Problems) > 0, err
 		})
 		return cmp.Or(cli.DatabaseError(ctx, broken), err)
 	})
