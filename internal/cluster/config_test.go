@@ -167,7 +167,7 @@ level=WARN msg="gossip library" line=` + strings.Repeat("x", maxLine) + "\n"
 	}
 	out.Reset()
 	for range 1003 { // seven tokens are spent
-		to.Print("[WARN] memberlist: flood")
+		to.Print("[INFO] memberlist: flood")
 	}
 	if got := strings.Count(out.String(), "\n"); got != 3 || l.suppressed.Load() != 1000 {
 		t.Errorf("%d lines written, %d dropped", got, l.suppressed.Load())
@@ -183,5 +183,13 @@ level=WARN msg="gossip library" line=again suppressed=1
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	for range 130 { // the library's line of each probe where a firewall passes no UDP
+		now += 1_000_000_000
+		to.Print("[WARN] memberlist: was able to connect to n-2 over TCP but UDP probes failed")
+	}
+	if got := strings.Count(out.String(), "UDP"); got != 3 || !strings.Contains(out.String(), " suppressed=59\n") {
+		t.Errorf("%d lines in 130 s:\n%s", got, out.String())
 	}
 }

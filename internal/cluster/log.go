@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/flakelease/allocator/internal/text"
 )
 
 const (
@@ -33,12 +35,13 @@ var levels = []struct {
 // otherNode begins the library's line about a ping for a node that had this address before, as after each restart.
 var otherNode = []byte("memberlist: Got ping for unexpected node")
 
-// lineLog passes the library's log lines on to slog, at their level and no more
-// than one a second. It is safe for concurrent use.
+// lineLog passes the library's log lines on to slog, at their level, no more than one a second, and each kind
+// of warning once a minute. It is safe for concurrent use.
 type lineLog struct {
 	to         *slog.Logger
 	now        func() int64 // ns, monotonic
 	limit      *rate.Limiter
+	said       text.Said    // warnings; the library's logger guards it
 	suppressed atomic.Int64 // since the last line that was written
 
 	refusedLimit *rate.Limiter
@@ -94,11 +97,11 @@ func (l *lineLog) Write(line []byte) (int, error) {
 	if bytes.HasPrefix(line, otherNode) {
 		level = slog.LevelDebug
 	}
-	ctx := context.Background()
-	if !l.to.Enabled(ctx, level) {
+	if !l.to.Enabled(context.Background(), level) {
 		return n, nil
 	}
-	if !l.limit.AllowN(time.Unix(0, l.now()), 1) {
+	now := time.Unix(0, l.now())
+	if !l.limit.AllowN(now, 1) || level >= slog.LevelWarn && !l.said.New(string(line), now) {
 		l.suppressed.Add(1)
 		return n, nil
 	}
@@ -108,6 +111,6 @@ func (l *lineLog) Write(line []byte) (int, error) {
 	if suppressed := l.suppressed.Swap(0); suppressed > 0 {
 		attrs = append(attrs, slog.Int64("suppressed", suppressed))
 	}
-	l.to.LogAttrs(ctx, level, "gossip library", attrs...)
+	l.to.LogAttrs(context.Background(), level, "gossip library", attrs...)
 	return n, nil
 }

@@ -64,7 +64,7 @@ func TestClientLogsThroughSlog(t *testing.T) {
 	log.Warn("retrying", zap.Int("attempt", 2), zap.Error(errors.New("no route")))
 	log.Error("token refused", zap.Duration("after", time.Second))
 	want := `level=DEBUG msg=retrying target=t logger=etcd-client attempt=2 error="no route"
-level=WARN msg="token refused" target=t logger=etcd-client after=1s
+level=DEBUG msg="token refused" target=t logger=etcd-client after=1s
 `
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -72,6 +72,7 @@ level=WARN msg="token refused" target=t logger=etcd-client after=1s
 	out.Reset()
 	to := zap.New(etcdlog.Log{Handler: slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo}), Level: quiet})
 	to.Warn("retrying")
+	to.Error("getToken failed")
 	if out.Len() != 0 {
 		t.Errorf("a debug line got through: %s", out.String())
 	}

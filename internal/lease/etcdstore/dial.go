@@ -106,11 +106,5 @@ func Dial(c Config) (*clientv3.Client, error) {
 // the time between two extensions of a window: with its jitter it stays under 1 s.
 const maxReconnect = time.Second * 4 / 5
 
-// quiet maps zap's levels down: what the client warns of comes back to us as the
-// error of a call, and is logged by its caller.
-func quiet(l zapcore.Level) slog.Level {
-	if l >= zapcore.ErrorLevel {
-		return slog.LevelWarn
-	}
-	return slog.LevelDebug
-}
+// quiet maps zap's levels to debug: what the client logs comes back to us as the error of a call.
+func quiet(zapcore.Level) slog.Level { return slog.LevelDebug }
