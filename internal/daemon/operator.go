@@ -43,6 +43,7 @@ func (d *Daemon) adminHandler(profiles bool) http.Handler {
 func (d *Daemon) adminConfig() adminserver.Config {
 	return adminserver.Config{
 		Node:   d.node,
+		Ready:  d.node.Ready,
 		Alive:  d.alive,
 		Clocks: d.watch.Report,
 		Guard:  d.security.guard,

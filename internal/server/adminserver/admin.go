@@ -18,10 +18,10 @@ import (
 	"github.com/flakelease/allocator/internal/server/quota"
 )
 
-// Config is what the port shows. Alive is required, and of a node also Node and Clocks.
+// Config is what the port shows. Ready and Alive are required, and of a node also Node and Clocks.
 type Config struct {
 	Node  *node.Node
-	Ready func() *node.Refusal // Ready returns why an agent refuses, or nil; nil: Node is asked.
+	Ready func() *node.Refusal // Ready returns why a request for one ID would be refused now; nil: it would not.
 	// Alive returns nil while the loops of the process run, else which one does not.
 	// It must not depend on etcd or on clocks: a restart of the node would help with
 	// neither.
@@ -105,11 +105,7 @@ func (c Config) authorize(r *http.Request) *node.Refusal {
 // the reason. With ?verbose it shows each condition on a line.
 func (c Config) serveReady(w http.ResponseWriter, r *http.Request) {
 	status, text := http.StatusOK, "ok\n"
-	ready := c.Ready
-	if ready == nil {
-		ready = c.Node.Ready
-	}
-	if refusal := ready(); refusal != nil {
+	if refusal := c.Ready(); refusal != nil {
 		status, text = http.StatusServiceUnavailable, refusal.Error()+"\n"
 	}
 	if _, verbose := r.URL.Query()["verbose"]; verbose && c.Node != nil {

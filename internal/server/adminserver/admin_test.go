@@ -21,7 +21,7 @@ func TestEndpoints(t *testing.T) {
 	env := servertest.New(t)
 	var alive error
 	h := adminserver.New(adminserver.Config{
-		Node: env.Node, Alive: func() error { return alive }, Clocks: noClocks,
+		Node: env.Node, Ready: env.Node.Ready, Alive: func() error { return alive }, Clocks: noClocks,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
 	})
 	from := "10.0.0.1:5"
@@ -56,7 +56,7 @@ func TestEndpoints(t *testing.T) {
 	alive = servertest.ErrAway
 	expect("/livez", 503, servertest.ErrAway.Error())
 
-	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Clocks: noClocks, Profiles: true})
+	h = adminserver.New(adminserver.Config{Node: env.Node, Ready: env.Node.Ready, Alive: func() error { return nil }, Clocks: noClocks, Profiles: true})
 	expect("/debug/pprof/", 403, "PERMISSION_DENIED", "auth.open-admin")
 	for path, want := range map[string]int{"/debug/pprof/cmdline": 403, "/readyz": 503} {
 		for _, dest := range []string{"document", "image"} { // a link, and something that a page loads
@@ -77,7 +77,7 @@ func TestEndpoints(t *testing.T) {
 	expect("/debug/pprof/heap", 403)
 	from = "127.0.0.1:5"
 	expect("/debug/pprof/", 200, "goroutine")
-	h = adminserver.New(adminserver.Config{Node: env.Node, Alive: func() error { return nil }, Clocks: noClocks, Profiles: true, Guard: access.New(access.Config{OpenAdmin: access.OpenToNobody})})
+	h = adminserver.New(adminserver.Config{Node: env.Node, Ready: env.Node.Ready, Alive: func() error { return nil }, Clocks: noClocks, Profiles: true, Guard: access.New(access.Config{OpenAdmin: access.OpenToNobody})})
 	expect("/debug/pprof/", 403)
 	from = "10.0.0.1:5"
 	expect("/metrics", 404)
@@ -146,7 +146,7 @@ func conditions(t *testing.T, env *servertest.Env, clocks func() clock.Report) m
 	t.Helper()
 	out := map[string]string{}
 	rec := httptest.NewRecorder()
-	adminserver.New(adminserver.Config{Node: env.Node, Clocks: clocks}).ServeHTTP(rec, httptest.NewRequest("GET", "/readyz?verbose", nil))
+	adminserver.New(adminserver.Config{Node: env.Node, Ready: env.Node.Ready, Clocks: clocks}).ServeHTTP(rec, httptest.NewRequest("GET", "/readyz?verbose", nil))
 	for line := range strings.Lines(rec.Body.String()) {
 		line = strings.TrimSpace(line)
 		if _, text, ok := strings.Cut(line, "] "); ok {
