@@ -156,12 +156,15 @@ func TestSteps(t *testing.T) {
 	c := &ci{out: &out, dir: dir}
 	if code := c.all(t.Context(), "check", []step{
 		{name: "passes", run: script("true")},
+		{name: "tier", run: script("echo passed without model in 3s")},
+		{name: "kube", run: script("echo kube: 3 passed, 0 failed, 1 not run, in 3s")},
+		{name: "whole", run: script("echo kube: 3 passed, 0 failed, 0 not run, in 3s")},
 		{name: "model", run: script("exit 77")},
 		{name: "site", needs: []string{"npm-of-nobody"}},
 	}); code != 0 {
 		t.Errorf("with steps that are skipped: code %d", code)
 	}
-	contains(t, out.String(), "\npassed without model, site in ")
+	contains(t, out.String(), "\npassed without parts of tier, parts of kube, model, site in ")
 }
 
 // TestOrder: nothing is compiled beside the first step, but what compiles nothing need not wait; what measures time
@@ -304,6 +307,23 @@ func TestTable(t *testing.T) {
 	}
 	if len(names("check"))+len(names("nightly")) != len(names("")) {
 		t.Error("a step is in no tier, or in two")
+	}
+}
+
+// TestNames: each test that a step or a target names is there: go test passes if nothing has the name.
+func TestNames(t *testing.T) {
+	for _, file := range []string{"steps.go", "../../../Makefile"} {
+		text, err := os.ReadFile(file)
+		fatal.If(t, err)
+		all := regexp.MustCompile(`\bTest[A-Z][A-Za-z]*`).FindAllString(string(text), -1)
+		for _, name := range all {
+			if err := exec.Command("git", "-C", "../../..", "grep", "-q", "^func "+name+"[A-Za-z]*(", "--", "*_test.go").Run(); err != nil {
+				t.Errorf("%s: there is no %s: %v", file, name, err)
+			}
+		}
+		if len(all) < 3 {
+			t.Errorf("%s: only %v", file, all)
+		}
 	}
 }
 
