@@ -38,26 +38,23 @@ var otherNode = []byte("memberlist: Got ping for unexpected node")
 // lineLog passes the library's log lines on to slog, at their level, no more than one a second, and each kind
 // of warning once a minute. It is safe for concurrent use.
 type lineLog struct {
-	to         *slog.Logger
-	now        func() int64 // ns, monotonic
-	limit      *rate.Limiter
-	said       text.Said    // warnings; the library's logger guards it
-	suppressed atomic.Int64 // since the last line that was written
-
-	refusedLimit *rate.Limiter
-	refusedCount atomic.Int64 // since the last line about connections
-
+	to            *slog.Logger
+	now           func() int64 // ns, monotonic
+	limit         *rate.Limiter
+	said          text.Said    // warnings; the library's logger guards it
+	suppressed    atomic.Int64 // since the last line that was written
+	refusedLimit  *rate.Limiter
+	refusedCount  atomic.Int64 // since the last line about connections
 	impostorLimit *rate.Limiter
 	impostors     atomic.Int64 // since the last line about them
 }
 
 func newLineLog(to *slog.Logger, now func() int64) *lineLog {
 	return &lineLog{
-		to:           to,
-		now:          now,
-		limit:        rate.NewLimiter(linesPerSecond, linesBurst),
-		refusedLimit: rate.NewLimiter(rate.Every(time.Minute), 1),
-
+		to:            to,
+		now:           now,
+		limit:         rate.NewLimiter(linesPerSecond, linesBurst),
+		refusedLimit:  rate.NewLimiter(rate.Every(time.Minute), 1),
 		impostorLimit: rate.NewLimiter(rate.Every(time.Minute), 1),
 	}
 }

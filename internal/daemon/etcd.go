@@ -126,7 +126,7 @@ func (e *etcd) connect(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}
-		if said.New(err.Error(), time.Now()) {
+		if !errors.Is(err, context.DeadlineExceeded) && said.New(err.Error(), time.Now()) { // Else logWaiting says so.
 			e.log.Warn("etcd authentication failed: check etcd.username and etcd.password-file; retrying",
 				"endpoints", e.dial.Endpoints, "error", err)
 		}

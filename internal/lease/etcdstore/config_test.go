@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -75,5 +76,14 @@ level=DEBUG msg="token refused" target=t logger=etcd-client after=1s
 	to.Error("getToken failed")
 	if out.Len() != 0 {
 		t.Errorf("a debug line got through: %s", out.String())
+	}
+}
+
+// TestDialSaysWhy: a client that has to authenticate says why it reaches no etcd, and not only that time ran out.
+func TestDialSaysWhy(t *testing.T) {
+	t.Parallel()
+	_, err := Dial(Config{Endpoints: []string{"http://127.0.0.1:1"}, Username: "u", Password: "p", DialTimeout: 2 * time.Second})
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "connection refused") {
+		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -72,7 +73,9 @@ func Dial(c Config) (*clientv3.Client, error) {
 	if c.Log != nil {
 		log = zap.New(etcdlog.Log{Handler: c.Log, Level: quiet})
 	}
+	ctx := withAttempts(context.Background())
 	client, err := clientv3.New(clientv3.Config{
+		Context:              ctx,
 		Endpoints:            c.Endpoints,
 		TLS:                  c.TLS,
 		Username:             c.Username,
@@ -97,7 +100,7 @@ func Dial(c Config) (*clientv3.Client, error) {
 		}, c.Options...),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("dial etcd at %q: %w", c.Endpoints, err)
+		return nil, fmt.Errorf("dial etcd at %q: %w", c.Endpoints, because(ctx, err))
 	}
 	return client, nil
 }
