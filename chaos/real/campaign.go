@@ -284,6 +284,13 @@ func (r *runner) stopNodes(ctx context.Context) error {
 		})
 	}
 	all.Wait()
+	for _, n := range append(r.rig.Nodes, r.rig.Spare()) {
+		for run := 1; run <= n.Run(); run++ {
+			if _, why, found := strings.Cut("\n"+n.Output(run), "\npanic: "); found {
+				r.foundBroken(fmt.Errorf("run %d of %s panicked: %s", run, n.Name, clip(why, 200)))
+			}
+		}
+	}
 	return r.rig.CatchUp(ctx)
 }
 
