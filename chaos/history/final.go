@@ -82,7 +82,7 @@ func (f *Final) Add(op *Op) {
 		case i.fault.Class != ClassClock || op.Node != "" && !i.targets(op.Node):
 		case vanished && gone >= i.at-grace && a.at-grace <= i.end():
 			return
-		default: // The end of the holder's key may have been seen late.
+		case a.at-grace <= i.end(): // The end of the holder's key may have been seen late.
 			timed = true
 		}
 	}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/flakelease/allocator/chaos/fatal"
+	"github.com/flakelease/allocator/chaos/history"
 	"github.com/flakelease/allocator/chaos/tier"
 )
 
@@ -23,10 +25,13 @@ func TestOutage(t *testing.T) {
 		var res Results
 		text, err := os.ReadFile(filepath.Join(dir, "results.json"))
 		fatal.If(t, errors.Join(err, json.Unmarshal(text, &res)))
-		if len(res.Stalls)+len(res.Delays) == 0 {
+		undecided := slices.ContainsFunc(res.Checks, func(c history.Result) bool {
+			return c.Verdict == history.Unknown && c.Check != "suspicion" // It depends on how fast the machine is.
+		})
+		if undecided && len(res.Stalls)+len(res.Delays) == 0 {
 			t.Fatalf("the run is undecided, though this machine was never late: %q", res.Why)
 		}
-		t.Skipf("the run proves nothing, since this machine was late: %q", res.Why)
+		t.Skipf("the run proves nothing, since this machine was late or slow: %q", res.Why)
 	default:
 		t.Errorf("chaos run: exit %d", code)
 	}

@@ -199,6 +199,9 @@ func TestUsage(t *testing.T) {
 			t.Errorf("chaos %s: exit %d, want %d", args, got, exitUsage)
 		}
 	}
+	if got := run([]string{"run", "--loopback", "--dir", "/proc/none"}); got != exitFail {
+		t.Errorf("chaos run that cannot begin: exit %d", got)
+	}
 	if got := run([]string{"list"}); got != exitPass {
 		t.Errorf("chaos list: exit %d", got)
 	}

@@ -36,7 +36,7 @@ var levels = []struct {
 var otherNode = []byte("memberlist: Got ping for unexpected node")
 
 // lineLog passes the library's log lines on to slog, at their level, no more than one a second, and each kind
-// of warning once a minute. It is safe for concurrent use.
+// of warning once a minute. It is safe for concurrent use by one logger.
 type lineLog struct {
 	to            *slog.Logger
 	now           func() int64 // ns, monotonic

@@ -214,27 +214,25 @@ func (a *Agent) front(issuer *agent.Agent, ls listeners, stopping <-chan struct{
 		Guard:  a.security.guard,
 		Logger: log,
 	})
-	var hosts *httpserver.Hosts
-	if cfg.CheckHost() {
-		hosts = httpserver.NewHosts(cfg.HTTP.Hosts...)
+	hosts := func(check bool) *httpserver.Hosts {
+		if !check {
+			return nil
+		}
+		return httpserver.NewHosts(cfg.HTTP.Hosts...)
 	}
 	f = newFront(grpcserver.Config{
 		Service:  service,
 		Logger:   log,
 		Draining: func() <-chan struct{} { return stopping },
-	}, hosts, ls, a.security, a.cfg.Version)
-	return f, httpserver.NewServer(a.adminHandler(issuer, service), log)
-}
-
-// adminHandler serves probes and metrics.
-func (a *Agent) adminHandler(issuer *agent.Agent, service *server.Service) http.Handler {
+	}, hosts(cfg.CheckHost()), ls, a.security, a.cfg.Version)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prom.New(a.client, nil), agentRequests(service))
-	return adminserver.New(adminserver.Config{
+	probes := adminserver.New(adminserver.Config{
 		Ready:   issuer.Ready,
 		Alive:   func() error { return nil },
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}),
 	})
+	return f, httpserver.NewServer(hosts(cfg.CheckAdminHost()).Handler(probes), log)
 }
 
 var agentRequestsDesc = prometheus.NewDesc("allocator_requests_total",

@@ -460,7 +460,7 @@ func TestAgentAdmin(t *testing.T) {
 	ready := func(want int, says, serving string) {
 		t.Helper()
 		wait.Until(t, says, func() bool {
-			code, body := get(t, admin+"/readyz")
+			code, body := get(t, admin+"/readyz?verbose")
 			return code == want && strings.Contains(body, says) && health() == "OK "+serving
 		})
 		if code, body := get(t, admin+"/livez"); code != 200 || body != "ok\n" {
@@ -494,6 +494,11 @@ func TestAgentAdmin(t *testing.T) {
 	foreign.Header.Set("Sec-Fetch-Site", "cross-site")
 	if res, err := http.DefaultClient.Do(foreign); err != nil || res.StatusCode != 403 || res.Body.Close() != nil {
 		t.Errorf("a page of another site: %v %v", res, err)
+	}
+	foreign.Header.Del("Sec-Fetch-Site")
+	foreign.Host = "rebound.example.com"
+	if res, err := http.DefaultClient.Do(foreign); err != nil || res.StatusCode != 421 || res.Body.Close() != nil {
+		t.Errorf("a page whose name is bound to this address: %v %v", res, err)
 	}
 	_, metrics := get(t, admin+"/metrics")
 	for _, want := range []string{

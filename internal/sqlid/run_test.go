@@ -134,7 +134,7 @@ func TestLostWorker(t *testing.T) {
 	r := &Runner{db: f, cfg: Config{Database: Database{&userdb.DB{}}, Every: time.Hour, Hold: time.Second, Log: slog.New(slog.DiscardHandler)}}
 	shape := Shape{Format: scalable, SID: 3}
 	r.begin(shape)
-	if err := r.keep(t.Context(), f, shape); !errors.Is(err, worker.ErrLost) || !f.closed || f.ended != f.slices[0].First {
+	if err := r.keep(t.Context(), f, shape); !errors.Is(err, worker.ErrLost) || !f.closed || f.ended != f.slices[0].First || r.stats.SID != -1 {
 		t.Errorf("%v, closed: %v, ended %d of %+v", err, f.closed, f.ended, f.slices)
 	}
 }

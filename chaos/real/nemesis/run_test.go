@@ -2,6 +2,7 @@ package nemesis
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// A fault that takes longer to heal than planned moves the next one.
+// A fault that takes longer to heal than planned moves the next one. One that shows what the product must not do says so.
 func TestSlowHealing(t *testing.T) {
 	var ended, began time.Time
 	fault := func(name string, begin, end func()) Fault {
@@ -60,11 +61,15 @@ func TestSlowHealing(t *testing.T) {
 			End:    func(context.Context, *Injection) error { end(); return nil }}
 	}
 	nothing := func() {}
+	broken := fault("broken", nothing, nothing)
+	broken.Fired = func(context.Context, *Injection) (string, error) {
+		return "", fmt.Errorf("%w: it is ready", rig.ErrBroken)
+	}
 	r := &Runner{Progress: func(string) {}, Rig: &rig.Rig{History: history.NewWriter(io.Discard, history.WriterConfig{})}, Table: []Fault{
 		fault("slow", nothing, func() { time.Sleep(500 * time.Millisecond); ended = time.Now() }),
-		fault("next", func() { began = time.Now() }, nothing)}}
-	r.Run(t.Context(), Schedule{Actions: []Action{{ID: 1, Fault: "slow", ForMs: 1}, {ID: 2, Fault: "next", AtMs: 50, ForMs: 1}}})
-	if got := r.Outcomes(); len(got) != 2 || !got[0].Fired || !got[1].Fired {
+		fault("next", func() { began = time.Now() }, nothing), broken}}
+	r.Run(t.Context(), Schedule{Actions: []Action{{ID: 1, Fault: "slow", ForMs: 1}, {ID: 2, Fault: "next", AtMs: 50, ForMs: 1}, {ID: 3, Fault: "broken", AtMs: 60, ForMs: 1}}})
+	if got := r.Outcomes(); len(got) != 3 || !got[0].Fired || !got[1].Fired || got[0].Broken || got[2].Fired || !got[2].Broken {
 		t.Fatalf("%+v", got)
 	}
 	if began.Before(ended.Add(100 * time.Millisecond)) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -157,7 +158,7 @@ func TestSteps(t *testing.T) {
 	if code := c.all(t.Context(), "check", []step{
 		{name: "passes", run: script("true")},
 		{name: "tier", run: script("echo passed without model in 3s")},
-		{name: "kube", run: script("echo kube: 3 passed, 0 failed, 1 not run, in 3s")},
+		{name: "kube", run: script("echo kube: 3 passed, 0 failed, 1 not run, in 3s; echo make: Leaving directory")},
 		{name: "whole", run: script("echo kube: 3 passed, 0 failed, 0 not run, in 3s")},
 		{name: "model", run: script("exit 77")},
 		{name: "site", needs: []string{"npm-of-nobody"}},
@@ -307,6 +308,24 @@ func TestTable(t *testing.T) {
 	}
 	if len(names("check"))+len(names("nightly")) != len(names("")) {
 		t.Error("a step is in no tier, or in two")
+	}
+}
+
+// TestLacking: a run that is undecided on a machine which was never late is no step to skip, and what a run could not
+// inject is named.
+func TestLacking(t *testing.T) {
+	for results, want := range map[string]string{
+		`{"level": "each process in its own network namespace; clocks can be set by process"}`:                     "[] ",
+		`{"level": "loopback only; no clock faults", "checks": [{"check": "final", "verdict": "pass"}]}`:           "[loopback only no clock faults] ",
+		`{"checks": [{"check": "final", "verdict": "unknown"}, {"check": "unique", "verdict": "pass"}]}`:           "[] final",
+		`{"checks": [{"check": "suspicion", "verdict": "unknown"}, {"check": "deadlines", "verdict": "unknown"}]}`: "[] ",
+		`{"delays": [{"from_ms": 1}], "checks": [{"check": "final", "verdict": "unknown"}]}`:                       "[] ",
+		`{"stalls": ["9s"], "checks": [{"check": "final", "verdict": "unknown"}]}`:                                 "[] ",
+	} {
+		privileges, check := lacking([]byte(results))
+		if got := fmt.Sprintf("%v %s", privileges, check); got != want {
+			t.Errorf("%s: %s, want %s", results, got, want)
+		}
 	}
 }
 

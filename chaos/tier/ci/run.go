@@ -297,8 +297,8 @@ func (c *ci) step(ctx context.Context, in string, s step) bool {
 	return true
 }
 
-// inPart is the last line of a step which ran in part: of another tier, and of chaos/kube.
-var inPart = regexp.MustCompile(`(passed without .*|, [1-9][0-9]* not run, in \S+)\n$`)
+// inPart is a line of a step which ran in part: of another tier, and of chaos/kube.
+var inPart = regexp.MustCompile(`(?m)^(passed without .*|kube: .*, [1-9][0-9]* not run, in \S+)$`)
 
 // used returns the processor time of all programs that were started and ended: machines differ in how many
 // processors they have.

@@ -109,5 +109,5 @@ func Dial(c Config) (*clientv3.Client, error) {
 // the time between two extensions of a window: with its jitter it stays under 1 s.
 const maxReconnect = time.Second * 4 / 5
 
-// quiet maps zap's levels to debug: what the client logs comes back to us as the error of a call.
+// quiet maps zap's levels to debug: what the client logs as an error comes back as that of a call.
 func quiet(zapcore.Level) slog.Level { return slog.LevelDebug }
