@@ -1,7 +1,7 @@
 // Package tier decides which tests run in which of the three commands that check this
 // project:
 //
-//	make test       after each change: 3 to 4 minutes, and needs Go, git and make alone
+//	make test       after each change: 2 to 4 minutes, and needs Go, git and make alone
 //	make check      before a merge: with the race detector, and what takes longer
 //	make nightly    hours
 //
