@@ -20,7 +20,7 @@ type Delay struct {
 // Limits of delays. A call times out after 2 s, and etcd starts an election after 1 s.
 const (
 	delayLimit  = 250 * time.Millisecond // a tick that is later counts
-	delayEffect = 4000                   // ms after it in which its effects may show, and twice its length
+	delayEffect = 4000                   // ms after it, besides twice its longest time, in which its effects may show
 	maxDelays   = 1000                   // are kept
 )
 

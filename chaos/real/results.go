@@ -40,6 +40,9 @@ type Results struct {
 	// Delays are the times in which this machine was late, pauses among them. The cause of a
 	// violation near one may be the machine, unless the check does not depend on timing.
 	Delays []Delay `json:"delays,omitempty"`
+	// Undecided is a check that is unknown though this machine was never late. How many calls came before
+	// a fault, and how soon one was refused, depends on how fast the machine is: those checks do not count.
+	Undecided string `json:"undecided,omitempty"`
 }
 
 // FaultResult is the verdict on one kind of fault.
@@ -289,7 +292,13 @@ func (res *Results) judge() {
 			worsen(history.Verdict(f.Verdict), f.Fault+": "+f.Reason)
 		}
 	}
-	res.Verdict = verdict
+	res.Verdict, res.Undecided = verdict, ""
+	for _, c := range res.Checks {
+		if late := len(res.Stalls)+len(res.Delays) > 0; !late && c.Verdict == history.Unknown &&
+			c.Check != "suspicion" && c.Check != "deadlines" {
+			res.Undecided = c.Check
+		}
+	}
 }
 
 // finish writes and prints the results, and returns the verdict as an error unless

@@ -122,6 +122,20 @@ func TestRunVerdicts(t *testing.T) {
 			t.Errorf("%s: %s (%v), want %s", tc.name, tc.res.Verdict, tc.res.Why, tc.want)
 		}
 	}
+	unknown := func(check string) history.Result { return history.Result{Check: check, Verdict: history.Unknown} }
+	for want, res := range map[string]Results{
+		"final": {Checks: []history.Result{unknown("final"), pass, unknown("deadlines")}},
+		"":      {Checks: []history.Result{unknown("suspicion"), unknown("deadlines"), pass}},
+	} {
+		if res.judge(); res.Undecided != want {
+			t.Errorf("undecided is %q, want %q", res.Undecided, want)
+		}
+		for _, late := range []Results{{Stalls: []string{"9s"}, Checks: res.Checks}, {Delays: []Delay{{1, 2, 1}}, Checks: res.Checks}} {
+			if late.judge(); late.Undecided != "" {
+				t.Errorf("on a late machine undecided is %q", late.Undecided)
+			}
+		}
+	}
 }
 
 // A fault that this machine does not support, or that does not fit, is not run, and its result states why.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -308,24 +307,6 @@ func TestTable(t *testing.T) {
 	}
 	if len(names("check"))+len(names("nightly")) != len(names("")) {
 		t.Error("a step is in no tier, or in two")
-	}
-}
-
-// TestLacking: a run that is undecided on a machine which was never late is no step to skip, and what a run could not
-// inject is named.
-func TestLacking(t *testing.T) {
-	for results, want := range map[string]string{
-		`{"level": "each process in its own network namespace; clocks can be set by process"}`:                     "[] ",
-		`{"level": "loopback only; no clock faults", "checks": [{"check": "final", "verdict": "pass"}]}`:           "[loopback only no clock faults] ",
-		`{"checks": [{"check": "final", "verdict": "unknown"}, {"check": "unique", "verdict": "pass"}]}`:           "[] final",
-		`{"checks": [{"check": "suspicion", "verdict": "unknown"}, {"check": "deadlines", "verdict": "unknown"}]}`: "[] ",
-		`{"delays": [{"from_ms": 1}], "checks": [{"check": "final", "verdict": "unknown"}]}`:                       "[] ",
-		`{"stalls": ["9s"], "checks": [{"check": "final", "verdict": "unknown"}]}`:                                 "[] ",
-	} {
-		privileges, check := lacking([]byte(results))
-		if got := fmt.Sprintf("%v %s", privileges, check); got != want {
-			t.Errorf("%s: %s, want %s", results, got, want)
-		}
 	}
 }
 

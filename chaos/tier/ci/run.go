@@ -34,7 +34,7 @@ type ci struct {
 	left    []string // what was skipped
 }
 
-// leave notes what does not run, for the last line.
+// leave adds a name to those that the last line of the output says the run went without.
 func (c *ci) leave(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
